@@ -1,23 +1,23 @@
 import { layout } from '../runs/layout.ts';
 import { teacherRowsAtOnce } from '../core/limits.ts';
-import { learnsFromTeacher, type PackedRow } from '../core/rl/batch.ts';
+import { learnsFromTeacher, type PackedRow } from '../core/rl/learning/batch.ts';
 import type { KeptGroups, ObjectRef, PolicyVersion, RunHandle, TaughtBatch, TaughtRows } from '../core/rl/run-state.ts';
-import { damaged } from '../backends/store/objects.ts';
-import { encodeStored } from '../runs/stored-forms.ts';
-import { sha256 } from '../backends/store/file-store.ts';
+import { damaged } from '../store/objects.ts';
+import { encodeStored } from '../runs/forms/stored-forms.ts';
+import { sha256 } from '../store/file-store.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
-import { decodeTaught, encodeTaught, numbersOf } from '../runs/batch-parts.ts';
-import { openBatch } from '../runs/batches.ts';
+import { decodeTaught, encodeTaught, numbersOf } from '../runs/rollouts/batch-parts.ts';
+import { openBatch } from '../runs/rollouts/batches.ts';
 import { specOf, storeOf } from '../runs/run-access.ts';
-import { openSelfScorer } from '../backends/rollouts/self-teacher.ts';
-import { openScorer, type Scorer, type TeacherDependencies } from '../backends/rollouts/teacher.ts';
-import type { OpenTokenizer } from '../runs/stored-template.ts';
+import { openSelfScorer } from '../play/teacher/self-teacher.ts';
+import { openScorer, type Scorer, type TeacherDependencies } from '../play/teacher/teacher.ts';
+import type { OpenTokenizer } from '../play/policy/policy-tokenizer.ts';
 
 interface AskInput {
   readonly run: RunHandle;
   readonly step: number;
   readonly packed: ObjectRef;
-  /** Where the policy is its own teacher: the groups of the batch, and the newest version that its servers hold. */
+  /** Set for a policy that is its own teacher: the groups of the batch, and the newest version its servers hold. */
   readonly trained?: readonly KeptGroups[];
   readonly policy?: PolicyVersion;
 }
@@ -25,8 +25,9 @@ interface AskInput {
 type Dependencies = TeacherDependencies & { readonly tokenizer: OpenTokenizer };
 
 /**
- * What the teacher would have given each token of a packed batch, stored before the step is planned: training it again does the same
- * again. Rows are asked for in parts; a retry asks only for those that are missing, and whoever stores a part first decides.
+ * Teacher's log probabilities for each token of a packed batch, stored before the step is planned, so that training it
+ * again gives the same. Rows are requested in parts; a retry requests only missing parts, and the first writer of a
+ * part wins.
  */
 export const createAskTeacher =
   (dependencies: Dependencies) =>
@@ -106,8 +107,8 @@ async function asked(
 }
 
 /**
- * Mean over tokens of log π − log π_T at the policy that sampled them: an estimate of KL(policy ‖ teacher), nats per token. Where
- * its server told the sampler's alone, log π is taken from that.
+ * Mean over tokens of log π − log π_T at the policy that sampled them: an estimate of KL(policy ‖ teacher) in nats per
+ * token. If the server reported only the sampler's log probabilities, they stand in for log π.
  */
 class MeanLead {
   #sum = 0;

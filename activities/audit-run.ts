@@ -4,9 +4,9 @@ import { effectivenessOf, type Effectiveness } from '../core/rl/effectiveness.ts
 import { countsByKind } from '../core/rl/ledger.ts';
 import { auditLineages, type LineageAudit, type RunAudit } from '../core/rl/lineages.ts';
 import type { LineageOrigin, RunHandle } from '../core/rl/run-state.ts';
-import { isMetricsRow } from '../runs/metrics.ts';
-import { decodeStored } from '../runs/stored-forms.ts';
-import { type CheckpointManifest, sealedSteps } from '../runs/checkpoints.ts';
+import { isMetricsRow } from '../runs/metrics/metrics.ts';
+import { decodeStored } from '../runs/forms/stored-forms.ts';
+import { type CheckpointManifest, sealedSteps } from '../runs/versions/checkpoints.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import {
   begunLineages,
@@ -18,13 +18,13 @@ import {
   storeOf,
 } from '../runs/run-access.ts';
 
-/** Named at most: the first of them tell what is wrong. */
+/** Limit for named findings: the first few show the problem. */
 const namedMax = 20;
 
 export interface AuditedLineage extends LineageAudit {
-  /** Commits that do not continue the one before them: it, or they, were changed or taken away. */
+  /** Commits that do not continue the one before them: one of the two was changed or removed. */
   readonly brokenLinks: readonly number[];
-  /** Where a lineage took over from: another run's name for a fork. */
+  /** Origin of the lineage: another run's name for a fork. */
   readonly from: LineageOrigin | null;
   readonly effectiveness: Effectiveness;
 }
@@ -34,7 +34,7 @@ export interface RunReport extends Omit<RunAudit, 'lineages'> {
   readonly lineages: readonly AuditedLineage[];
 }
 
-/** For a run at its end: what became of the groups of its lineage, and whether all of its record is sound. */
+/** Audits a run at its end: the fates of its lineage's groups, and whether its whole record is sound. */
 export async function auditRun({ run }: { readonly run: RunHandle }) {
   const report = await withHeartbeat(() => auditStore(run)); // every commit is read
   const of = (name: 'holes' | 'duplicates' | 'brokenLinks'): number[] =>
@@ -58,7 +58,7 @@ export async function auditRun({ run }: { readonly run: RunHandle }) {
   };
 }
 
-/** Proves from the commits alone that each lineage is one chain, and that the groups issued are the groups accounted for. */
+/** Proves from commits only that each lineage is one chain, and that all issued groups are accounted for. */
 export async function auditStore(run: RunPlace): Promise<RunReport> {
   const begun = await begunLineages(run);
   const places: { place: LineagePlace; origin: LineageOrigin | null }[] = [
@@ -85,7 +85,7 @@ export async function auditStore(run: RunPlace): Promise<RunReport> {
 }
 
 async function readLineage(place: LineagePlace, recorded: LineageOrigin | null) {
-  // What was written after a commit is read before the commits: a run that is running goes on meanwhile.
+  // Reads objects written after a commit before it reads the commits: a running run adds more meanwhile.
   const manifests = await Promise.all(
     (await sealedSteps(storeOf(place), place.lineage)).map((n) => manifestAt(place, n)),
   );
@@ -127,7 +127,7 @@ async function sourceOf(place: LineagePlace, { lineage, step }: LineageOrigin): 
   return steps.includes(step) ? requireCommit({ ...place, lineage }, step) : null;
 }
 
-/** A manifest as far as it can be read: a damaged one is no witness against a commit. */
+/** A manifest as far as it can be read: a damaged one proves nothing against a commit. */
 async function manifestAt(place: LineagePlace, step: number): Promise<CheckpointManifest | null> {
   const key = `${layout.checkpoint(place.lineage, step)}manifest.json`;
   const bytes = await storeOf(place).read(key);

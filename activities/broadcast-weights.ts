@@ -1,59 +1,62 @@
 import { RatchetError } from '../core/errors.ts';
-import { failpoint } from '../backends/failpoints.ts';
-import type { Inference, ServerDrift } from '../backends/inference/index.ts';
-import { meanDifference } from '../backends/inference/index.ts';
+import { failpoint } from '../store/failpoints.ts';
+import { type Inference, meanDifference, type ServerDrift } from '../backends/inference/index.ts';
 import { layout } from '../runs/layout.ts';
-import { canaryThreshold } from '../core/rl/canary.ts';
-import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import { type Canary, canaryThreshold } from '../core/rl/learning/canary.ts';
+import type { PolicyVersion, RunHandle, ServedPolicy } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import type { ServedPolicy } from '../backends/inference/index.ts';
-import { encodeJson } from '../backends/store/objects.ts';
+import { encodeJson } from '../store/objects.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
-import { noteServed } from '../runs/served-version.ts';
-import { readCanary } from '../runs/canary.ts';
+import type { LeaseGroups, LeaseInput, MayLease } from './lease-groups.ts';
+import { noteServed } from '../play/served-version.ts';
+import { readCanary } from '../runs/versions/canary.ts';
 import { servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
-import type { Canary } from '../runs/pending-versions.ts';
 
-/** What a broadcast found. */
-export interface BroadcastResult {
-  /** How far the servers' logprobs of the canary lie from the trainer's: mean |Δ| at the worst of them; null where there was nothing to compare. */
+/** Findings of a broadcast. */
+export interface BroadcastResult extends MayLease {
+  /**
+   * Mean |Δ| between the servers' logprobs of the canary and the trainer's, at the worst server; null without a
+   * comparison.
+   */
   readonly canaryDifference: number | null;
-  /** What it may be; absent where nothing was compared. */
+  /** Limit for the difference; absent without a comparison. */
   readonly threshold?: number;
-  /** Servers above it, which are asked for nothing of this version; absent when there are none. */
+  /** Servers above it, which get no requests for this version; absent without any. */
   readonly quarantined?: readonly ServerDrift[];
-  /** All of them are. */
+  /** Whether all servers are quarantined. */
   readonly isNoneLeft?: true;
-  /** Servers that agreed once they had been given the weights again; absent when there are none. */
+  /** Servers that agreed after a reload; absent without any. */
   readonly reloaded?: readonly ServerDrift[];
-  /** They sample from the version they were given last, and from no other. Absent: they hold several. */
+  /** Servers that sample only from the version they were given last. Absent: they hold several. */
   readonly holdsOne?: boolean;
-  /** Why the canary in the store could not be read: nothing was compared. */
+  /** Why the canary in the store could not be read, so that nothing was compared. */
   readonly unreadable?: string;
 }
 
-/** Nobody needs it kept: how a server answers says what it can. */
+/** Short: the hold only tests what the server can do, and the version need not be kept. */
 const askedHoldS = 1;
 
 /**
  * Brings every inference server to a committed version, and asks each for the logprobs of a few tokens that the trainer
- * scored under the same weights. Which of them are off is noted beside the canary, where whoever asks for the version finds it. A
- * desired state: twice is once.
+ * scored under the same weights. Servers that differ are recorded beside the canary, where clients of the version find
+ * them. Idempotent.
  */
 export const createBroadcastWeights =
-  (inference: (spec: RunSpec) => Inference) =>
+  (inference: (spec: RunSpec) => Inference, leaseGroups: LeaseGroups) =>
   async (input: {
     readonly run: RunHandle;
     readonly policy: PolicyVersion;
-    /** Rollouts in play take it between two turns. */
+    /** Rollouts under way switch to it between two turns. */
     readonly isForThoseInPlay?: boolean;
+    readonly lease?: LeaseInput;
   }): Promise<BroadcastResult> => {
     const { run, policy } = input;
     const servers = inference(await specOf(run));
     const work = async (): Promise<BroadcastResult> => {
       const result = await broadcast(inference, input);
       if (input.isForThoseInPlay === true && result.isNoneLeft !== true) await noteServed(run, policy);
-      return result;
+      if (!input.lease || result.isNoneLeft === true) return result;
+      return { ...result, leased: await leaseGroups(input.lease) };
     };
     return withHeartbeat(work, () => ({ waitsFor: servers.silence?.() ?? null }));
   };
@@ -66,7 +69,7 @@ async function broadcast(
   const servers = inference(spec);
   const { avoid: _, ...served } = await servedPolicy(run, policy);
   await servers.bringTo(served);
-  // Whoever refuses the question is brought to a version when it is asked for another.
+  // A server that refuses a hold is brought to a version when it is asked for another.
   const held = await servers.hold?.(served, `${run.name}.broadcast`, askedHoldS).catch(() => undefined);
   const kind = held === 'single' ? { holdsOne: true } : {};
   const canary = await readCanary(storeOf(run), layout.canary(run.lineage, policy.step, policy.replay));
@@ -94,7 +97,7 @@ async function compare(
 }
 
 function verdict(drifts: readonly ServerDrift[], threshold: number): BroadcastResult {
-  const isNear = ({ difference }: ServerDrift): boolean => difference <= threshold; // not so where it is no number
+  const isNear = ({ difference }: ServerDrift): boolean => difference <= threshold; // NaN counts as not near
   const quarantined = drifts.filter((drift) => !isNear(drift));
   const reloaded = drifts.filter((drift) => isNear(drift) && drift.isReloaded);
   return {
@@ -109,7 +112,7 @@ function verdict(drifts: readonly ServerDrift[], threshold: number): BroadcastRe
 /** Server names or URLs. */
 type QuarantinedServers = readonly string[];
 
-/** A later broadcast of the same version may find them well again. */
+/** A later broadcast of the same version may find them in agreement again. */
 async function noteQuarantined(
   run: RunHandle,
   policy: PolicyVersion,

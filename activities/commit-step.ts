@@ -5,15 +5,15 @@ import { lostOf } from '../core/rl/lost-work.ts';
 import { layout } from '../runs/layout.ts';
 import { runStateBytesMax } from '../core/limits.ts';
 import type { ObjectRef, PackedBatch, RunHandle, RunState, StepCommit, StepPlan } from '../core/rl/run-state.ts';
-import { encodeJson } from '../backends/store/objects.ts';
-import { encodeStored } from '../runs/stored-forms.ts';
-import { sha256 } from '../backends/store/file-store.ts';
-import { readPacked } from '../runs/batches.ts';
-import { refuseBehind } from '../runs/lineages.ts';
-import { recordCommit } from '../runs/record-metrics.ts';
-import { commitIn } from '../runs/record-shapes.ts';
+import { encodeJson } from '../store/objects.ts';
+import { encodeStored } from '../runs/forms/stored-forms.ts';
+import { sha256 } from '../store/file-store.ts';
+import { readPacked } from '../runs/rollouts/batches.ts';
+import { refuseBehind } from '../runs/lineages/lineages.ts';
+import { recordCommit } from '../runs/metrics/record-metrics.ts';
+import { commitIn } from '../runs/forms/record-shapes.ts';
 import { isLastStep, readCommit, readJson, specOf, storeOf } from '../runs/run-access.ts';
-import { settleVersion } from '../runs/settle-version.ts';
+import { settleVersion } from '../runs/lineages/settle-version.ts';
 
 export interface CommitInput {
   readonly run: RunHandle;
@@ -21,19 +21,19 @@ export interface CommitInput {
   readonly parent: string | null;
   readonly plan: ObjectRef | null;
   readonly optimizer: ObjectRef | null;
-  /** Where the version waits for this commit in the run's own folder. */
+  /** Place where the version waits for this commit, in the run's own folder. */
   readonly pendingAt?: string | null;
   readonly engine?: string | null;
   readonly outcomes: StepCommit['outcomes'];
-  /** What only the workflow knows; the batch's metrics are added from its plan. */
+  /** Metrics known only to the workflow; the batch's are added from its plan. */
   readonly metrics: Readonly<Record<string, number>>;
   readonly state: RunState;
 }
 
 /**
- * Writes the fence. If the step is committed already with the same plan and the same weights, that commit stands and is
- * adopted; another one there, or a later one, means that someone else went on, and this run stops rather than overwrite it.
- * Once it stands, a version that waits for it is moved to its place, and its row joins the metrics.
+ * Writes the fence. An existing commit with the same plan and weights is adopted; a different or later one means that
+ * another process continued, and this run stops rather than overwrite it. Afterwards a pending version is moved to its
+ * place, and its row joins the metrics.
  */
 export const createCommitStep = (codeVersion: string) => {
   /** Commits that this process made or adopted: the newest of each lineage, by sha256. */
@@ -95,7 +95,7 @@ function nameOf({ store, name, lineage }: RunHandle): string {
   return `${store}${name}/${lineage}`;
 }
 
-/** What the step took, with what of it a fault lost: that was paid as well. */
+/** Cost of the step, including what faults lost of it, since that was paid as well. */
 async function costOfStep(
   { run, metrics }: CommitInput,
   { numIterations, taught }: StepPlan,
@@ -117,6 +117,6 @@ async function restartsSince(
   if (parent === null || ours.get(nameOf(run)) === parent) return {};
   const before = await readCommit(run, state.step - 1);
   const isRestarted = before !== null && Date.parse(before.commit.committedAt) < performance.timeOrigin;
-  if (!isRestarted || (await isLastStep(storeOf(run), before.commit))) return {}; // a run that had ended goes on
+  if (!isRestarted || (await isLastStep(storeOf(run), before.commit))) return {}; // a run that had ended continues
   return { [timeMetrics.restarts]: 1 };
 }

@@ -1,8 +1,8 @@
 import type { ObjectRef, PolicyVersion, RowPlace, RunHandle } from '../core/rl/run-state.ts';
-import { BatchWriter, putPacked } from '../runs/batches.ts';
-import { drawSequences } from '../runs/drawn-sequences.ts';
+import { BatchWriter, putPacked } from '../runs/rollouts/batches.ts';
+import { drawSequences } from '../learn/drawn-sequences.ts';
 import { servedPolicy, specOf } from '../runs/run-access.ts';
-import { type OpenTokenizer, policyTokenizer } from '../runs/stored-template.ts';
+import { type OpenTokenizer, policyTokenizer } from '../play/policy/policy-tokenizer.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { trainedTokens } from '../core/rl/metrics.ts';
 
@@ -10,19 +10,22 @@ interface DrawInput {
   readonly run: RunHandle;
   readonly step: number;
   readonly from: RowPlace;
-  /** A version whose weights are kept: its tokenizer is every version's. */
+  /** A version whose weights are stored: all versions share its tokenizer. */
   readonly policy: PolicyVersion;
 }
 
-/** What a step of a run with `[data]` is trained on. */
-export interface DrawnRows {
+/** Rows that a step of a run with `[data]` trains on. */
+interface DrawnRows {
   readonly packed: ObjectRef;
   readonly rows: number;
   readonly next: RowPlace;
   readonly metrics: Readonly<Record<string, number>>;
 }
 
-/** Packs the next sequences of `[data]`. Drawn again from the same place, or after a death in the middle of it, its parts are the same objects. */
+/**
+ * Packs the next sequences of `[data]`. Idempotent: from the same position its parts are the same objects, even after a
+ * death half-way.
+ */
 export const createDrawRows =
   ({ tokenizer: open }: { readonly tokenizer: OpenTokenizer }) =>
   (input: DrawInput): Promise<DrawnRows> =>

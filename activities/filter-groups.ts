@@ -1,13 +1,13 @@
-import type { CurriculumState } from '../core/rl/curriculum.ts';
-import { filterGroups, type FilteredGroups } from '../core/rl/filter-groups.ts';
-import type { ScoredGroup } from '../core/rl/rollout.ts';
+import type { CurriculumState } from '../core/rl/sampling/curriculum.ts';
+import { filterGroups, type FilteredGroups } from '../core/rl/filters/filter-groups.ts';
+import type { ScoredGroup } from '../core/rl/rollout/rollout.ts';
 import type { ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
-import { curriculumAfter } from '../runs/pools.ts';
+import { curriculumAfter } from '../runs/rollouts/pools.ts';
 import { readRows, specOf } from '../runs/run-access.ts';
 
 /**
- * Judges scored groups again, as `on_starvation = "widen"` asks, or moves their examples between pools, which is done in one order whoever
- * played them. Pure over stored objects, so twice is once.
+ * Filters scored groups again, as `on_starvation = "widen"` asks, or moves their examples between pools, in one order
+ * whatever worker generated them. Idempotent, since it depends on stored objects only.
  */
 export async function filterAgain(input: {
   readonly run: RunHandle;
@@ -15,7 +15,7 @@ export async function filterAgain(input: {
   readonly scored: ObjectRef;
   /** Without the bounds that the config chose. */
   readonly widened?: boolean;
-  /** Of the round's lease: its examples move between pools. */
+  /** Curriculum of the round's lease, whose examples move between pools. */
   readonly curriculum?: CurriculumState;
 }): Promise<FilteredGroups & { readonly curriculum?: CurriculumState }> {
   const { run, round, scored, widened = false, curriculum } = input;

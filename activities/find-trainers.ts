@@ -6,11 +6,11 @@ interface KnownTrainer {
 
 export interface KnownTrainers {
   readonly trainers: readonly KnownTrainer[];
-  /** When one asked for work last, ISO time; null when none did lately. */
+  /** Last poll of any worker, ISO time; null without a recent one. */
   readonly lastSeen: string | null;
 }
 
-/** What a run says while it waits for a GPU worker: who there is, and what each is busy with. */
+/** Describes GPU workers and what each is busy with, for a run that waits for one. */
 export const createDescribeTrainers =
   (find: () => Promise<KnownTrainers>) =>
   async ({ workflowId }: { readonly workflowId: string }): Promise<string> => {

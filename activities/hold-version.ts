@@ -3,18 +3,18 @@ import { lineageOf } from '../runs/layout.ts';
 import type { PolicyVersion, Prompts, RunHandle } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { HoldOutcome, Inference } from '../backends/inference/index.ts';
-import { hasMetrics } from '../runs/metrics.ts';
+import { hasMetrics } from '../runs/metrics/metrics.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { requireCommit, servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
 
 interface HoldVersionInput {
   readonly run: RunHandle;
   readonly policy: PolicyVersion;
-  /** Who keeps it; a version stays while anybody does. */
+  /** Name of the holder; a version stays while it has any. */
   readonly holder: string;
 }
 
-/** Keeps a version at the inference servers, for an evaluation of it. A desired state: twice is once. */
+/** Has the inference servers hold a version for its evaluation. Idempotent. */
 export const createHoldVersion =
   (inference: (spec: RunSpec) => Inference) =>
   async ({ run, policy, holder }: HoldVersionInput): Promise<HoldOutcome> =>
@@ -23,7 +23,7 @@ export const createHoldVersion =
       return (await servers.hold?.(await servedPolicy(run, policy), holder, versionHeldS)) ?? 'held';
     });
 
-/** Of servers that do not answer it is of no matter: what nobody asks for again is released by itself. */
+/** Servers that do not answer are ignored: a hold that is not renewed expires by itself. */
 export const createReleaseVersion =
   (inference: (spec: RunSpec) => Inference) =>
   async ({ run, policy, holder }: HoldVersionInput): Promise<void> => {
@@ -43,7 +43,7 @@ export async function findEvaluation({
 }): Promise<{
   readonly policy: PolicyVersion;
   readonly isRecorded: boolean;
-  /** In use at that commit; absent while every environment had its own. */
+  /** Prompts in use at that commit; absent while every environment had its own. */
   readonly prompts?: Prompts;
 }> {
   const { policy, state } = (await requireCommit(run, step)).commit;

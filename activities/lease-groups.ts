@@ -1,28 +1,29 @@
 import { present } from '../core/present.ts';
 import { layout } from '../runs/layout.ts';
-import { chunksOfRound, groupsOfChunk, type LeasedChunk } from '../core/rl/chunks.ts';
-import { hasExamples, leaseGroups, type CurriculumState } from '../core/rl/curriculum.ts';
+import { chunksOfRound, groupsOfChunk, type LeasedChunk } from '../core/rl/sampling/chunks.ts';
+import { hasExamples, leaseGroups, type CurriculumState } from '../core/rl/sampling/curriculum.ts';
 import { encodeRanges } from '../core/rl/ledger.ts';
-import { chancesOf } from '../core/rl/pools.ts';
-import { temperatureAt } from '../core/rl/schedule.ts';
-import type { GroupLease } from '../core/rl/rollout.ts';
+import { chancesOf } from '../core/rl/sampling/pools.ts';
+import { temperatureAt } from '../core/rl/sampling/schedule.ts';
+import type { GroupLease } from '../core/rl/rollout/rollout.ts';
 import type { LeasedGroups, PolicyVersion, Prompts, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
-import { sha256 } from '../backends/store/file-store.ts';
-import { curriculumUnder, poolsOf } from '../runs/pools.ts';
-import { leasesIn } from '../runs/leases.ts';
-import { encodeStored } from '../runs/stored-forms.ts';
+import { failpoint } from '../store/failpoints.ts';
+import { sha256 } from '../store/file-store.ts';
+import { curriculumUnder, poolsOf } from '../runs/rollouts/pools.ts';
+import { leasesIn } from '../runs/rollouts/leases.ts';
+import { encodeStored } from '../runs/forms/stored-forms.ts';
 import { specOf, storeOf } from '../runs/run-access.ts';
 
 export interface LeaseInput {
   readonly run: RunHandle;
   readonly step: number;
   readonly count: number;
-  /** Of so many groups a chunk is at most; absent: all of one environment are one. */
+  /** Most groups in a chunk; absent: one chunk for each environment. */
   readonly groupsPerChunk?: number;
   readonly curriculum: CurriculumState;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
   readonly policy: PolicyVersion;
-  /** In use; absent while every environment has its own. */
+  /** Prompts in use; absent while every environment has its own. */
   readonly prompts?: Prompts;
 }
 
@@ -31,7 +32,7 @@ export interface LeasedRound {
   readonly round: SamplingRound | null;
   readonly curriculum: CurriculumState;
   readonly chunks: readonly LeasedChunk[];
-  /** Rollout workers that ask for work; absent where it is not known. */
+  /** Rollout workers that poll; absent when unknown. */
   readonly workers?: number;
   /** One line, with advice, for each worker of a different version; absent if there are none or the server does not list workers. */
   readonly otherVersions?: readonly string[];
@@ -43,11 +44,19 @@ export interface LeaseDependencies {
   readonly otherVersions: () => Promise<readonly string[]>;
 }
 
+/** Result of an activity that may lease as well. */
+export interface MayLease {
+  /** The round that was asked for with it; absent: none was, or none may begin. */
+  readonly leased?: LeasedRound;
+}
+
+export type LeaseGroups = (input: LeaseInput) => Promise<LeasedRound>;
+
 export const createLeaseGroups =
-  ({ countRolloutWorkers, otherVersions: ask }: LeaseDependencies) =>
+  ({ countRolloutWorkers, otherVersions: ask }: LeaseDependencies): LeaseGroups =>
   /**
-   * Opens the next groups. The same curriculum leases the same groups; if they were leased before (a resumed run), the
-   * stored lease is taken, with the version those groups started from, so that what was generated for it is adopted.
+   * Leases the next groups. Deterministic for a curriculum; if it leased them before (a resumed run), the stored lease
+   * is returned, with the version those groups started from, so that stored work is adopted.
    */
   async (input: LeaseInput): Promise<LeasedRound> => {
     // One that is not counted now is at the next lease.
@@ -86,6 +95,7 @@ async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
   });
   const proposal: LeasedGroups = { policy, leases, chunks, ...(prompts ? { prompts } : {}), curriculum: state };
   const { bytes } = await storeOf(run).putIfAbsent(key, encodeStored(key, proposal));
+  await failpoint('lease.stored');
   const stored = leasesIn(bytes, storeOf(run).uri + key);
   return {
     round: {

@@ -5,7 +5,7 @@ import { withHeartbeat } from './around/heartbeat.ts';
 import { claimTrainer } from './trainer-claims.ts';
 import type { ProcessLease } from './around/process-lease.ts';
 
-/** What a run is told when a GPU worker holds it. */
+/** Signal to a run that a GPU worker now holds it. */
 export interface TrainerLeased {
   readonly epoch: number;
   /** Names the queues of the process: `trainerQueues(holder)`. */
@@ -19,8 +19,8 @@ interface LeaseTrainerInput {
 }
 
 /**
- * Takes this process for a run for as long as it heartbeats: its failure or the end of its heartbeat means that the host
- * is lost. Asked twice under one epoch, by two processes, one of them holds and the other fails.
+ * Holds this process for a run for as long as it heartbeats: its failure, or a missed heartbeat, means that the host is
+ * lost. Of two processes under one epoch, one holds and the other fails.
  */
 export const createLeaseTrainer =
   (lease: ProcessLease, tell: (workflowId: string, held: TrainerLeased) => Promise<void>) =>

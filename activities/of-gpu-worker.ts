@@ -1,8 +1,8 @@
-import type { GenerateDependencies } from '../backends/rollouts/asked-model.ts';
+import type { GenerateDependencies } from '../play/policy/asked-model.ts';
 import { createLeaseTrainer, type TrainerLeased } from './lease-trainer.ts';
 import { createPublishVersion } from './publish-version.ts';
 import { createRestoreVersion } from './restore-version.ts';
-import { createRemakeVersion, createTrainStep, type TrainDependencies } from './train-step.ts';
+import { createRemakeVersion, createTrainBatch, type TrainDependencies } from './train-batch.ts';
 import { createWarmUp } from './warm-up.ts';
 
 /** Queue `ratchet-train`, and the GPU process's own for holding it again: the process is taken for a run. */
@@ -17,13 +17,13 @@ export const createTrainActivities = (
   dependencies: TrainDependencies & { readonly tokenizer: GenerateDependencies['tokenizer'] },
 ) => ({
   warmUp: createWarmUp(dependencies, dependencies.tokenizer),
-  trainStep: createTrainStep(dependencies),
+  trainBatch: createTrainBatch(dependencies),
   remakeVersion: createRemakeVersion(dependencies),
   restoreVersion: createRestoreVersion(dependencies),
 });
 export type TrainActivities = ReturnType<typeof createTrainActivities>;
 
-/** The process's queue for uploads, with a slot of their own: they go on while the next step trains. */
+/** Queue of the process for uploads, with a slot of its own: they continue while the next step trains. */
 export const createUploadActivities = (dependencies: TrainDependencies) => ({
   publishVersion: createPublishVersion(dependencies),
 });

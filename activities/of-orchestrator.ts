@@ -1,7 +1,7 @@
 import { auditRun } from './audit-run.ts';
 import { createBroadcastWeights } from './broadcast-weights.ts';
 import { createCommitStep } from './commit-step.ts';
-import type { GenerateDependencies } from '../backends/rollouts/asked-model.ts';
+import type { GenerateDependencies } from '../play/policy/asked-model.ts';
 import { createOpenEvaluation } from './evaluation/open-evaluation.ts';
 import { createPlanEvaluations } from './evaluation/plan-evaluations.ts';
 import { createCloseEvaluation, createNoteProgress } from './evaluation/write-results.ts';
@@ -11,21 +11,20 @@ import { createHoldVersion, findEvaluation } from './hold-version.ts';
 import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterAgain } from './filter-groups.ts';
 import { createLeaseGroups, type LeaseDependencies } from './lease-groups.ts';
-import { beginLineage, checkBehind, checkRewind } from '../runs/lineages.ts';
+import { beginLineage, checkBehind, checkRewind } from '../runs/lineages/lineages.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
-import { packBatch } from './pack-batch.ts';
-import { planStep } from './plan-step.ts';
+import { createPackBatch } from './pack-batch.ts';
 import { createDescribeTrainers, type KnownTrainers } from './find-trainers.ts';
 import { createOpenPromptSearch, createPlanPromptSearch } from './prompt-search/open-search.ts';
-import { createOpenTrial } from './prompt-search/try-prompt.ts';
+import { createOpenTrial, recordTrial } from './prompt-search/record-trial.ts';
 import { createClosePromptSearch, createWritePrompts } from './prompt-search/write-results.ts';
 import { reopenRounds } from './reopen-rounds.ts';
 import { readSpec } from '../runs/run-access.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
-import { findUnpublished } from './train-step.ts';
+import { findUnpublished } from './train-batch.ts';
 import { nextTrainerEpoch } from './trainer-claims.ts';
 
-/** Queue `ratchet`: beside the workflow, all glue between stored objects. */
+/** Activities of the queue `ratchet`, beside the workflows: all glue between stored objects. */
 export const createOrchestratorActivities = (
   dependencies: OpenRunDependencies &
     LeaseDependencies & {
@@ -33,37 +32,40 @@ export const createOrchestratorActivities = (
       inference: GenerateDependencies['inference'];
       findTrainers: () => Promise<KnownTrainers>;
     },
-) => ({
-  openRun: createOpenRun(dependencies),
-  readSpec,
-  checkRewind,
-  checkBehind,
-  beginLineage,
-  leaseGroups: createLeaseGroups(dependencies),
-  reopenRounds,
-  filterGroups: filterAgain,
-  packBatch,
-  planStep,
-  commitStep: createCommitStep(dependencies.codeVersion),
-  auditRun,
-  broadcastWeights: createBroadcastWeights(dependencies.inference),
-  saveCheckpoint,
-  nextTrainerEpoch,
-  findUnpublished,
-  describeTrainers: createDescribeTrainers(dependencies.findTrainers),
-  planEvaluations: createPlanEvaluations(dependencies),
-  openEvaluation: createOpenEvaluation(dependencies),
-  noteProgress: createNoteProgress({}),
-  closeEvaluation: createCloseEvaluation({}),
-  planPromptSearch: createPlanPromptSearch(dependencies),
-  openPromptSearch: createOpenPromptSearch(dependencies),
-  openTrial: createOpenTrial(dependencies),
-  writePrompts: createWritePrompts(),
-  closePromptSearch: createClosePromptSearch(),
-  planNewest: createPlanNewest(dependencies),
-  judgeEvaluation,
-  holdVersion: createHoldVersion(dependencies.inference),
-  findEvaluation,
-  recordEvaluation: createRecordEvaluation(dependencies.inference),
-});
+) => {
+  const leaseGroups = createLeaseGroups(dependencies);
+  return {
+    openRun: createOpenRun(dependencies),
+    readSpec,
+    checkRewind,
+    checkBehind,
+    beginLineage,
+    leaseGroups,
+    reopenRounds,
+    filterGroups: filterAgain,
+    packBatch: createPackBatch(leaseGroups),
+    commitStep: createCommitStep(dependencies.codeVersion),
+    auditRun,
+    broadcastWeights: createBroadcastWeights(dependencies.inference, leaseGroups),
+    saveCheckpoint,
+    nextTrainerEpoch,
+    findUnpublished,
+    describeTrainers: createDescribeTrainers(dependencies.findTrainers),
+    planEvaluations: createPlanEvaluations(dependencies),
+    openEvaluation: createOpenEvaluation(dependencies),
+    noteProgress: createNoteProgress({}),
+    closeEvaluation: createCloseEvaluation({}),
+    planPromptSearch: createPlanPromptSearch(dependencies),
+    openPromptSearch: createOpenPromptSearch(dependencies),
+    openTrial: createOpenTrial(dependencies),
+    recordTrial,
+    writePrompts: createWritePrompts(),
+    closePromptSearch: createClosePromptSearch(),
+    planNewest: createPlanNewest(dependencies),
+    judgeEvaluation,
+    holdVersion: createHoldVersion(dependencies.inference),
+    findEvaluation,
+    recordEvaluation: createRecordEvaluation(dependencies.inference),
+  };
+};
 export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivities>;

@@ -2,7 +2,7 @@ import { RatchetError } from '../core/errors.ts';
 import { workflowIdPattern } from '../core/names.ts';
 import type { AskedOfRun, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import { checkOwnCode } from '../backends/configs/check-own-code.ts';
+import { checkOwnCode } from '../load/checks/check-own-code.ts';
 import {
   environmentsOf,
   grantByFile,
@@ -10,21 +10,22 @@ import {
   namedByEnvironments,
   serversIn,
   sinksIn,
-} from '../backends/configs/grant.ts';
-import { type ConfigLayer, loadRunConfig } from '../backends/configs/load-run-config.ts';
-import type { SentFiles } from '../backends/configs/sent-files.ts';
-import { checkStore, openRunStore } from '../backends/store/index.ts';
-import { type Curves, curvesOf, rememberedOf } from '../runs/curves.ts';
-import { isWholeHere } from '../runs/lineages.ts';
-import { recordMissing } from '../runs/record-metrics.ts';
-import { refuseUnfinishedFork } from '../runs/unfinished-fork.ts';
+} from '../load/grants/grant.ts';
+import { loadRunConfig } from '../load/load-run-config.ts';
+import type { ConfigLayer } from '../core/config-layer.ts';
+import type { SentFiles } from '../load/sent-files.ts';
+import { checkStore, openRunStore } from '../store/index.ts';
+import { type Curves, curvesOf, rememberedOf } from '../runs/metrics/curves.ts';
+import { isWholeHere } from '../runs/lineages/lineages.ts';
+import { recordMissing } from '../runs/metrics/record-metrics.ts';
+import { refuseUnfinishedFork } from '../runs/lineages/unfinished-fork.ts';
 import { begunAtOf, isLastStep, readHead, specOf } from '../runs/run-access.ts';
-import { openLineage, openLineageAsAsked } from '../runs/open-lineage.ts';
-import { recordSettings, type Settings } from '../runs/record-settings.ts';
+import { openLineage, openLineageAsAsked } from '../runs/lineages/open-lineage.ts';
+import { recordSettings, type Settings } from '../runs/forms/record-settings.ts';
 import { openDatasets } from '../backends/environments/open-datasets.ts';
 import { nextAttempt, claimRun } from '../runs/claim-run.ts';
 
-/** What `trainRun` is started with: a path, or a path with what the command line adds. */
+/** Input of `trainRun`: a path, or a path with the command line's additions. */
 export type TrainRunInput =
   | string
   | {
@@ -35,23 +36,26 @@ export type TrainRunInput =
       readonly dialect?: string;
       /** Dotted keys as on the command line, values as typed. */
       readonly overrides?: Readonly<Record<string, string>>;
-      /** The text of these files, and what lay beside them; what is typed by hand is a path alone, read where the run is opened. */
+      /**
+       * Text of these files, and of files beside them; a path typed by hand has none, and is read where the run is
+       * opened.
+       */
       readonly sent?: SentFiles;
       /** The run's name; the config's own, or its file's stem, when missing. */
       readonly run?: string;
-      /** Begins a lineage at this committed step, wherever the run stands. */
+      /** Begins a lineage at this committed step, wherever the run's position is. */
       readonly rewind?: number;
-      /** Nobody types this: code that an upgrade brought goes on with what other code began (`workers/take-over.ts`). */
+      /** Set only by an upgrade, whose code continues a run that other code began (`workers/stack/take-over.ts`). */
       readonly takesOver?: TakenOver;
     };
 
 /** A run as the execution that worked on it left it. */
 export interface TakenOver {
-  /** Handle of the execution before; null if it was never opened, or if the settings are to be read anew. */
+  /** Handle of the previous execution; null if it was never opened, or if the settings are to be read anew. */
   readonly handle: RunHandle | null;
-  /** Null when it noted nothing: nothing was asked of it that its commits do not say. */
+  /** null when it recorded nothing: its commits have all requests. */
   readonly asked: AskedOfRun | null;
-  /** Under which name that execution began a lineage where its input asked for one. */
+  /** Request id under which that execution began a lineage, if its input asked for one. */
   readonly request: string;
 }
 
@@ -62,13 +66,13 @@ export interface OpenedRun {
   readonly head: { readonly commit: StepCommit; readonly sha256: string } | null;
   /** Whether the run had made all the steps it was to make, at the head. */
   readonly hadEnded?: boolean;
-  /** Whether a run that is taken over has been rewound, as was asked of it. */
+  /** Whether a run that is taken over was rewound as requested. */
   readonly isRewound?: boolean;
   /** Whether the weights that a lineage begins with are gone, by retention, or damaged: they are made again. */
   readonly weightsAreGone: boolean;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
   readonly warnings: readonly string[];
-  /** Of a run that has been here before. */
+  /** Curves of a run that already has steps. */
   readonly curves?: Curves;
   /** Whether the search attributes RatchetRun, RatchetStep and RatchetReward exist in this namespace. */
   readonly hasSearchAttributes: boolean;
@@ -87,9 +91,9 @@ const searchAttributesMissing =
 export const createOpenRun =
   (dependencies: OpenRunDependencies) =>
   /**
-   * Loads, validates and stores the spec, and finds where the run stands, or begins a lineage where it is to go on from.
-   * Twice does the same as once: a lineage is begun once per execution of the workflow (`executionId`). A run that is
-   * taken over goes on with the settings it has: its config is not read again.
+   * Loads, validates and stores the spec, finds the run's position, and begins a lineage if the run is to continue from
+   * another step. Idempotent: a lineage is begun once per execution of the workflow (`executionId`). A run that is
+   * taken over keeps its settings: its config is not read again.
    */
   async (input: TrainRunInput, workflowId: string, executionId: string): Promise<OpenedRun> => {
     refuseWorkflowId(workflowId);
@@ -99,7 +103,7 @@ export const createOpenRun =
     const settings = await readSettings(dependencies, asked);
     const { spec } = settings;
     const isAsItStands = !takesOver?.handle && Object.keys(asked.overrides ?? {}).length === 0;
-    // Several files: each is granted by itself, so that no key of one goes to a server of another.
+    // Several files are granted one by one, so that no key of one goes to a server of another.
     const named = [...namedByEnvironments(environmentsOf(spec)), ...serversIn(spec), ...sinksIn(spec)];
     const { keys, rest } = keysApart(named);
     grantByFile(rest, isAsItStands);
@@ -110,7 +114,7 @@ export const createOpenRun =
     await refuseUnfinishedFork(place);
     await claimRun(spec, workflowId, dependencies.isWorkflowRunning);
 
-    // Before the run's identity is written: what is refused may be corrected.
+    // Before the run's identity is written, so that a refusal can still be corrected.
     const { datasets, warnings: told } = await openDatasets(spec);
     if (!takesOver?.handle) await checkOwnCode(spec);
     const attempt = await nextAttempt(store);

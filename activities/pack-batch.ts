@@ -1,6 +1,6 @@
-import { widenedBounds } from '../core/rl/difficulty.ts';
+import { widenedBounds } from '../core/rl/filters/difficulty.ts';
 import { decodeRanges } from '../core/rl/ledger.ts';
-import type { CurriculumState } from '../core/rl/curriculum.ts';
+import type { CurriculumState } from '../core/rl/sampling/curriculum.ts';
 import {
   baselineMetrics,
   environmentReward,
@@ -8,21 +8,22 @@ import {
   stepMetrics,
   trainedTokens,
 } from '../core/rl/metrics.ts';
-import { poolMetrics } from '../core/rl/pools.ts';
-import { filterMetrics, filtersOf } from '../core/rl/filters.ts';
-import { factsOfGroup, type GroupFacts } from '../core/rl/group-facts.ts';
-import { promptsOfBatch } from '../core/rl/prompts-of-batch.ts';
-import { type Advantage, advantagesOf, ownAdvantage, Packer, type SetAside } from '../core/rl/pack.ts';
-import { type AdvantageFunction, codeOfAdvantage } from '../core/rl/advantage.ts';
-import type { ScoredGroup } from '../core/rl/rollout.ts';
+import { poolMetrics } from '../core/rl/sampling/pools.ts';
+import { filterMetrics, filtersOf } from '../core/rl/filters/filters.ts';
+import { factsOfGroup, type GroupFacts } from '../core/rl/rollout/group-facts.ts';
+import { promptsOfBatch } from '../core/rl/rollout/prompts-of-batch.ts';
+import { type Advantage, advantagesOf, ownAdvantage, Packer, type SetAside } from '../core/rl/learning/pack.ts';
+import { type AdvantageFunction, codeOfAdvantage } from '../core/rl/learning/advantage.ts';
+import type { ScoredGroup } from '../core/rl/rollout/rollout.ts';
 import type { KeptGroups, ObjectRef, RunHandle, RunState } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { importUserFunction } from '../engine/index.ts';
-import type { LeaseInput } from './lease-groups.ts';
-import { BatchWriter, putPacked } from '../runs/batches.ts';
-import { poolsOf } from '../runs/pools.ts';
+import { present } from '../core/present.ts';
+import type { LeaseGroups, LeaseInput, MayLease } from './lease-groups.ts';
+import { BatchWriter, putPacked } from '../runs/rollouts/batches.ts';
+import { poolsOf } from '../runs/rollouts/pools.ts';
 import { specOf } from '../runs/run-access.ts';
-import { GroupsInOrder } from '../runs/scored-groups.ts';
+import { GroupsInOrder } from '../runs/rollouts/scored-groups.ts';
 
 interface PackInput {
   readonly run: RunHandle;
@@ -32,28 +33,39 @@ interface PackInput {
   readonly scored: readonly ObjectRef[];
   /** The groups were chosen by the widened filter. */
   readonly widened?: boolean;
-  /** As these groups left it, for the sizes of its pools. */
+  /** Curriculum after these groups, for the sizes of its pools. */
   readonly curriculum?: CurriculumState;
   readonly datasets?: LeaseInput['datasets'];
-  /** As the batch before left them. */
+  /** Baselines after the previous batch. */
+  readonly baselines?: RunState['baselines'];
+  /** The next step's first round, which is leased beside the packing. */
+  readonly lease?: LeaseInput;
+}
+
+interface PackedBatch extends MayLease {
+  readonly packed: ObjectRef;
+  readonly hasSignal: boolean;
+  readonly rows: number;
+  /** Mean over everything sampled for it; null when its groups were sampled for an earlier step. */
+  readonly reward: number | null;
+  readonly metrics: Readonly<Record<string, number>>;
+  /** Baselines for the next batch; absent when the run's advantage has none. */
   readonly baselines?: RunState['baselines'];
 }
 
 /**
  * Packs the chosen groups into rows, in ordinal order, and measures everything that was sampled for the step. A batch
- * without a token that has an advantage says so; it is never planned. Packed again, or after a death in the middle of it, its parts are the
- * same objects.
+ * without any advantage is reported and never planned. Idempotent: packed again, even after a death half-way, its parts
+ * are the same objects.
  */
-export async function packBatch(input: PackInput): Promise<{
-  packed: ObjectRef;
-  hasSignal: boolean;
-  rows: number;
-  /** Mean over all that was sampled for it; null where its groups were sampled for an earlier step. */
-  reward: number | null;
-  metrics: Readonly<Record<string, number>>;
-  /** For the batch after it; absent where the run's advantage keeps none. */
-  baselines?: RunState['baselines'];
-}> {
+export const createPackBatch =
+  (leaseGroups: LeaseGroups) =>
+  async ({ lease, ...input }: PackInput): Promise<PackedBatch> => {
+    const [packed, leased] = await Promise.all([packBatch(input), lease && leaseGroups(lease)]);
+    return { ...packed, ...present({ leased }) };
+  };
+
+async function packBatch(input: PackInput): Promise<PackedBatch> {
   const { run, step, curriculum, datasets } = input;
   const spec = await specOf(run);
   const advantage = await advantageOf(spec);
@@ -98,12 +110,12 @@ export async function packBatch(input: PackInput): Promise<{
   };
 }
 
-/** Whether a token without an advantage teaches nothing. */
+/** Whether a token without an advantage has no effect. */
 function asksForAdvantages({ loss }: RunSpec): boolean {
   return loss.type !== 'cross_entropy' && loss.teacherTau === 0;
 }
 
-/** Reads every group once, and keeps of it what its figures need. */
+/** Reads every group once, and keeps only what its figures need. */
 async function packRows(
   { run, step, trained, scored, baselines }: Pick<PackInput, 'run' | 'step' | 'trained' | 'scored' | 'baselines'>,
   options: Omit<RunSpec, 'advantage'> & { readonly advantage: Advantage },
@@ -120,7 +132,7 @@ async function packRows(
   const sources = trained.map(({ scored: ref, ordinals }) => ({ ref, ordinals: decodeRanges(ordinals) }));
   const groups = new GroupsInOrder(run, sources, scored);
   for (const { key } of groups.refs) facts.set(key, new Map());
-  // Of a group that is not in the batch a custom advantage is not asked, and no baseline moves.
+  // Groups outside the batch do not reach a custom advantage, and move no baseline.
   const usual = typeof advantage === 'string' ? advantage : 'centered';
   for await (const { key, group, isWanted } of groups) {
     if (!isWanted) {
@@ -134,25 +146,29 @@ async function packRows(
     note(key, group, (index) => advantages.get(index)!);
     for (const { sample, rollout } of rows) await writer.add(sample, rollout);
   }
-  const inFile = (key: string): GroupFacts[] => [...facts.get(key)!.values()].toSorted((a, b) => a.ordinal - b.ordinal);
+  // Sorted, since sums depend on their order in the last bits, and an object's groups depend on when they ended.
+  const byOrdinal = (found: GroupFacts[]): GroupFacts[] => found.toSorted((a, b) => a.ordinal - b.ordinal);
+  const inFile = (key: string): GroupFacts[] => [...facts.get(key)!.values()];
   return {
     packer,
     rows: await writer.end({ of: packer.stats.rollouts }),
-    finished: scored.flatMap(({ key }) => inFile(key)),
-    trained: sources.flatMap(({ ref, ordinals }) => {
-      const chosen = new Set(ordinals);
-      return inFile(ref.key).filter(({ ordinal }) => chosen.has(ordinal));
-    }),
+    finished: byOrdinal(scored.flatMap(({ key }) => inFile(key))),
+    trained: byOrdinal(
+      sources.flatMap(({ ref, ordinals }) => {
+        const chosen = new Set(ordinals);
+        return inFile(ref.key).filter(({ ordinal }) => chosen.has(ordinal));
+      }),
+    ),
   };
 }
 
-/** Of rollout filters, over all that has a reward. */
+/** Metrics of rollout filters, over all rollouts with a reward. */
 function flagMetrics(finished: readonly GroupFacts[], { rolloutFilters: filters }: RunSpec): Record<string, number> {
   const rewarded = finished.flatMap(({ rollouts }) => rollouts.filter(({ reward }) => reward !== null));
   return filterMetrics(rewarded, filters);
 }
 
-/** What was cut, where the config says what becomes of it. */
+/** Metrics of truncated rollouts, when the config sets their fate. */
 function cutMetrics(
   finished: readonly GroupFacts[],
   { seqLen, overlongRows, maskTruncated, zeroTruncated }: RunSpec,
@@ -180,9 +196,9 @@ async function poolFigures(
   return poolMetrics(await poolsOf(run, curriculum), pooled);
 }
 
-/** The name of one of ours, or the function of a file the config names, as it was when the run was opened. */
+/** Name of a built-in advantage, or the user's function, as of the run's opening. */
 async function advantageOf({ advantage }: RunSpec): Promise<Advantage> {
   const code = codeOfAdvantage(advantage);
   if (code === null) return advantage as Exclude<typeof advantage, { readonly import: unknown }>;
-  return (await importUserFunction(code, 'advantage')) as AdvantageFunction; // what it gives is checked
+  return (await importUserFunction(code, 'advantage')) as AdvantageFunction; // the function's results are validated
 }

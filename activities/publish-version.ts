@@ -1,11 +1,11 @@
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
-import { isStored, type TrainDependencies } from './train-step.ts';
+import { isStored, type TrainDependencies } from './train-batch.ts';
 import { requireNewestClaim } from './trainer-claims.ts';
 
 /**
- * Puts a committed version that is pending in this process into the store, beside the step that follows. False when it is not
- * here (the process that made it is gone): then it is made again first. Twice is once.
+ * Uploads a committed version that is pending in this process, beside the next step. False when it is not here (the
+ * process that made it is gone): then it is made again first. Idempotent.
  */
 export const createPublishVersion =
   ({ pending, lease: { holder } }: Pick<TrainDependencies, 'pending' | 'lease'>) =>

@@ -5,7 +5,7 @@ import { lineageOf } from '../runs/layout.ts';
 import { costMetrics } from '../core/rl/cost.ts';
 import { measuredMetrics } from '../core/rl/metrics.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
-import { appendMetrics } from '../runs/metrics.ts';
+import { appendMetrics } from '../runs/metrics/metrics.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { Inference } from '../backends/inference/index.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
@@ -19,14 +19,14 @@ export interface EvaluationSummary {
   readonly rollouts: number;
   /** The system prompt that a branch found, and whether there is a version before to compare with under it; absent: the environment's own. */
   readonly prompt?: { readonly sha256: string; readonly isHeldAgainst: boolean };
-  /** Sampled as [eval.sampling] or [sampling] says, and greedily. A reward is null where every rollout failed. */
+  /** Sampled as in [eval.sampling] or [sampling], and greedily. A reward is null when every rollout failed. */
   readonly sampled: { readonly reward: number | null; readonly exact: number | null };
   readonly greedy: { readonly reward: number | null; readonly exact: number | null };
-  /** Of the sampled rollouts; absent where each example had one. */
+  /** From sampled rollouts; absent with one rollout per example. */
   readonly passAtK?: Readonly<Record<string, number>>;
-  /** One line for each cause of failed rollouts, of both; absent where none failed. */
+  /** One line for each cause of failed rollouts, in both; absent when none failed. */
   readonly failures?: readonly string[];
-  /** What the model says: the first held-out example, sampled. Its reward is null where that rollout failed. */
+  /** The model's answer to the first held-out example, sampled. Its reward is null if that rollout failed. */
   readonly says: {
     readonly prompt: string;
     readonly completion: string;
@@ -38,22 +38,22 @@ export interface EvaluationSummary {
 interface RecordInput {
   readonly run: RunHandle;
   readonly policy: PolicyVersion;
-  /** Who kept the version at the servers for it. */
+  /** Name under which the servers held the version. */
   readonly holder: string;
   readonly sampled: EvaluationResult;
-  /** null where the sampling is greedy already. */
+  /** null when the sampling is greedy already. */
   readonly greedy: EvaluationResult | null;
 }
 
 export interface RecordedEvaluation {
   readonly summary: EvaluationSummary;
-  /** Beside the best version before it under the same prompt; null where there is none to compare with. */
+  /** Comparison with the best earlier version under the same prompt; null without one. */
   readonly regression: Regression | null;
 }
 
 /**
- * Writes an evaluation's row into the run's metrics, holds it against the best before it, and lets go of the version at the servers.
- * From stored objects, so twice is once.
+ * Writes an evaluation's row into the run's metrics, compares it with the best earlier one, and releases the version at
+ * the servers. Idempotent, since it reads stored objects.
  */
 export const createRecordEvaluation =
   (inference: (spec: RunSpec) => Inference) =>

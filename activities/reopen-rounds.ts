@@ -1,32 +1,32 @@
 import { decodeRanges, encodeRanges } from '../core/rl/ledger.ts';
-import type { LeasedChunk } from '../core/rl/chunks.ts';
-import type { CurriculumState } from '../core/rl/curriculum.ts';
-import { type PlayedPart, restrictPart } from '../core/rl/played-part.ts';
+import type { LeasedChunk } from '../core/rl/sampling/chunks.ts';
+import type { CurriculumState } from '../core/rl/sampling/curriculum.ts';
+import { type PlayedPart, restrictPart } from '../core/rl/rollout/played-part.ts';
 import type { OpenRound, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
-import { damaged } from '../backends/store/objects.ts';
-import { sha256 } from '../backends/store/file-store.ts';
+import { damaged } from '../store/objects.ts';
+import { sha256 } from '../store/file-store.ts';
 import { layout, roundOf } from '../runs/layout.ts';
-import { leasesIn } from '../runs/leases.ts';
-import { playedPartIn } from '../runs/record-shapes.ts';
+import { leasesIn } from '../runs/rollouts/leases.ts';
+import { playedPartIn } from '../runs/forms/record-shapes.ts';
 import { storeOf } from '../runs/run-access.ts';
 import { cancelOtherFlows } from './around/other-flows.ts';
 
-/** A round that was leased by an execution before, and is to be played on. */
+/** A round that an earlier execution leased and that continues. */
 interface ReopenedRound extends SamplingRound {
-  /** Whether the commit that is gone on from has issued its groups. */
+  /** Whether the commit that the run continues from has issued its groups. */
   readonly isIssued: boolean;
   /** Those with groups that have not ended. */
   readonly chunks: readonly LeasedChunk[];
-  /** Those groups, as ranges; absent: all of them. */
+  /** The open groups, as ranges; absent: all of them. */
   readonly groups?: string;
-  /** What is stored of them by now. */
+  /** Parts stored so far. */
   readonly parts: readonly PlayedPart[];
 }
 
 /**
- * The rounds that were in play when an execution ended: those that the commit names, and those leased after it, each of which begins where
- * the one before it ended. What was sampled for them lies in the store, and is adopted. `flows`: ids of the workflows that play rounds for this
- * execution; others of the run are cancelled. Absent in executions recorded before they were told.
+ * Rounds that were open when an execution ended: those that the commit names, and those leased after it, each of which
+ * begins where the one before it ended. Their stored samples are adopted. `flows`: ids of the workflows that generate
+ * rounds for this execution; others of the run are cancelled.
  */
 export async function reopenRounds({
   run,
@@ -37,9 +37,9 @@ export async function reopenRounds({
   readonly run: RunHandle;
   readonly open: readonly OpenRound[];
   readonly curriculum: CurriculumState;
-  readonly flows?: readonly string[];
+  readonly flows: readonly string[];
 }): Promise<{ readonly rounds: readonly ReopenedRound[]; readonly curriculum: CurriculumState }> {
-  if (flows) await cancelOtherFlows(flows);
+  await cancelOtherFlows(flows);
   const keys = await storeOf(run).list(layout.allRounds(run.lineage));
   const named = await Promise.all(
     open.map(async ({ leases, chunks: inPlay, groups: left, ...place }) => {

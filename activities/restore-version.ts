@@ -3,8 +3,8 @@ import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { versionName } from '../core/names.ts';
 import { EngineFailures } from '../core/rl/engine-failures.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
-import type { Recovery } from '../runs/policy-trainer.ts';
-import type { TrainDependencies } from './train-step.ts';
+import type { Recovery } from '../learn/policy-trainer.ts';
+import type { TrainDependencies } from './train-batch.ts';
 import { goingOn } from './trainer-claims.ts';
 
 /**
@@ -29,7 +29,7 @@ export const createRestoreVersion = ({ trainer, lease }: Pick<TrainDependencies,
       const mayGoOn = goingOn(run, input.epoch, lease);
       await mayGoOn();
       const recovery = await trainer.bringTo(run, policy, mayGoOn);
-      // Looked at before anything is written: other weights must not lie where the commit says these are.
+      // Compared before anything is written: other weights must not be stored under the commit's key.
       if (recovery?.differs) throw notTheSame(run, policy, recovery.differs.digest);
       await mayGoOn();
       const made = await trainer.exportTo(run, policy.weights);

@@ -2,11 +2,11 @@ import { layout, stepOf } from '../runs/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
 import type { CheckpointSpec } from '../config/run-spec.ts';
-import { encodeStored } from '../runs/stored-forms.ts';
-import type { Store } from '../backends/store/index.ts';
+import { encodeStored } from '../runs/forms/stored-forms.ts';
+import type { Store } from '../store/index.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
-import { manifestOf, sealedSteps } from '../runs/checkpoints.ts';
-import { removePlayed } from '../runs/unneeded.ts';
+import { manifestOf, sealedSteps } from '../runs/versions/checkpoints.ts';
+import { removePlayed } from '../runs/lineages/unneeded.ts';
 import { RatchetError } from '../core/errors.ts';
 import { begunLineages, readCommit, requireCommit, requireNamedCommit, specOf, storeOf } from '../runs/run-access.ts';
 
@@ -15,13 +15,13 @@ interface CheckpointInput {
   readonly step: number;
   /** Versions that something still refers to: the reference policy, evaluations under way. */
   readonly pinned: readonly number[];
-  /** Removes nothing: the run is about to be taken back to a step that retention might remove. */
+  /** Removes nothing: the run is about to be rewound to a step that retention might remove. */
   readonly keepsAll?: boolean;
   /** sha256 of the step's commit, from the worker that wrote it. If missing, the next commit's reference is used. */
   readonly commit?: string;
 }
 
-/** Seals a committed step as a checkpoint, then removes what retention no longer keeps. Twice is once. */
+/** Seals a committed step as a checkpoint, then removes what retention no longer keeps. Idempotent. */
 export async function saveCheckpoint({
   run,
   step,
@@ -45,18 +45,18 @@ export async function saveCheckpoint({
     }
     if (keepsAll) return { kept: sealed };
     const begun = await begunLineages(run);
-    // What other lineages go on from in this one: the steps where they took over.
+    // Steps at which other lineages took over from this one; they need their checkpoints.
     const takenOver = begun.flatMap(({ origin }) => (origin.lineage === run.lineage ? [origin.step] : []));
     const needed = takenOver.flatMap((at) => sealed.findLast((sealedStep) => sealedStep <= at) ?? []);
     const usual = keptCheckpoints(sealed, spec, run.lineage === firstLineage ? sealed[0] : undefined);
     const kept = sealed.filter((sealedStep) => usual.includes(sealedStep) || needed.includes(sealedStep));
     const oldestLive = step - maxAsyncLevel - maxOffPolicySteps - 1;
     const newest = usual.slice(-spec.keepLast);
-    // Until a lineage has as many checkpoints of its own, where it began counts as one of them.
+    // A lineage's origin counts as one of its checkpoints until it has enough of its own.
     const beganAt = begun.find(({ lineage }) => lineage === run.lineage)?.origin.step;
     const oldest = newest.length < spec.keepLast ? (beganAt ?? newest[0]) : newest[0];
     const replayFrom = Math.min(oldest ?? 0, ...needed);
-    // v0 is what adapters stand on; the reference in use when the first of these batches is trained again may be older.
+    // Adapters build on v0; the reference in use when the first of these batches is trained again may be older.
     const inUse = sealed.includes(replayFrom) ? (await requireCommit(run, replayFrom)).commit.state.reference.step : 0;
     const references = [0, inUse, ...referencesSince(replayFrom, step, kl.refSyncSteps)];
     const keepWeights = new Set([...kept, ...takenOver, ...pinned, ...references]);
@@ -77,7 +77,7 @@ async function listedTwice(run: RunHandle): Promise<number[]> {
   return [...new Set([...one, ...two])].sort((a, b) => a - b);
 }
 
-/** Earlier steps that left their parts but were not sealed before their workflow ended: they are checkpoints too. */
+/** Earlier steps that left their parts but were not sealed before their workflow ended: they are checkpoints, too. */
 async function sealForgotten(run: RunHandle, before: number): Promise<void> {
   const store = storeOf(run);
   const keys = await store.list(layout.allCheckpoints(run.lineage));
@@ -95,7 +95,7 @@ async function sealForgotten(run: RunHandle, before: number): Promise<void> {
   }
 }
 
-/** The reference policies of steps that may be trained again: the one in use at `from`, and each renewal since. */
+/** Reference policies of steps that may be trained again: the one in use at `from`, and each renewal since. */
 function referencesSince(from: number, to: number, refSyncSteps: number | null): number[] {
   if (refSyncSteps === null) return [0];
   const first = Math.floor(from / refSyncSteps);
@@ -103,7 +103,10 @@ function referencesSince(from: number, to: number, refSyncSteps: number | null):
   return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * refSyncSteps);
 }
 
-/** The run's first (v0, or where a fork began), the newest `keepLast`, and every multiple of `keepInterval`; ascending. */
+/**
+ * The run's first checkpoint (v0, or the origin of a fork), the newest `keepLast`, and every multiple of
+ * `keepInterval`; ascending.
+ */
 export function keptCheckpoints(sealed: readonly number[], spec: CheckpointSpec, first = 0): number[] {
   const newest = new Set(sealed.slice(-spec.keepLast));
   return sealed.filter(
@@ -112,7 +115,7 @@ export function keptCheckpoints(sealed: readonly number[], spec: CheckpointSpec,
 }
 
 async function removeSteps(store: Store, prefix: string, isOver: (step: number) => boolean): Promise<void> {
-  // By folder: a version that was replayed to other weights lies beside the first, `step_12.r1/`.
+  // Compares folder names: a version that was replayed to other weights is beside the first, `step_12.r1/`.
   const folders = new Set((await store.list(prefix)).map((key) => key.slice(0, key.indexOf('/', prefix.length) + 1)));
   for (const folder of folders) {
     const step = stepOf(folder);

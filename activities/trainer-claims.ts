@@ -2,9 +2,9 @@ import { Context } from '@temporalio/activity';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
-import { encodeStored } from '../runs/stored-forms.ts';
-import type { MayGoOn } from '../runs/policy-trainer.ts';
-import { type TrainerClaim, trainerClaimIn } from '../runs/record-shapes.ts';
+import { encodeStored } from '../runs/forms/stored-forms.ts';
+import type { MayGoOn } from '../learn/policy-trainer.ts';
+import { type TrainerClaim, trainerClaimIn } from '../runs/forms/record-shapes.ts';
 import { storeOf } from '../runs/run-access.ts';
 import type { ProcessLease } from './around/process-lease.ts';
 
@@ -14,7 +14,7 @@ export async function nextTrainerEpoch({ run }: { readonly run: RunHandle }): Pr
   return 1 + Math.max(0, ...keys.map((key) => Number(/epoch_(\d+)\.json$/.exec(key)?.[1] ?? 0)));
 }
 
-/** Of several who want an epoch one gets it. */
+/** One of several claimants gets an epoch. */
 export async function claimTrainer(run: RunHandle, claim: TrainerClaim): Promise<void> {
   const key = layout.trainerClaim(claim.epoch);
   const { bytes } = await storeOf(run).putIfAbsent(key, encodeStored(key, claim));
@@ -24,8 +24,8 @@ export async function claimTrainer(run: RunHandle, claim: TrainerClaim): Promise
 }
 
 /**
- * Throws when another process has claimed the run since: what woke up after it was taken for dead stops here, before it
- * writes weights or trains on. A later claim of the same process is no reason to stop.
+ * Throws when another process has claimed the run since: a process that was taken for dead stops here, before it writes
+ * weights or trains. A later claim by the same process is fine.
  */
 export async function requireNewestClaim(run: RunHandle, claim: TrainerClaim): Promise<void> {
   for (let { epoch } = claim; ; epoch += 1) {
@@ -37,7 +37,7 @@ export async function requireNewestClaim(run: RunHandle, claim: TrainerClaim): P
   }
 }
 
-/** For what goes on for long in this process: throws when it was cancelled, or another process holds the run by now. */
+/** Check for long work in this process: throws when it was cancelled, or when another process holds the run by now. */
 export function goingOn(run: RunHandle, epoch: number, { holder }: ProcessLease): MayGoOn {
   const { cancellationSignal } = Context.current();
   return async () => {

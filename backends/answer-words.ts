@@ -2,14 +2,14 @@ import type { z } from 'zod';
 import { problemsIn } from '../core/problems-in.ts';
 import { shortened } from '../core/steering.ts';
 
-/** More of a server's words is not repeated. */
+/** Limit on a server's words in a message. */
 const wordsMax = 500;
 const problemsMax = 500;
 
 /** An error that a server reports in the body of an answer. */
 export interface ReportedError {
   readonly words: string;
-  /** The status that such an error has elsewhere; null if nothing in it says so. */
+  /** The status that such an error would have; null if nothing in it shows one. */
   readonly status: number | null;
 }
 
@@ -21,8 +21,8 @@ export function unlike(error: z.ZodError, answer?: unknown): string {
 }
 
 /**
- * The error in a JSON answer, whatever its HTTP status; null = it reports none. Gateways name it in many ways: `error`, `errors`, `detail`,
- * `message`, `base_resp`, and the `error` of the first choice.
+ * The error in a JSON answer, whatever its HTTP status; null = none. Gateways name it in many ways: `error`, `errors`,
+ * `detail`, `message`, `base_resp`, and the `error` of the first choice.
  */
 export function errorIn(answer: unknown): ReportedError | null {
   if (Array.isArray(answer)) return isReport(fieldsOf(answer[0])['error']) ? errorIn(answer[0]) : null;
@@ -39,7 +39,7 @@ export function errorIn(answer: unknown): ReportedError | null {
   return other === undefined ? null : reported(other, body);
 }
 
-/** Fields that say what is wrong in an answer without `error` and without choices, the most telling first. */
+/** Fields with the reason in an answer without `error` and without choices, the most telling first. */
 const reportKeys = [
   'errors',
   'detail',
@@ -52,7 +52,7 @@ const reportKeys = [
   'msg',
 ];
 
-/** Several servers send the field with nothing in it. */
+/** Several servers send an empty field. */
 function isReport(value: unknown): boolean {
   if (value === undefined || value === null || value === false || value === 0 || value === '') return false;
   return typeof value !== 'object' || Object.keys(value).length > 0;
@@ -97,7 +97,7 @@ function statusIn(value: unknown): number | null {
   return null;
 }
 
-/** The words by which an error calls its kind: `rate_limit_error`, `RESOURCE_EXHAUSTED`, `BadRequestError`. */
+/** An error's name of its kind: `rate_limit_error`, `RESOURCE_EXHAUSTED`, `BadRequestError`. */
 function kindOf(value: unknown): string {
   const {
     type,
@@ -109,7 +109,7 @@ function kindOf(value: unknown): string {
   return [type, code, status, errorType, awsType].filter((one) => typeof one === 'string').join(' ');
 }
 
-/** The first that fits. */
+/** The first match wins. */
 const statusWords: readonly (readonly [RegExp, number])[] = [
   [/context_length_exceeded|context_window|exceed_context|prompt is too long|maximum context length/i, 400],
   [/content.?(?:policy|filter|management|moderation)|moderation|guardrail|\bflagged\b|responsible ?ai/i, 400],
@@ -129,7 +129,7 @@ function statusOfWords(words: string): number | null {
   return statusWords.find(([pattern]) => pattern.test(words))?.[1] ?? null;
 }
 
-/** The text of a page that stands where JSON should be: a proxy's, mostly. */
+/** The text of a page in place of JSON, mostly a proxy's. */
 export function wordsOfPage(text: string): string {
   if (!/^\s*<(?:!doctype|html|head|body|\?xml)/i.test(text)) return text;
   const page = text.slice(0, pageCharsMax);
@@ -147,7 +147,7 @@ function fieldsOf(value: unknown): Fields {
   return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Fields) : {};
 }
 
-/** A value that is nested too deeply to be written has no words. */
+/** A value nested too deeply to be written becomes an empty text. */
 function written(value: unknown): string {
   try {
     return JSON.stringify(value) ?? '';

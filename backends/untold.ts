@@ -1,13 +1,13 @@
-import { ConfigProblems, type Problem } from '../config/problems.ts';
+import { ConfigProblems, type Problem } from '../config/toml/problems.ts';
 import { RatchetError } from '../core/errors.ts';
-import { readsAnything } from '../engine/trusted-files.ts';
+import { readsAnything } from '../host/trusted-files.ts';
 
 /**
- * Anybody may name a file through an unauthenticated Temporal, without being able to read it. So a problem with its content is told by
- * line alone, and the command is named that tells the rest to its owner.
+ * Any user may name a file through an unauthenticated Temporal, without being able to read it. So a problem with its
+ * content is reported by line alone, with the command that shows the rest to its owner.
  */
 
-/** Whether whoever names files may also be told what is in them. */
+/** Whether errors may quote a file's content. */
 export function tellsContent(): boolean {
   return readsAnything();
 }
@@ -15,12 +15,15 @@ export function tellsContent(): boolean {
 export const howToBeTold =
   'what a file holds is not told through Temporal: look at it in this folder, with npx ratchet-rl check FILE';
 
-/** The problems of a file, in full where that may be told. `quotesNothing`: its content is not the reason, or it is sound by itself. */
+/**
+ * The problems of a file, in full if they may quote it. `quotesNothing`: its content is not the reason, or it is sound
+ * by itself.
+ */
 export function problemsToTell(problems: readonly Problem[], expected: string, quotesNothing = false): ConfigProblems {
   return quotesNothing || tellsContent() ? new ConfigProblems(problems) : withoutContent(problems, expected);
 }
 
-/** The problems of files, with nothing of what is in these. */
+/** The problems of files, without any of their content. */
 export function withoutContent(problems: readonly Problem[], expected: string): ConfigProblems {
   const files = [...new Set(problems.map(({ file }) => file))];
   return new ConfigProblems(
@@ -35,7 +38,7 @@ export function withoutContent(problems: readonly Problem[], expected: string): 
 
 const linesShown = 10;
 
-/** `read`, whose errors quote a file; where that is not to be told they say that it will not do. */
+/** Runs `read`, whose errors quote a file; if quoting is not allowed, errors only state that the file is wrong. */
 export function quotingNothing<T>(file: string, expected: string, read: () => T): T {
   if (tellsContent()) return read();
   try {

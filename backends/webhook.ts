@@ -4,15 +4,15 @@ import type { OutgoingHttpHeaders, RequestOptions } from 'node:http';
 import { BlockList, isIP, type LookupFunction } from 'node:net';
 import { RatchetError } from '../core/errors.ts';
 import type { NotifySpec } from '../config/run-spec.ts';
-import { type Destination, requestOf } from '../engine/ask-server.ts';
-import type { AskedServer } from '../engine/grants.ts';
-import type { StoredNotice } from '../runs/notices.ts';
-import { plainUrl } from './plain-url.ts';
+import { type Destination, requestOf } from '../host/ask-server.ts';
+import type { AskedServer } from '../host/grants.ts';
+import type { StoredNotice } from '../core/rl/notices.ts';
+import { plainUrl } from '../host/plain-url.ts';
 
 const answerMsMax = 10_000;
 
-/** Where notices are posted, and how. */
-export interface Webhook {
+/** Addresses and form of posted notices. */
+interface Webhook {
   readonly url: URL;
   readonly server: Destination;
   readonly format: 'slack' | 'json';
@@ -21,7 +21,10 @@ export interface Webhook {
   readonly mayBePrivate: boolean;
 }
 
-/** What a run file names, with what its variables hold; null where it names none. Throws `ConfigInvalid` where a variable is not set. */
+/**
+ * The webhook of a run file with its variables' values; null if it names none. Throws `ConfigInvalid` if a variable is
+ * not set.
+ */
 export function webhookOf(notify: NotifySpec | undefined, environment: Readonly<NodeJS.ProcessEnv>): Webhook | null {
   const { webhook = null, webhookVar = null, secretVar = null } = notify ?? {};
   if (notify === undefined || (webhook === null && webhookVar === null)) return null;
@@ -40,13 +43,16 @@ export function webhookOf(notify: NotifySpec | undefined, environment: Readonly<
   };
 }
 
-/** The servers of a run's notices with their keys, as they are granted; none where it names no webhook. */
+/** The servers of a run's notices with their keys, in the form of grants; empty without a webhook. */
 export function webhookServers(notify: NotifySpec | undefined): Pick<AskedServer, 'url' | 'keys' | 'as'>[] {
   if (notify === undefined || (notify.webhook ?? notify.webhookVar) === null) return [];
   return [{ ...grantedAs(notify), url: notify.webhook ?? '' }];
 }
 
-/** Many services are one origin to all who use them, so a webhook is granted by its whole URL, or by the variable that holds it. */
+/**
+ * Many services share one origin among all users, so a webhook is granted by its whole URL, or by the variable that
+ * holds it.
+ */
 function grantedAs({ webhook, webhookVar, secretVar }: NotifySpec): Pick<AskedServer, 'keys' | 'as'> {
   const as = webhook === null ? `$${webhookVar}` : new URL(webhook).href;
   return { as, keys: secretVar === null ? [] : [secretVar] };
@@ -66,11 +72,11 @@ function valueOf(key: string, variable: string, environment: Readonly<NodeJS.Pro
 }
 
 /**
- * Posts one notice. Throws where it was not taken: an answer other than 2xx, none within 10 s, or an address that nobody named. A redirect is not
- * followed. The receiver tells a notice that comes twice by its id.
+ * Posts one notice. Throws unless it was accepted: for an answer other than 2xx, none within 10 s, or an address that
+ * was not named. A redirect is not followed. The receiver recognizes a repeated notice by its id.
  *
- * Signed as Standard Webhooks has it (github.com/standard-webhooks/standard-webhooks, 1.0): `webhook-signature: v1,BASE64` is HMAC-SHA256 of
- * `ID.TIMESTAMP.BODY` with the secret, in which `whsec_` begins one that is written as base64.
+ * The signature follows Standard Webhooks (github.com/standard-webhooks/standard-webhooks, 1.0): `webhook-signature:
+ * v1,BASE64` is HMAC-SHA256 of `ID.TIMESTAMP.BODY` with the secret; `whsec_` begins a secret that is written as base64.
  */
 export async function postNotice(webhook: Webhook, run: string, notice: StoredNotice, now = Date.now()): Promise<void> {
   const { url, server, format, secret, mayBePrivate } = webhook;
@@ -127,7 +133,7 @@ function post(
         text += piece;
         if (text.length < answerShownMax) return;
         end();
-        response.destroy(); // an answer may have no end
+        response.destroy(); // an answer may be endless
       });
       response.on('error', fail);
       response.on('end', end);
@@ -201,7 +207,7 @@ type Resolve = (
   callback: (error: NodeJS.ErrnoException | null, addresses: LookupAddress[]) => void,
 ) => void;
 
-/** The name is looked up once, and what was looked up is what is connected to. */
+/** The name is looked up once, and the connection uses that address. */
 export const publicLookup =
   (resolve: Resolve): LookupFunction =>
   (hostname, options, callback) => {

@@ -7,13 +7,14 @@ import { codeRoots, demoConfig, readCommits, readEvaluation, trainWithCli, withP
 import { mean, round } from './statistics.ts';
 
 /**
- * What being several steps ahead costs in samples, where rollouts have a tail. Whole runs of configs/rl/reverse-text.toml by the command a user
+ * Sample efficiency of training several steps ahead when rollouts have a tail. Whole runs of
+ * configs/rl/reverse-text.toml by the command a user
  * types: as the file has it at level 0, and at `--level` with rollouts that wait log-normally (`tail-environment.ts`). Held-out words are
  * evaluated every few steps, at temperature 1.
  *
  * - `samples_ratio`, goal ≤ 1.15, the worst seed: rollouts of all groups that ended until an evaluation has `--exact`, ÷ the same at level 0.
  *   Null where one of the two runs does not get there. Both are read to the evaluations' interval.
- * - `exact_tail_min`, `exact_level0_min`: of the last version.
+ * - `exact_tail_min`, `exact_level0_min`: exact share of the last version.
  */
 export const asyncLearning = measurement(
   'async-learning',

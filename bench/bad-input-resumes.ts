@@ -7,9 +7,9 @@ import { layout } from '../runs/layout.ts';
 import { firstLineage, taskQueues } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import { damages, type Random } from '../test/bad-input/damages.ts';
-import { askStatus } from '../cli/ask-status.ts';
-import { rootMessage } from '../cli/root-message.ts';
-import { retrying } from '../cli/follow-run.ts';
+import { askStatus } from '../cli/temporal/ask-status.ts';
+import { rootMessage } from '../cli/output/root-message.ts';
+import { retrying } from '../cli/follow/follow-run.ts';
 import type { trainRun } from '../workflows/train-run.ts';
 import type { Bench } from './measurement.ts';
 import { furnishRun } from './bad-input-run.ts';
@@ -20,7 +20,7 @@ export interface ResumeCase {
   readonly damage: string;
 }
 
-/** What became of a damaged run that was gone on with. */
+/** Outcome of resuming a damaged run. */
 export interface GoneOn {
   readonly what: string;
   readonly key: string;
@@ -34,11 +34,11 @@ const atOnce = 3;
 /** Beyond what an undisturbed run takes beside as many others. */
 const boundFactor = 6;
 const boundLeastMs = 45_000;
-/** Whoever did not end beside others is gone on with once more, alone: a run that others kept from the one trainer is no hang. */
+/** A run that does not end beside others is resumed once more, alone: waiting for the one trainer is not a hang. */
 const boundAloneMs = 180_000;
 const stepsEnd = 5;
 
-/** Goes on with copies of a run, one undisturbed and one for each case, all in one place. */
+/** Resumes copies of a run in one place, one undisturbed and one for each case. */
 export async function goOn(
   bench: Bench,
   options: {

@@ -3,9 +3,9 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { sha256 } from '../backends/store/file-store.ts';
+import { sha256 } from '../store/file-store.ts';
 import { teacherRowsAtOnce } from '../core/limits.ts';
-import { encodeTaught } from '../runs/batch-parts.ts';
+import { encodeTaught } from '../runs/rollouts/batch-parts.ts';
 import { layout } from '../runs/layout.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import type { Bench } from './measurement.ts';
@@ -43,7 +43,10 @@ export async function trainRun(bench: Bench, folder: string, run: string): Promi
   }
 }
 
-/** What lies in a run's folder only after a death, a drift or a repair, and what a teacher or wandb leave: as they would be, of its own files. */
+/**
+ * Adds objects that a run's folder only has after a death, a drift or a repair, or through a teacher or wandb; made
+ * from its own files.
+ */
 function leaveRest(place: string): void {
   const put = (key: string, text: string | Uint8Array): void => {
     mkdirSync(path.dirname(path.join(place, key)), { recursive: true });
@@ -65,7 +68,7 @@ function leaveRest(place: string): void {
   put(`${layout.wandb()}offline-run/files/config.yaml`, 'seed: 3\n');
 }
 
-/** `url`: who writes prompts anew; nobody is asked after step 1. */
+/** `url`: server that rewrites prompts; it gets no requests after step 1. */
 export function runFile(steps: number, url = 'http://127.0.0.1:9/v1'): string {
   return `
 model = "preset:chars-0.4m"
@@ -106,7 +109,7 @@ num_test = 4
 `;
 }
 
-/** What the run file names, in a folder that knows this package. */
+/** Creates the files that the run file names, in a folder that can import this package. */
 export function furnishRun(folder: string): void {
   mkdirSync(path.join(folder, 'node_modules'));
   symlinkSync(repository, path.join(folder, 'node_modules/ratchet'));

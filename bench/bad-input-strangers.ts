@@ -19,8 +19,8 @@ import { type Fault, faultIn } from '../test/bad-input/judge.ts';
 import { unpack } from '../test/data/older-runs/archive.mjs';
 
 /*
- * Folders that a stranger gives: a run, or results of evaluations. Something in them is planted or damaged, and commands that only look read
- * them. Nothing may wait, tell or copy what a link leads to, or write into the folder.
+ * Folders from a stranger: a run, or results of evaluations, with something planted or damaged. Commands that only look
+ * read them. They must neither hang, nor print or copy what a link leads to, nor write into the folder.
  */
 
 export interface StrangerCase {
@@ -46,11 +46,11 @@ interface Options {
 }
 
 const canary = 'canary-of-the-user';
-/** It passes for a row of metrics, an answer or a template: it would be told if it were read. */
+/** Passes for a row of metrics, an answer or a template, so that reading it would print it. */
 const secretText = `{"step":1,"text":"${canary}","metrics":{"train/reward":0.5}}\n`;
 const run = 'words';
 
-/** What is changed in a folder, and what refusals name of it. */
+/** A change in a folder, and the names that refusals of it mention. */
 interface Change {
   readonly what: string;
   readonly names: readonly string[];
@@ -82,8 +82,8 @@ function stageIn(folder: string): Stage {
 }
 
 /*
- * What a link leads to may be read without being told, since it is seldom what a command expects there. The system notes when a file or a
- * folder was last read, if that is older than its last change, or than a day.
+ * A link's target may be read without being printed, since a command seldom expects it there. The system updates the
+ * access time of a file or a folder if that is older than its last change, or than a day.
  */
 const longAgo = new Date('2001-01-01T00:00:00Z');
 
@@ -91,13 +91,13 @@ function forgetReads({ secret }: Stage): void {
   for (const place of [secret, path.dirname(secret)]) utimesSync(place, longAgo, longAgo);
 }
 
-/** What of ours was read since then. */
+/** Name of our own file or folder that was read since then. */
 function readOf({ secret }: Stage): string | null {
   const read = [secret, path.dirname(secret)].find((place) => statSync(place).atimeMs > longAgo.getTime());
   return read === undefined ? null : path.basename(read);
 }
 
-/** Runs that somebody else made. */
+/** Tries runs that another user made. */
 export async function tryFolders(options: Options): Promise<void> {
   const stage = stageIn(options.folder);
   const sound = path.join(options.folder, 'sound');
@@ -256,7 +256,7 @@ async function tryAll(
   }
 }
 
-/** What was told, copied or written that should not have been. */
+/** Harm found: something printed, copied or written that should not have been. */
 function harmIn(stage: Stage, before: ReadonlyMap<string, string>, outcome: Outcome): Judged['found'] {
   const { here, theirs, secret } = stage;
   const silent = (why: string): Judged['found'] => ({ fault: 'silent', why });
@@ -270,7 +270,7 @@ function harmIn(stage: Stage, before: ReadonlyMap<string, string>, outcome: Outc
     return silent('it writes beside what a link leads to');
   const now = contentOf(theirs);
   const changed = [...new Set([...before.keys(), ...now.keys()])].filter((file) => before.get(file) !== now.get(file));
-  // The index of rollouts is made by whoever looks through them first.
+  // The first look through the rollouts builds their index.
   const others = changed.filter((file) => !/^words\/index($|\/)/.test(path.relative(theirs, file)));
   return others.length === 0 ? null : silent(`it changes ${path.relative(theirs, others[0]!)} in the folder`);
 }

@@ -21,8 +21,8 @@ import { furnishRun, runFile, trainRun } from './bad-input-run.ts';
 import { withProject } from './run-project.ts';
 
 /**
- * What bad input does: command lines, run files, inputs of workflows, answers of servers, templates, folders of strangers, and runs of whose objects one is damaged, read by every command that reads
- * and gone on with. Each is answered clearly (what was expected, what came, where, what to do; another exit code than 0 where it is refused), or does no harm.
+ * Effects of bad input: command lines, run files, inputs of workflows, answers of servers, templates, folders of
+ * strangers, and runs of whose objects one is damaged, read by every command that reads, and resumed. Each is answered clearly (what was expected, what came, where, what to do; another exit code than 0 where it is refused), or does no harm.
  *
  * - `tried`: cases.
  * - `unclear`, goal 0: refusals that say nothing, too much, not where, or in Node's words; what steers the terminal.
@@ -31,7 +31,7 @@ import { withProject } from './run-project.ts';
  * - `silent`, goal 0: damage that changes what a run learns, or that an audit with --weights, or fsck, calls sound; what is known to be wrong, and is answered with exit code 0.
  *
  * Workflow inputs and messages, answers of servers, and chat templates are given to what reads them. Folders of strangers, with links, FIFOs and
- * damaged files in them, are read by commands that only look: nothing outside of a folder may be told, copied or written.
+ * damaged files in them, are read by commands that only look: nothing outside a folder may be printed, copied or written.
  *
  * Commands are done in one process, one after the other, as the program does them; a sample is done by the program itself.
  */
@@ -97,7 +97,7 @@ const reading: readonly (readonly string[])[] = [
   ['gepa', 'show', run],
 ];
 
-/** Of all that read, for one damage: proofs always, of the others some; every one has its turn. */
+/** Readers tried for one damage: the proofs always, and this many of the others, in rotation. */
 const othersAtOnce = 4;
 
 function commandsFor(random: Random): readonly (readonly string[])[] {
@@ -108,11 +108,11 @@ function commandsFor(random: Random): readonly (readonly string[])[] {
 }
 
 /**
- * What a sealed checkpoint or a kept version is made of, and its record: an audit that reads the weights must not call it sound.
- * What a warm-up left is none of these once the first step is committed.
+ * Files of a sealed checkpoint or a kept version, with its record: an audit that reads the weights must not call them
+ * sound. A warm-up's files count as neither once the first step is committed.
  */
 const audited = /^(?:lineages\/[^/]+\/(?:steps|checkpoints|weights)|checkpoints(?!\/warm_up)|weights)\//;
-/** Damage that leaves an object as it was, or that is told otherwise. */
+/** Damage that leaves an object unchanged, or that is reported elsewhere. */
 const harmless = new Set(['is a link to elsewhere']);
 
 class Tally {
@@ -185,7 +185,7 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
   return { tried: tally.tried, ...Object.fromEntries(counts), details: { faults: tally.faults.slice(0, shownMax) } };
 }
 
-/** What command lines and run files name. */
+/** Creates the files that command lines and run files name. */
 function furnish(folder: string): void {
   furnishRun(folder);
   for (const name of ['fifo.toml', 'fifo.ts', 'fifo.jsonl']) execFileSync('mkfifo', [path.join(folder, name)]);
@@ -235,7 +235,7 @@ async function tryFiles(
   }
 }
 
-/** Each takes a workflow. */
+/** Limited, since each takes a workflow. */
 const sentToServer = 40;
 /** So many side by side: many wait for a server. */
 const casesAtOnce = 3;
@@ -330,7 +330,7 @@ async function tryObjects(
   }
 }
 
-/** Whoever does not answer in time is asked once more, with patience: a machine that is busy is no hang. */
+/** A command that times out is tried once more with more time: a busy machine is not a hang. */
 async function answered(cli: CliProcess, folder: string, args: readonly string[]): Promise<Outcome> {
   return (await cli.run(folder, args, boundMs)) ?? cli.run(folder, args, patientMs);
 }
@@ -352,7 +352,10 @@ function namesOf(key: string): string[] {
   return [path.basename(key), `${path.basename(path.dirname(key))}/`, ...commits, 'no prompt on stdin'];
 }
 
-/** Of each kind of object some damages, as far as the number goes; every damage and every kind has its turn, after those that are slow to read. */
+/**
+ * Draws cases over the kinds of objects, so that every kind and every damage has its turn, after those that are slow to
+ * read.
+ */
 function resumeCases(folder: string, count: number, random: Random): ResumeCase[] {
   const kinds = kindsIn(folder).filter(({ kind }) => !kind.startsWith('logs/'));
   const names = Object.keys(damages);
@@ -366,7 +369,7 @@ function resumeCases(folder: string, count: number, random: Random): ResumeCase[
   return [...slow, ...drawn].slice(0, count);
 }
 
-/** What a person is told to do about a run that does not go on. */
+/** Advice to the user on a run that does not continue. */
 const advice = /[Rr]estore|[Ss]tart over|\b[Pp]ut (?:it|the)|ratchet [a-z]+ |[Mm]ove it|[Tt]ake it away/;
 
 function faultOfResume(one: GoneOn): { fault: Fault; why: string } | null {

@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { gzipSync } from 'node:zlib';
 import { uniform } from '../core/random.ts';
-import type { ScoredGroup } from '../core/rl/rollout.ts';
+import type { ScoredGroup } from '../core/rl/rollout/rollout.ts';
 import type { KeptGroups, ObjectRef, RunHandle, RunState } from '../core/rl/run-state.ts';
 import { layout } from '../runs/layout.ts';
 import { act, ChainTrainer, commitFirst, openRoles, runIn } from '../test/activities/runs.ts';
@@ -26,9 +26,9 @@ export interface BigBatch {
   readonly train_mb: number | null;
   readonly pack_s: number | null;
   readonly train_s: number | null;
-  /** The largest object that was written, MiB as it lies in the store. */
+  /** The largest object written, in MiB as stored. */
   readonly largest_object_mb: number;
-  /** Of which a process died, its last lines. */
+  /** Last lines of a process that died. */
   readonly failed?: string;
 }
 
@@ -66,7 +66,7 @@ interface Stage {
 
 async function runStage(bench: Bench, folder: string, args: readonly (string | number)[]): Promise<Stage> {
   const program = fileURLToPath(import.meta.url);
-  // As `workers/main.ts` sets it.
+  // The same flag as in `workers/main.ts`.
   const options = ['--heap-growing-percent=50', '--import', import.meta.resolve('tsx'), program, folder];
   const child = promisify(execFile)(process.execPath, [...options, ...args.map(String)], { signal: bench.signal });
   try {
@@ -91,7 +91,7 @@ function largestObjectMb(folder: string): number {
   return round(Math.max(...sizes) / 2 ** 20, 1);
 }
 
-/** What one stage leaves for the next. */
+/** Result of one stage, for the next. */
 interface Left {
   readonly run: RunHandle;
   readonly state: RunState;
@@ -179,7 +179,7 @@ function sampledTurn(tokens: number): Buffer {
   return compressed;
 }
 
-/** Since the process began. */
+/** Maximum since the process began. */
 function peakMb(): number {
   return Math.round(process.resourceUsage().maxRSS / 1024);
 }

@@ -8,7 +8,7 @@ import { hash32, uniform } from '../core/random.ts';
  * clients can be compared, and every request is on record, so that one can be asked what it paid for.
  */
 export interface ContentServerOptions {
-  /** What it says to the last message; by default its word backwards, rightly in `rightShare` of the cases. */
+  /** Answer to the last message; by default its word backwards, correct in `rightShare` of the cases. */
   readonly answer?: (asked: AskedOf) => string;
   readonly rightShare?: number;
   /** Rollouts of one example get different answers: by the session that they name, or by how often it was asked the same. */
@@ -28,7 +28,7 @@ export interface AskedOf {
   readonly session: string;
   /** From 0: how often it was asked the same before. */
   readonly times: number;
-  /** When it came, ms since 1970. */
+  /** Time of the request, ms since 1970. */
   readonly at: number;
   readonly body: Readonly<Record<string, unknown>>;
   readonly headers: IncomingMessage['headers'];
@@ -96,7 +96,7 @@ export async function startContentServer(options: ContentServerOptions = {}): Pr
   };
 }
 
-/** What an answer may depend on beside the content. */
+/** Values besides the content that an answer may depend on. */
 function keyed(asked: AskedOf, varies: ContentServerOptions['varies']): Pick<AskedOf, 'session' | 'times'> {
   return { session: varies === 'session' ? asked.session : '', times: varies === 'count' ? asked.times : 0 };
 }

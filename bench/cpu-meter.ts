@@ -7,9 +7,11 @@ import { round } from './statistics.ts';
 /** CPU seconds while something was measured: a pair of runs that had different company is no pair. */
 export interface CpuUse {
   readonly wall_s: number;
-  /** Of this process and all below it. */
+  /** CPU seconds of this process and all below it. */
   readonly own_s: number;
-  /** Of everything else on the machine, and of processes of ours that lived for less than half a second. */
+  /**
+   * CPU seconds of everything else on the machine, including our own processes that lived for less than half a second.
+   */
   readonly others_s: number;
 }
 

@@ -1,6 +1,6 @@
 import { stat } from 'node:fs/promises';
 import path from 'node:path';
-import { loadRunConfig } from '../backends/configs/load-run-config.ts';
+import { loadRunConfig } from '../load/load-run-config.ts';
 import { layout } from '../runs/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import { meterCpu, type CpuUse } from './cpu-meter.ts';
@@ -89,7 +89,7 @@ interface SeedResult {
   /** Warm-up and RL, the start of the processes left out. */
   readonly training_s: number;
   readonly level0: { readonly after: Score; readonly afterGreedy: Score; readonly seconds: number };
-  /** What the same time teaches without the rewards; null with --runs-only. */
+  /** The same time of training without the rewards; null with --runs-only. */
   readonly comparison: Comparison | null;
   readonly cpu: CpuUse | null;
 }

@@ -3,7 +3,7 @@ import { availableParallelism, tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import type { TrainSample } from '../core/rl/batch.ts';
+import type { TrainSample } from '../core/rl/learning/batch.ts';
 import { EngineOptimizer, type LoraConfig } from '../engine/index.ts';
 import { isDisturbed, meterCpu, waitForQuiet } from './cpu-meter.ts';
 import { type ModelShape, modelShapes, writeRandomModel } from './engine-shapes.ts';

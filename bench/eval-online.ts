@@ -7,7 +7,7 @@ import { readCommits, runFolder, stepSeconds, withProject, withStack } from './r
 import { median, round } from './statistics.ts';
 
 /**
- * What evaluations beside the training cost it: two servers that answer after a simulated latency, so that the cores of this machine do not
+ * Cost of evaluations beside training: two servers that answer after a simulated latency, so that the cores of this machine do not
  * decide it, and a trainer that waits. The same run without and with an evaluation, of so many examples, under way in every step; in turn, and
  * which is first changes, so that a machine that gets slower or faster decides nothing.
  *

@@ -5,14 +5,14 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { isDeepStrictEqual } from 'node:util';
 import { type Client, isGrpcServiceError, ServiceError } from '@temporalio/client';
-import { evaluationKeys } from '../runs/evaluation-store.ts';
-import { grantNamed, namedByEnvironments, namedByModel } from '../backends/configs/grant.ts';
-import { placeIn } from '../backends/configs/evaluation-folders.ts';
+import { evaluationKeys } from '../runs/evaluations/evaluation-store.ts';
+import { grantNamed, namedByEnvironments, namedByModel } from '../load/grants/grant.ts';
+import { placeIn } from '../load/evaluations/evaluation-folders.ts';
 import type { EvaluatedEnvironment, EvaluationInput, EvaluationResult } from '../core/eval/evaluation.ts';
 import { uniform } from '../core/random.ts';
-import type { Rollout } from '../core/rl/rollout.ts';
-import { ensurePython } from '../workers/python-environment.ts';
-import type { Stack } from '../workers/supervisor.ts';
+import type { Rollout } from '../core/rl/rollout/rollout.ts';
+import { ensurePython } from '../workers/install/python-environment.ts';
+import type { Stack } from '../workers/stack/supervisor.ts';
 import type { evaluate } from '../workflows/evaluate.ts';
 import { type AskedOf, type ContentServer, startContentServer } from './content-server.ts';
 import { type Bench, type Figures, measurement } from './measurement.ts';
@@ -225,7 +225,7 @@ async function killInTurn(
   return killed;
 }
 
-/** One of those that play rollouts. */
+/** Python processes that generate rollouts. */
 function pythonChildren(stack: Stack): number[] {
   const worker = stack.pids()['rollout worker'];
   const listed = execFileSync('ps', ['-A', '-ww', '-o', 'pid=,ppid=,args='], { encoding: 'utf8' });

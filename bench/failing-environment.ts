@@ -5,12 +5,12 @@ import type { Environment } from '../backends/environments/kit.ts';
 
 const Args = z.strictObject({
   fail_share: z.number().min(0).max(1),
-  /** Whether a rollout that failed fails wherever it is played again; if not, it fails again with the same chance. */
+  /** Whether a failed rollout fails on every retry; if not, each retry fails with the same chance. */
   for_good: z.boolean().default(false),
 });
 
 const examples = 5_000;
-/** How often each rollout was played in this process, which opens the environment anew for each play after the first. */
+/** Attempts of each rollout in this process, which reopens the environment for each attempt after the first. */
 const plays = new Map<string, number>();
 
 export function loadEnvironment(args: unknown): Environment {

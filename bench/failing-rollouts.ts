@@ -5,12 +5,13 @@ import { stepSeconds, readCommits, withProject, withStack } from './run-project.
 import { mean, round } from './statistics.ts';
 
 /**
- * What a run loses where a share of its rollouts fails by the environment's infrastructure, after the model has answered. Server, workers, store and workflow are real;
+ * Loss of a run when a share of its rollouts fails through the environment's infrastructure, after the model has
+ * answered. Server, workers, store and workflow are real;
  * the model and the trainer cost nothing. Groups are of 8.
  *
  * - `steps`, goal: all of them. A run that pauses, or that waits for groups for ever, does not end.
  * - `groups_lost`, goal ≤ 0.03: groups that ended as failed ÷ groups that ended, where a failed rollout fails again with the same chance.
- * - `groups_lost_for_good`, goal ≤ 0.03: the same where it fails however often it is played.
+ * - `groups_lost_for_good`, goal ≤ 0.03: the same where it fails however often it is retried.
  * - `rollouts_trained`: of the rollouts of trained groups, the share with a reward; `…_for_good` likewise.
  */
 export const failingRollouts = measurement('failing-rollouts', 'what a run loses to rollouts that fail', measure)

@@ -5,23 +5,23 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { Client, WorkflowHandle } from '@temporalio/client';
 import { heartbeatTimeoutDefaultS } from '../core/limits.ts';
-import { decodeRows } from '../backends/store/objects.ts';
+import { decodeRows } from '../store/objects.ts';
 import { taskQueues } from '../core/names.ts';
-import type { ScoredGroup } from '../core/rl/rollout.ts';
+import type { ScoredGroup } from '../core/rl/rollout/rollout.ts';
 import type { SampledLine } from '../test/faults/fake-inference.ts';
 import { fakeRun } from '../test/faults/fake-run.ts';
 import type { trainRun } from '../workflows/train-run.ts';
 import type { Bench } from './measurement.ts';
 import { newestStep, runFolder } from './run-project.ts';
 
-/** What a run costs beside models: a trainer whose weights are a hash chain, and an inference that answers by hash. */
+/** A run that costs nothing for models: the trainer's weights are a hash chain, and the inference answers by hash. */
 export interface FakeRunOptions {
   readonly name: string;
   readonly steps: number;
   readonly batchSize: number;
   readonly rolloutsPerExample: number;
   readonly asyncLevel: number;
-  /** Rollouts that are played at once; as many as there are, where not said. */
+  /** Limit for rollouts in flight; none by default. */
   readonly maxConcurrent?: number;
   /** The longest answer; others take a part of it. */
   readonly sampleMs: number;
@@ -54,7 +54,7 @@ export async function startFakeRun(client: Client, folder: string, options: Fake
   const handle = await client.workflow.start<typeof trainRun>('trainRun', {
     workflowId: name,
     taskQueue: taskQueues.orchestrator,
-    // As `ratchet train` has it: how long a killed orchestrator's workflow task keeps others waiting.
+    // The same timeout as in `ratchet train`: how long a killed orchestrator's workflow task delays others.
     workflowTaskTimeout: '5s',
     args: [`${name}.toml`],
   });
@@ -66,7 +66,7 @@ export function startWaitingRun(
   client: Client,
   folder: string,
   options: Pick<FakeRunOptions, 'name' | 'batchSize' | 'rolloutsPerExample' | 'asyncLevel'> & {
-    /** Milliseconds, on average. */
+    /** Mean milliseconds. */
     readonly work: number;
     /** Milliseconds of CPU; absent = none. */
     readonly burn?: number;

@@ -6,9 +6,9 @@ import { taskQueues } from '../core/names.ts';
 import { uniform } from '../core/random.ts';
 import { auditLedger } from '../core/rl/ledger.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
-import { isAlive } from '../backends/is-alive.ts';
-import { inTemporaryFolder } from '../backends/store/temporary-folder.ts';
-import type { Role, Stack } from '../workers/supervisor.ts';
+import { isAlive } from '../host/is-alive.ts';
+import { inTemporaryFolder } from '../store/temporary-folder.ts';
+import type { Role, Stack } from '../workers/stack/supervisor.ts';
 import type { trainRun } from '../workflows/train-run.ts';
 import { hideStore, showStore, surroundWithMounts, withOwnMounts } from '../test/faults/hidden-store.ts';
 import { realRun } from '../test/faults/real-run.ts';
@@ -18,7 +18,7 @@ import { measurement, type Bench, type Figures } from './measurement.ts';
 import { newestStep, readCommits, withProject, withStack } from './run-project.ts';
 import { median, round } from './statistics.ts';
 
-/** What the four runs are of, as keys at the top of the file and tables at its end. */
+/** Models of the four runs, as keys at the top of the file and tables at its end. */
 const models = {
   small: {},
   characters: { model: 'preset:chars-0.4m' },
@@ -257,7 +257,7 @@ async function strikeOnce({ stack, folder, canHide }: Place, key: readonly (stri
   const how = uniform(...key, 'how');
   const timeouts = uniform(...key, 'how long') < 1 / longOneIn ? longFor : lastsFor;
   const lasts = () => delay(timeouts * heartbeatTimeoutS * 1000);
-  // A server that is stopped keeps its port: nobody but its supervisor could tell, which asks processes, not ports.
+  // A stopped server keeps its port, so only its supervisor could notice, and that checks processes, not ports.
   if (how < shares.stopped && victim !== server) {
     process.kill(pid, 'SIGSTOP');
     await lasts();

@@ -4,7 +4,7 @@ import type { Client } from '@temporalio/client';
 import { uniform } from '../core/random.ts';
 import { auditLedger } from '../core/rl/ledger.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
-import type { Stack } from '../workers/supervisor.ts';
+import type { Stack } from '../workers/stack/supervisor.ts';
 import { answersBeyondTheFirst, countInFlight, startFakeRun, type FakeRun, type FakeRunOptions } from './fake-run.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
 import { newestStep, readCommits, stepSeconds, withProject, withStack } from './run-project.ts';
@@ -15,7 +15,9 @@ const server = 'Temporal server';
 
 const flow = 'workflow of the rounds';
 
-/** What is done to one process: killed, or stopped until it has been given up and then continued; and a workflow terminated. */
+/**
+ * A fault for one process: killed, or stopped until it has been given up and then continued; or a terminated workflow.
+ */
 interface Fault {
   readonly process: (typeof workers)[number] | typeof server | typeof flow;
   readonly kind: 'killed' | 'stopped' | 'terminated';
@@ -27,7 +29,7 @@ const faultKinds: readonly Fault[] = [
   { process: server, kind: 'killed' },
 ];
 
-/** From level 2 on a workflow plays the run's rounds. */
+/** From level 2 on, a workflow generates the run's rounds. */
 function faultKindsAt(level: number): readonly Fault[] {
   return level < 2 ? faultKinds : [...faultKinds, { process: flow, kind: 'terminated' }];
 }
@@ -53,7 +55,7 @@ const faulted: Omit<FakeRunOptions, 'name'> = {
   checkpointInterval: 5,
 };
 
-/** Where rollouts have a tail groups of all ages are in play. */
+/** A tail keeps groups of all ages in flight. */
 const withTail: Partial<FakeRunOptions> = { sampleMs: 1_500, maxConcurrent: 64 };
 
 /** Ten seconds a step, most of them generation, as in a real run. */
@@ -188,7 +190,7 @@ async function strikeRuns(
   };
 }
 
-/** For whoever looks into it: which answers were given again, by whom. */
+/** Answers that were given again, and by whom, for debugging. */
 function sampledTwice(run: FakeRun): string[] {
   const sampled = run.sampled();
   const seen = new Set<number>();
@@ -233,8 +235,8 @@ async function strikeOnce(place: Place, run: FakeRun, fault: Fault): Promise<Str
   const time = new Date().toISOString();
   if (pid === null) await terminateFlows(place.client, run.name);
   else process.kill(pid, fault.kind === 'killed' ? 'SIGKILL' : 'SIGSTOP');
-  await delay(lookMs); // what it wrote last is there
-  // A stopped process may finish what it plays after all: everything that it has not stored counts as in flight.
+  await delay(lookMs); // gives its last writes time
+  // A stopped process may still finish its rollouts: everything that it has not stored counts as in flight.
   const inFlight = ['rollout worker', flow].includes(fault.process) ? inFlightOf(folder, run, fault.kind) : 0;
   if (fault.kind === 'stopped' && pid !== null) {
     await delay(stoppedFor * heartbeatTimeoutS * 1000);

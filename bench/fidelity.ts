@@ -9,7 +9,8 @@ import { runFiles } from '../test/config/run-files.ts';
 import { type Bench, type Figures, measurement } from './measurement.ts';
 
 /**
- * Whether a run file means here what it means at home. Home's values are those that its own config code gave (test/data/prime-rl); the
+ * Compares the meaning of a run file here with its meaning at home. Home's values are those that its own config code
+ * gave (test/data/prime-rl); the
  * files are read as `ratchet check` reads them, with environments stood in for by their names.
  *
  * - `files`: run files of prime-rl (its releases and its history) and of the documents that start a training.
@@ -93,7 +94,7 @@ function newestOf(files: readonly HomeFile[]): string {
   return `${commit.slice(0, 9)} of ${date.slice(0, 10)}`;
 }
 
-/** What of a release trains and loads, one step each. */
+/** Runs one step of each file of a release that trains and loads. */
 async function playAll(
   bench: Bench,
   home: readonly HomeFile[],

@@ -63,7 +63,7 @@ export function playAll(
   });
 }
 
-/** What the reflection model is told of a rollout, for one component: the rules that it owns. */
+/** Feedback for the reflection model on a rollout, for one component: the rules that it owns. */
 export function recordOf(world: World, { task, answer, feedback }: Played, component: string): ReflectionRecord {
   const own = feedback.filter((line) => world.owner[/\[(R\d\d)\]/.exec(line)![1]!] === component);
   return { Inputs: task.input, 'Generated Outputs': answer, Feedback: own.join('\n') || 'Good.' };

@@ -12,10 +12,10 @@ import { answerReflection, answerTask } from './gepa-world.ts';
  * `sim-reflect:SEED`, every answer after a delay. `node --import tsx bench/gepa-server.ts --port 8077 --latency-ms 50` starts one by hand.
  */
 export interface GepaServer {
-  /** With `/v1`. */
+  /** Base URL, with `/v1`. */
   readonly url: string;
   stats(): Promise<GepaStats>;
-  /** From its n-th request on it answers nobody, until it is told to. */
+  /** From its n-th request on it holds all answers, until `goOn`. */
   holdFrom(request: number): void;
   /** Answers what it held, and everybody from now on. */
   goOn(): void;
@@ -29,7 +29,7 @@ export interface GepaStats {
   /** Requests that had not been asked before. */
   readonly distinct_task: number;
   readonly distinct_reflect: number;
-  /** Whose asker was gone before the answer came. */
+  /** Requests whose client was gone before the answer came. */
   readonly cut_off: number;
   /** Answers that wait for `goOn`. */
   readonly held: number;

@@ -4,8 +4,8 @@ import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
 import type { PromptSearchInput, PromptSearchResult } from '../core/gepa/prompt-search.ts';
 import { taskQueues } from '../core/names.ts';
-import { grantNamed, namedBySearch } from '../backends/configs/grant.ts';
-import { resolveStoreUri } from '../backends/store/index.ts';
+import { grantNamed, namedBySearch } from '../load/grants/grant.ts';
+import { resolveStoreUri } from '../store/index.ts';
 import type { optimizePrompt } from '../workflows/optimize-prompt.ts';
 import { type GepaServer, startGepaServer } from './gepa-server.ts';
 import type { Bench, Figures } from './measurement.ts';
@@ -56,7 +56,7 @@ export function inputOf(
   };
 }
 
-/** As `ratchet gepa run` does it: what is named there is granted. */
+/** Grants what the input names, as `ratchet gepa run` does. */
 export function startSearchOf(client: Client, projectFolder: string, input: PromptSearchInput) {
   grantNamed(projectFolder, namedBySearch(input));
   return client.workflow.start<typeof optimizePrompt>('optimizePrompt', {

@@ -66,7 +66,7 @@ export function makeWorld(seed: number, sizes: WorldSizes): World {
   };
 }
 
-/** What the task model says. The rules it followed stand in the last line. */
+/** Answer of the task model. Its last line names the rules it followed. */
 export function answerTask(seed: number, system: string, user: string): string {
   const asked = /TASK (train|val|test)-(\d+)/.exec(user);
   if (asked === null) return 'FOLLOWED: none';
@@ -83,7 +83,9 @@ export function answerTask(seed: number, system: string, user: string): string {
   return `The report for ${task} is done.\nFOLLOWED: ${followed.join(' ') || 'none'}`;
 }
 
-/** What the reflection model says to a request that holds the current text and the feedback. `variant` = the request's seed. */
+/**
+ * Answer of the reflection model to a request with the current text and the feedback. `variant` = the request's seed.
+ */
 export function answerReflection(seed: number, request: string, variant = 0): string {
   const current = [...new Set(Array.from(request.matchAll(/^- \[([RD]\d\d)\]/gm), ([, id]) => id!))];
   const missing = Array.from(request.matchAll(/MISSING: \[(R\d\d)\]/g), ([, id]) => id!)
@@ -96,7 +98,7 @@ export function answerReflection(seed: number, request: string, variant = 0): st
   return ['Here is the new instruction.', '```', opening, lines.join('\n'), '```'].join('\n');
 }
 
-/** What an evaluator tells the reflection model of a task's answer. */
+/** Score of a task's answer, and the evaluator's feedback for the reflection model. */
 export function judge(task: Task, answer: string, rules: World['rules']): { score: number; feedback: string[] } {
   const followed = (/FOLLOWED: (.*)/.exec(answer)?.[1] ?? '').split(/\s+/);
   const missing = task.needs.filter((rule) => !followed.includes(rule));

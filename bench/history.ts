@@ -13,13 +13,13 @@ const workflowTaskEvents = new Set<HistoryEvent['eventType']>([
   EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
 ]);
 
-/** What one step left in its run's history. */
+/** Events of one step in its run's history. */
 export interface StepHistory {
   readonly step: number;
   readonly events: number;
-  /** Of those, workflow tasks. Their number varies by a few: results that arrive together are taken up by one task. */
+  /** Workflow task events among them. Their number varies by a few: one task handles results that arrive together. */
   readonly workflowTaskEvents: number;
-  /** As the events are encoded; the server's own count differs by a few per cent. */
+  /** Size of the encoded events; the server's own count differs by a few per cent. */
   readonly bytes: number;
   readonly samplingRounds: number;
 }
@@ -38,7 +38,7 @@ export function stepsOfHistory(events: readonly HistoryEvent[]): StepHistory[] {
       events: own.length,
       workflowTaskEvents: own.filter(({ eventType }) => workflowTaskEvents.has(eventType)).length,
       bytes: own.reduce((sum, event) => sum + eventCodec.encode(event).finish().byteLength, 0),
-      samplingRounds: own.filter((event) => isDone(event) && nameOf(event) === 'leaseGroups').length,
+      samplingRounds: own.filter((event) => isLease(event, nameOf(event))).length,
     };
   });
 }
@@ -69,9 +69,7 @@ export function countTasksLost(events: readonly HistoryEvent[]): number {
 /** Milliseconds of each part of a history, by name: one value for each time it happened, in order. */
 export type Durations = Readonly<Record<string, readonly number[]>>;
 
-/**
- * Where the time goes: how long each activity waited for a worker and then ran, and the same for workflow tasks.
- */
+/** Durations by activity, waiting for a worker and running, and the same for workflow tasks. */
 export function durationsOf(events: readonly HistoryEvent[]): Durations {
   const durations: Record<string, number[]> = {};
   const add = (name: string, ms: number): void => void (durations[name] ??= []).push(ms);
@@ -95,6 +93,18 @@ export function durationsOf(events: readonly HistoryEvent[]): Durations {
 
 function isDone({ activityTaskCompletedEventAttributes: done }: HistoryEvent): boolean {
   return done !== null && done !== undefined;
+}
+
+/** Whether groups were leased: by an activity of their own, or with a broadcast or a batch. */
+function isLease(event: HistoryEvent, activity: string | null | undefined): boolean {
+  if (activity === 'leaseGroups') return isDone(event);
+  const payloads = event.activityTaskCompletedEventAttributes?.result?.payloads ?? [];
+  const mayLease = activity === 'broadcastWeights' || activity === 'packBatch';
+  return mayLease && payloads.some(({ data }) => textOf(data).includes('"leased":'));
+}
+
+function textOf(data: Uint8Array | null | undefined): string {
+  return Buffer.from(data ?? []).toString('utf8');
 }
 
 /** Of the activity whose end an event is. */

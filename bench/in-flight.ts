@@ -4,7 +4,7 @@ import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import type { Client } from '@temporalio/client';
-import type { Stack } from '../workers/supervisor.ts';
+import type { Stack } from '../workers/stack/supervisor.ts';
 import { type BigBatch, measureBigBatch } from './big-batch.ts';
 import { type CpuUse, meterCpu } from './cpu-meter.ts';
 import { type FakeRun, startWaitingRun, untilStep } from './fake-run.ts';
@@ -14,11 +14,12 @@ import { withProject, withStack } from './run-project.ts';
 import { median, round } from './statistics.ts';
 
 /**
- * What is held while very many rollouts are in flight, and what a very large batch takes.
+ * Memory while very many rollouts are in flight, and for a very large batch.
  *
- * One rollout worker plays a run whose environment works for `--work` milliseconds after each of five turns and takes no CPU; the model answers
+ * One rollout worker serves a run whose environment works for `--work` milliseconds after each of five turns and takes
+ * no CPU; the model answers
  * at once. Groups of 8.
- * - `in_flight`: rollouts that the worker played at once: turns a second × seconds of a turn. `--rollouts`, 10,000, is wanted.
+ * - `in_flight`: rollouts that the worker generated at once: turns a second × seconds of a turn. `--rollouts`, 10,000, is wanted.
  * - `memory_mb`, goal < 1500: the most resident memory that the worker had, in MiB.
  * - `cpu_ms_per_turn`, goal < 2: of the worker, all its threads.
  * - `orchestrator_growth`, goal ≤ 1.2: heap of the orchestrator with 4,096 groups in flight ÷ with 16, groups of 2. A fresh stack each time.
@@ -97,12 +98,12 @@ async function measureBatches(bench: Bench, { big, tokens }: Options): Promise<B
 interface Held {
   readonly in_flight: number;
   readonly turns_per_s: number;
-  /** The most. */
+  /** Maximum. */
   readonly worker_mb: number;
   readonly cpu_ms_per_turn: number;
-  /** Resident, median. */
+  /** Median resident memory. */
   readonly orchestrator_mb: number;
-  /** Of all its threads, after a full collection. */
+  /** Heap of all its threads, after a full collection. */
   readonly orchestrator_heap_mb: number;
   readonly orchestrator_cpu_s: number;
   readonly cpu: CpuUse | null;
@@ -112,7 +113,7 @@ const rolloutsOfGroup = { worker: 8, orchestrator: 2 };
 /** The window holds a batch more than the level says. */
 const level = 8;
 
-/** As many in flight as the worker takes: the window has twice as many. */
+/** The worker's own limit decides: the window has twice as many. */
 function measureWorker(bench: Bench, options: Options): Promise<Held> {
   const rolloutsPerExample = rolloutsOfGroup.worker;
   const groupsOfBatch = Math.ceil((options.rollouts * 2) / (level + 1) / rolloutsPerExample);
@@ -123,7 +124,7 @@ function measureWorker(bench: Bench, options: Options): Promise<Held> {
   });
 }
 
-/** As many groups in flight as the window has: the worker takes more. */
+/** The window decides: the worker takes more. */
 function measureOrchestrator(bench: Bench, options: Options, groups: number): Promise<Held> {
   const rolloutsPerExample = rolloutsOfGroup.orchestrator;
   const batchSize = Math.max(1, Math.round(groups / (level + 1))) * rolloutsPerExample;

@@ -38,7 +38,10 @@ export interface Place {
 
 export const runOf = ({ task, seed }: Pick<Place, 'task' | 'seed'>): string => `${task.name}-${seed}`;
 
-/** What a part of the measurement found, kept in a file of the folder: typed again, the measurement goes on with what is missing. */
+/**
+ * Runs a part of the measurement and stores its result in a file of the folder, so that a repeated measurement only
+ * does what is missing.
+ */
 export async function once<Found>(folder: string, name: string, work: () => Promise<Found>): Promise<Found> {
   const file = path.join(folder, `${name}.json`);
   if (existsSync(file)) return JSON.parse(await readFile(file, 'utf8')) as Found;
@@ -96,7 +99,7 @@ async function evaluationOf(place: Place, step: number): Promise<Evaluated> {
 }
 
 export interface KilledRun {
-  /** Of the adapter after the last step, undisturbed and killed. */
+  /** Digest of the adapter after the last step, undisturbed and killed. */
   readonly digest: string;
   readonly killedDigest: string;
   readonly isEqual: boolean;
@@ -134,7 +137,7 @@ async function killWithin(
     signal: bench.signal,
   });
   const ended = new Promise((resolve) => child.once('exit', resolve));
-  child.on('error', () => {}); // an abort: `bench.signal` tells
+  child.on('error', () => {}); // an abort, which `bench.signal` shows
   while (newestStep(folder, run) < 1) {
     if (child.exitCode !== null) throw new Error(`${run} ended before it was killed`);
     await delay(pollMs, undefined, { signal: bench.signal });

@@ -13,7 +13,7 @@ const peer = fileURLToPath(new URL('peers/trl_smollm2.py', import.meta.url));
 const Evaluation = z.object({ step: z.int(), reward: z.number(), wall_s: z.number(), cpu_s: z.number() });
 export type TrlEvaluation = z.infer<typeof Evaluation>;
 
-/** What the peer says: texts to be scored, or how far it is. */
+/** Messages of the peer: texts to be scored, or its progress. */
 const Said = z.union([
   z.object({ score: z.array(z.object({ example: z.int(), isHeldOut: z.boolean(), text: z.string() })) }),
   z.object({ evaluation: Evaluation }),

@@ -2,9 +2,9 @@ import { execFile } from 'node:child_process';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import type { Client } from '@temporalio/client';
-import { encodeJson } from '../backends/store/objects.ts';
+import { encodeJson } from '../store/objects.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
-import type { Stack } from '../workers/supervisor.ts';
+import type { Stack } from '../workers/stack/supervisor.ts';
 import { answersBeyondTheFirst, startFakeRun } from './fake-run.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
 import { newestStep, readCommits, stepSeconds, withProject, withStack } from './run-project.ts';
@@ -85,7 +85,7 @@ function stateBytes({ state }: StepCommit): number {
   return encodeJson(state).byteLength;
 }
 
-/** How far the last tenth lies from the second: 0 = nothing changed. */
+/** Relative difference between the last tenth and the second: 0 = nothing changed. */
 export function driftOf(values: readonly number[]): number {
   return Math.abs(median(tenth(values, parts - 1)) / median(tenth(values, 1)) - 1);
 }

@@ -17,11 +17,13 @@ import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
 import { page } from './page.ts';
 import { policyServerMemory } from './policy-server-memory.ts';
+import { reference } from './reference.ts';
 import { rolloutsNative } from './rollouts-native.ts';
 import { rolloutWorkers } from './rollout-workers.ts';
 import { rolloutsTail } from './rollouts-tail.ts';
 import { rolloutsVerifiers } from './rollouts-verifiers.ts';
 import { s3Upload } from './s3-upload.ts';
+import { samplingBias } from './sampling-bias.ts';
 import { serverFuzz } from './server-fuzz.ts';
 import { smollm2Decode } from './smollm2-decode.ts';
 import { smollm2Learning } from './smollm2-learning.ts';
@@ -69,10 +71,12 @@ for (const command of [
   badInput,
   rolloutsNative,
   rolloutsTail,
+  samplingBias,
   rolloutWorkers,
   inFlight,
   gepa,
   tinkerOverhead,
+  reference,
 ])
   bench.addCommand(command);
 

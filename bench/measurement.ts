@@ -1,13 +1,13 @@
 import { setMaxListeners } from 'node:events';
 import { Command } from 'commander';
 
-/** What a measurement has at hand besides its options. */
+/** Services for a measurement, besides its options. */
 export interface Bench {
   /** One line of progress. */
   readonly say: (line: string) => void;
-  /** What goes on now: repeated with its duration while nothing else is said. */
+  /** Names the current work, which is printed with its duration during silences. */
   readonly doing: (what: string) => void;
-  /** The person pressed Ctrl-C. */
+  /** Aborted by Ctrl-C. */
   readonly signal: AbortSignal;
 }
 

@@ -12,13 +12,13 @@ import { hash32, uniform } from '../core/random.ts';
  * bench/mock-model-server.ts --port 8000` starts one by hand.
  */
 export interface MockOptions {
-  /** 0 = one that is free. */
+  /** 0 = a free port. */
   readonly port?: number;
   /** Before every answer of the model; with `sigma` the mean of them. */
   readonly delayMs?: number;
   /** Delays are log-normal, by the seed of their request: the standard deviation of their logarithm. */
   readonly sigma?: number;
-  /** Of so many answers, chosen by seed, the delay is `hangMs`. */
+  /** Share of the answers, chosen by seed, with a delay of `hangMs`. */
   readonly hangShare?: number;
   readonly hangMs?: number;
   /**
@@ -26,9 +26,8 @@ export interface MockOptions {
    * half of them right.
    */
   readonly bySeed?: boolean;
-  /** Of every answer. */
+  /** Text of every answer. */
   readonly text?: string;
-  /** Tokens of every answer. */
   readonly tokens?: number;
   /** Share of requests whose connection is reset: before the answer, after its headers, or in the middle of its body. */
   readonly dropShare?: number;
@@ -90,7 +89,7 @@ export async function startMockServer(options: MockOptions = {}): Promise<MockSe
   };
 }
 
-/** What it says: the same ids whatever was asked. */
+/** Tokens of its answers, the same for every request. */
 const firstTokenId = 5;
 const logprob = -0.5;
 /** In the preset's vocabulary: <bos>, <eos>, <sep>, <pad>, then the letters. */
@@ -98,7 +97,7 @@ const endToken = 1;
 const letterMin = 4;
 const letters = 26;
 
-/** As it was sent; '' where a request has none. */
+/** Seed as sent; '' without one. */
 function seedIn(chunks: readonly Buffer[]): string {
   return /"seeds?":\[?(\d+)/.exec(Buffer.concat(chunks).toString('latin1'))?.[1] ?? '';
 }
@@ -143,7 +142,7 @@ export function delayOf(
   return bySeed ? delayMs * (0.5 + uniform('delay', seed) / 2) : delayMs;
 }
 
-/** What is asked of the model, and not of its server. */
+/** Whether a request is for the model rather than the server. */
 function isWork(url: string): boolean {
   return url.startsWith('/v1/completions') || url.startsWith('/v1/chat/completions');
 }

@@ -12,7 +12,7 @@ import { mean, median, round } from './statistics.ts';
 const stepsSkipped = 3;
 
 /**
- * What durability costs: seconds of a step that are neither generation nor training, and what a step adds to Temporal's
+ * Cost of durability: seconds of a step that are neither generation nor training, and what a step adds to Temporal's
  * history. Real stack, real engine, the demo's batch of 512; three runs in one stack.
  *
  * - `overhead_s`, goal ≤ 0.6: async level 0, time between two commits − generation − training.
@@ -147,12 +147,12 @@ function describe({ commits, history, othersCpu_s }: MeasuredRun) {
     events_per_step: history.events,
     workflow_task_events_per_step: history.workflowTaskEvents,
     bytes_per_step: history.bytes,
-    // Of the whole run, its warm-up included.
+    // over the whole run, including its warm-up
     others_cpu_s: othersCpu_s,
   };
 }
 
-/** Where a step's time goes at level 0, from the times in its history. */
+/** Durations in a level-0 step, from the times in its history. */
 function reportParts(bench: Bench, durations: Durations): void {
   bench.say('level-0, milliseconds in the history (median, mean, how often):');
   for (const [name, ms] of Object.entries(durations)) {

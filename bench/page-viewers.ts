@@ -15,10 +15,10 @@ import { tokenOf } from '../test/ui/page-token.ts';
 import { median, round } from './statistics.ts';
 
 /**
- * What people who look at a run take from it, in CPU seconds: the same run, in turns of some steps with nobody and with `viewers` looking.
+ * Cost of viewers to a run, in CPU seconds: the same run, in turns of some steps without and with `viewers`.
  *
- * - `viewers_cpu_ratio`, goal ≤ 1.05: CPU of the run's own processes and Temporal a step, with all viewers ÷ with nobody; the median of the pairs of turns.
- * - `viewers_cpu_of_nothing`: the same of turns with nobody, each ÷ the one before: what of it is chance.
+ * - `viewers_cpu_ratio`, goal ≤ 1.05: CPU of the run's own processes and Temporal a step, with all viewers ÷ without; the median of the pairs of turns.
+ * - `viewers_cpu_of_nothing`: the same for turns without viewers, each ÷ the one before: the noise.
  * - `page_cpu_ms_viewed`, `page_cpu_ms_alone`: CPU of the page's process a step, in milliseconds.
  */
 export async function viewersCost(
@@ -135,7 +135,10 @@ async function crowd(url: string): Promise<void> {
   process.send!('ready');
 }
 
-/** One viewer of the page's first view: is told what is new, and asks for the curves, the marks and the workers, as the page does. */
+/**
+ * One viewer of the page's first view: follows the news, and requests the curves, the marks and the workers, as the
+ * page does.
+ */
 async function look(origin: string, authorization: string, signal: AbortSignal, there: () => void): Promise<void> {
   const place = `${origin}/api/runs/${name}`;
   const answers = new GrownAnswers();

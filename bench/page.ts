@@ -111,7 +111,7 @@ async function look(browser: Browser, url: string, metrics: string, size: Size):
   };
 }
 
-/** Of the page of an empty folder, each time in a browser context that knows nothing of it. */
+/** Time for the page of an empty folder, each time in a fresh browser context. */
 async function firstPaint(browser: Browser, folder: string): Promise<number> {
   const empty = path.join(folder, 'empty');
   await mkdir(empty);
@@ -203,7 +203,7 @@ async function sizeOf(shown: Page): Promise<number> {
   return bytes / 1000;
 }
 
-/** Of the largest process that shows pages: the part of its memory that is its own. */
+/** Private memory of the largest process that renders pages. */
 async function memoryOfPage(browser: Browser): Promise<number> {
   const session = await browser.newBrowserCDPSession();
   const { processInfo } = await session.send('SystemInfo.getProcessInfo');
@@ -245,7 +245,7 @@ async function makeLargeRun(folder: string, { steps, rollouts }: Size): Promise<
     await writeBlock(place, first, first === 0 ? 0 : Math.min(steps, first + 63), rollouts);
 }
 
-/** As many as a run of one environment has, with some noise. */
+/** Metrics of a typical run with one environment, with some noise. */
 function metricsOf(step: number, steps: number): Record<string, number> {
   const noise = (seed: number): number => Math.abs(Math.sin(step * 12.9898 + seed * 78.233)) % 1;
   const named = {

@@ -20,7 +20,7 @@ import { Parameters } from '../engine/model/parameters.ts';
 import { presetFiles } from '../engine/model/preset-files.ts';
 import { readTextFiles, type TextFiles } from '../engine/model/text-files.ts';
 import { type ServerMemory, serverMemory } from '../engine/sample/server-memory.ts';
-import { programArguments } from '../workers/roles.ts';
+import { programArguments } from '../workers/stack/roles.ts';
 import { CannotMeasure, measurement, type Bench, type Figures } from './measurement.ts';
 import { round } from './statistics.ts';
 

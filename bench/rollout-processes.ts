@@ -6,7 +6,7 @@ import { createInterface, type Interface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { environmentForAll, selectEnvironment, trustedRootsVariable } from '../core/child-environment.ts';
-import type { Stack } from '../workers/supervisor.ts';
+import type { Stack } from '../workers/stack/supervisor.ts';
 import { ticksPerSecond } from './cpu-meter.ts';
 import { codeRoots, command } from './run-project.ts';
 
@@ -59,14 +59,14 @@ const endMsMax = 5_000;
 
 /** Rollout workers of a stack that are started and killed one by one, and not started again by anybody else. */
 export class RolloutProcesses {
-  /** Of all that ever were ready. */
+  /** All workers that ever became ready. */
   readonly lives: WorkerLife[] = [];
   readonly #stack: Stack;
   readonly #args: readonly string[];
   readonly #children = new Map<number, ChildProcess>();
   readonly #standing: Process[] = [];
 
-  /** `args`: of `ratchet worker`. */
+  /** `args`: arguments for `ratchet worker`. */
   constructor(stack: Stack, args: readonly string[]) {
     this.#stack = stack;
     this.#args = args;
@@ -85,7 +85,7 @@ export class RolloutProcesses {
     }
   }
 
-  /** Resolves when it asks for work. */
+  /** Resolves when it polls for work. */
   async start(): Promise<WorkerLife> {
     const process = this.#standing.shift() ?? this.#spawn([]);
     const { pid, child, ended } = process;
@@ -112,7 +112,7 @@ export class RolloutProcesses {
     this.#children.set(pid, child);
     const log = path.join(logFolder, `rollout-worker-${pid}.log`);
     const written = createWriteStream(log);
-    child.stdin.on('error', () => undefined); // of one that is gone, as `ended` tells
+    child.stdin.on('error', () => undefined); // its process is gone, which `ended` reports
     child.stderr.pipe(written, { end: false });
     const ended = once(child, 'exit').then(() => {
       this.#children.delete(pid);

@@ -10,20 +10,21 @@ import { newestStep, withProject, withStack } from './run-project.ts';
 import { round } from './statistics.ts';
 
 /**
- * How the rollouts of one run spread over rollout workers, each a process. The environment works for `--work` milliseconds after each turn
- * and takes no CPU (`waiting-environment.ts`, five turns a rollout, groups of 8); the model answers at once. A worker plays `--max-rollouts`
- * at once, and the run's window holds several times what all workers play.
+ * Distribution of the rollouts of one run over rollout workers, each a process. The environment works for `--work`
+ * milliseconds after each turn
+ * and takes no CPU (`waiting-environment.ts`, five turns a rollout, groups of 8); the model answers at once. A worker
+ * generates `--max-rollouts` at once, and the run's window holds several times what all workers generate.
  *
- * A turn of 50 ms is 1,280 turns a second and worker, which cost more CPU than a small machine has: the usual turn here takes 2 s. With
+ * A turn of 50 ms is 1,280 turns a second and worker, which cost more CPU than a small machine has: the default turn here takes 2 s. With
  * `--work 50` a machine measures the same where it has a core for every worker. `--burn` and `--batch` with few rollouts tell whether an
  * environment that computes is spread over all workers although one of them could hold the whole batch.
  *
  * - `efficiency_4`, `efficiency_16`, goals ≥ 0.9: turns a second of so many workers ÷ (their number × the turns a second of one).
  * - `share_spread`, goal ≤ 0.1: of 16, the busiest worker's turns less those of the idlest, ÷ their mean.
  * - `killed_ratio`, goal ≥ 0.85: one of 16 is killed (`kill -9`) every `--kill-every` seconds for `--seconds`, and started anew: turns in
- *   that time, each counted once, ÷ what as many would have played that were alive. A worker is alive from when it is ready until it is killed.
+ *   that time, each counted once, ÷ what the live workers would have generated. A worker is alive from when it is ready until it is killed.
  *   With `--standby` what is started has been loaded before (`standby.mjs`), so that starts take less of the cores that all workers share.
- * - `replayed`, goal 0: turns that were asked for again although they had ended more than two seconds before their worker was killed. What
+ * - `replayed`, goal 0: turns that were generated again although they had ended more than two seconds before their worker was killed. What
  *   ends is stored within half a second.
  */
 export const rolloutWorkers = measurement('rollout-workers', 'how rollouts spread over rollout workers', measure)
@@ -63,11 +64,11 @@ interface Options {
 }
 
 const rolloutsPerExample = 8;
-/** Rollouts of a batch for each worker: the window is five times what a worker plays. */
+/** Rollouts of a batch for each worker: the window is five times what a worker generates. */
 const batchOfWorker = 64;
-/** By then the run knows how long its rollouts take, and its window is full. */
+/** Steps until the run knows the duration of its rollouts, and its window is full. */
 const stepsSkipped = 4;
-/** What is stored of a turn is stored within half a second of its end, on a machine that has a moment. */
+/** Turns are stored within half a second of their end; this leaves a busy machine more time. */
 const storedAfterMs = 2_000;
 
 async function measure(bench: Bench, options: Options): Promise<Figures> {
@@ -100,7 +101,7 @@ interface Play {
   readonly processes: RolloutProcesses;
 }
 
-/** A run that is played by so many workers. */
+/** Runs with so many workers. */
 async function withWorkers(
   bench: Bench,
   options: Options,
@@ -140,12 +141,12 @@ async function withWorkers(
 interface Spread {
   readonly workers: number;
   readonly turns_per_s: number;
-  /** Of what as many workers play at best, each `--max-rollouts` at once. */
+  /** Share of what as many workers achieve at best, each with `--max-rollouts` at once. */
   readonly of_best: number | null;
   readonly share_spread: number;
-  /** Of each worker, the idlest first. */
+  /** Turns of each worker, lowest first. */
   readonly turns_of_workers: readonly number[];
-  /** Of all, in each tenth of the time. */
+  /** Turns of all workers, in each tenth of the time. */
   readonly turns_over_time: readonly number[];
   readonly steps: number;
   readonly memory_mb: number;
@@ -189,10 +190,10 @@ interface Taken extends SampledLine {
   readonly at: number;
 }
 
-/** Of the turn of a rollout: two seeds in a hundred thousand may be one by chance, but not with the same prompt. */
+/** Identifies the turn of a rollout: two seeds in a hundred thousand may collide, but not with the same prompt. */
 const placeOf = ({ seed, prompt = 0 }: SampledLine): string => `${seed} ${prompt}`;
 
-/** The first answer of each place in the run: what was lost and played again counts once. */
+/** First answer of each turn: one that was lost and generated again counts once. */
 export function firstOf(lines: readonly SampledLine[]): Taken[] {
   const first = new Map<string, Taken>();
   for (const line of lines) {
@@ -253,7 +254,7 @@ async function measureKills(bench: Bench, options: Options, play: Play, calm: Sp
   });
   const to = Date.now();
   await Promise.all(starting);
-  // What the last of them had is leased again.
+  // leaves time to lease the work of the last killed worker again
   await delay(10_000, undefined, { signal: bench.signal });
   const lines = run.sampled();
   const taken = firstOf(lines).filter(({ at }) => at >= from && at < to);
@@ -272,7 +273,7 @@ async function measureKills(bench: Bench, options: Options, play: Play, calm: Sp
   };
 }
 
-/** Of all together, within a time. */
+/** Total over all workers, within an interval. */
 export function secondsAlive(lives: readonly WorkerLife[], from: number, to: number): number {
   return lives.reduce((sum, { readyAt, endedAt }) => {
     return sum + Math.max(0, Math.min(endedAt, to) - Math.max(readyAt, from)) / 1000;

@@ -1,19 +1,16 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import type { PlayedChunk } from '../activities/index.ts';
-import { readRows } from '../runs/run-access.ts';
 import { openInference } from '../backends/inference/index.ts';
-import { initialCurriculum } from '../core/rl/curriculum.ts';
-import type { Rollout } from '../core/rl/rollout.ts';
+import { initialCurriculum } from '../core/rl/sampling/curriculum.ts';
 import { InferenceSpec } from '../config/run-spec.ts';
-import { act, commitFirst, openRoles, runIn } from '../test/activities/runs.ts';
+import { act, commitFirst, openRoles, runIn, scoredRollouts } from '../test/activities/runs.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
 import { type MockOptions, startMockServer } from './mock-model-server.ts';
 import { median, round } from './statistics.ts';
 
 /**
- * What Ratchet itself costs while rollouts of a TypeScript environment are played: single turns of `reverse-text` through the
+ * Ratchet's own cost of generating rollouts with a TypeScript environment: single turns of `reverse-text` through the
  * real activity (its journal, its parts, its chunk in a `file:` store) against a mock of a server in a process of its own, a
  * request for each turn.
  *
@@ -130,7 +127,7 @@ async function play(
       const seconds = (performance.now() - startedAt) / 1000;
       const { user, system } = process.cpuUsage(cpuBefore);
       const after = await mock.counts();
-      const rows = await rowsOf(test.run, chunk);
+      const rows = await scoredRollouts(test.run, chunk);
       const round: Round = {
         seconds,
         cpuMsPerTurn: (user + system) / 1000 / rollouts,
@@ -146,8 +143,4 @@ async function play(
     await mock.close();
     await rm(folder, { recursive: true, force: true });
   }
-}
-
-async function rowsOf(run: Parameters<typeof readRows>[0], { finished }: PlayedChunk): Promise<Rollout[]> {
-  return readRows<Rollout>(run, finished!);
 }

@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
 import { decodeRanges } from '../core/rl/ledger.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
-import type { Stack } from '../workers/supervisor.ts';
+import type { Stack } from '../workers/stack/supervisor.ts';
 import type { RunStatus } from '../workflows/control/messages.ts';
 import { type CpuUse, meterCpu } from './cpu-meter.ts';
 import { type FakeRun, startFakeRun } from './fake-run.ts';
@@ -14,7 +14,7 @@ import { newestStep, readCommits, stepSeconds, withProject, withStack } from './
 import { mean, median, round } from './statistics.ts';
 
 /**
- * What a run loses to rollouts that take long. A server answers after a log-normal latency of `--mean` seconds (keyed by the seed of the
+ * Loss of a run to slow rollouts. A server answers after a log-normal latency of `--mean` seconds (keyed by the seed of the
  * request, any number at once), the trainer waits for `--train` seconds a step; server, workers, store and workflow are real. A batch is
  * 512 rollouts in 64 groups, of one short turn each.
  *
@@ -33,7 +33,7 @@ import { mean, median, round } from './statistics.ts';
  * - `utilisation_hang`: level 2, σ = 1, and 2 % of the answers take 60 s. They count in the mean, which is then 3.16 s.
  * - `rounds_s1`: level 0, σ = 1, where a step waits for the slowest of its rollouts, and the next one for its weights.
  * - `utilisation_fresh`, and `off_policy_fresh`, how many versions its trained groups are behind on average: level 8, σ = 1, without `max_concurrent`, latencies of a
- *   quarter of `--mean` and twice the trainer's time. A fraction of a batch in play keeps the trainer busy; what is sampled further ahead waits and grows old.
+ *   quarter of `--mean` and twice the trainer's time. A fraction of a batch in flight keeps the trainer busy; groups sampled further ahead wait and become stale.
  * - `utilisation_window`: as `utilisation_s1` without `max_concurrent`. The window is then 3 batches at most, and the trainer's time is the bound.
  */
 export const rolloutsTail = measurement('rollouts-tail', 'what a run loses to rollouts that take long', measure)
@@ -58,10 +58,10 @@ interface Kind {
   /** Rollouts that may be in flight are a batch; where not, as many as the window has. */
   readonly isUnbounded?: boolean;
   readonly hangShare?: number;
-  /** Of `--mean`, and of `--train`. */
+  /** Factors for `--mean` and for `--train`. */
   readonly meanShare?: number;
   readonly trainShare?: number;
-  /** Of the steps that are measured of others. */
+  /** Factor for the number of measured steps. */
   readonly stepsShare?: number;
 }
 
@@ -75,7 +75,7 @@ const kinds: Readonly<Record<string, Kind>> = {
   utilisation_fresh: { level: 8, sigma: 1, isUnbounded: true, meanShare: 0.25, trainShare: 2 },
 };
 
-/** The first steps fill the window, and tell the run how long its rollouts take. */
+/** The first steps fill the window, and measure the duration of the rollouts. */
 const stepsSkipped = 3;
 const rolloutsPerExample = 8;
 /** How often a run is looked at. */
@@ -105,21 +105,21 @@ interface Measured {
   readonly bound_s: number;
   readonly step_s: number;
   readonly step_worst_s: number;
-  /** As the server saw it, on average. */
+  /** Mean number of requests at the server. */
   readonly in_flight: number;
-  /** Of the answers that were given. */
+  /** Mean latency of its answers. */
   readonly latency_s: number;
   /** Answers for each rollout that was trained. */
   readonly answers_per_trained: number;
   readonly ended: Readonly<Record<string, number>>;
   /** How many versions trained groups were behind, on average. */
   readonly off_policy: number;
-  /** Share of the window that was in play, as the run has it. */
+  /** Share of the window in flight, as the run reports it. */
   readonly window: number;
   /** In the histories of all workflows. */
   readonly events_per_step: number;
   readonly events_per_group: number;
-  /** Of the workflow, since it began: tasks that ended late or failed, and how often it continued as new, plus one. */
+  /** Workflow tasks that ended late or failed, and executions (continue-as-new plus one), since the workflow began. */
   readonly tasks_lost: number;
   readonly executions: number;
   /** CPU seconds of each process for a step. */
@@ -225,7 +225,7 @@ type During = Pick<Measured, 'in_flight' | 'latency_s' | 'events_per_step' | 'cp
   readonly answers: number;
 };
 
-/** What the server and the machine did from the third commit to the last. */
+/** Counts at the server and the machine from the third commit to the last. */
 async function countDuring(
   bench: Bench,
   measured: { client: Client; stack: Stack; folder: string; run: FakeRun; mock: MockServer; last: number },
@@ -265,7 +265,7 @@ interface Seen {
   readonly prompts: number;
   readonly waited_s: number;
   readonly events: number;
-  /** By process. */
+  /** CPU seconds by process. */
   readonly cpu_s: Readonly<Record<string, number>>;
 }
 
@@ -290,7 +290,7 @@ function sum(values: readonly number[]): number {
   return values.reduce((total, value) => total + value, 0);
 }
 
-/** Groups by what became of them. */
+/** Number of groups by fate. */
 function countEnded(commits: readonly StepCommit[]): Record<string, number> {
   const counts: Record<string, number> = {};
   for (const { outcomes } of commits) {

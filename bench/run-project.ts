@@ -7,14 +7,14 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
 import type { EvaluationSummary } from '../activities/index.ts';
-import { cacheFolder } from '../engine/cache-folder.ts';
-import { connect } from '../cli/connection.ts';
+import { cacheFolder } from '../host/cache-folder.ts';
+import { connect } from '../cli/temporal/connection.ts';
 import { layout } from '../runs/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
-import { choosePolicyPort, localRoles, policyUrlAt, type RoleOptions } from '../workers/roles.ts';
-import { type Role, startStack, type Stack } from '../workers/supervisor.ts';
-import { localTemporal } from '../workers/temporal-settings.ts';
+import { choosePolicyPort, localRoles, policyUrlAt, type RoleOptions } from '../workers/stack/roles.ts';
+import { type Role, startStack, type Stack } from '../workers/stack/supervisor.ts';
+import { localTemporal } from '../workers/temporal/temporal-settings.ts';
 import type { Bench } from './measurement.ts';
 
 /** The run that all measurements are made of. */
@@ -91,11 +91,11 @@ export async function runProgram(
 }
 
 export interface StackNeeds {
-  /** Processes are killed on purpose. */
+  /** Allows restarts, for measurements that kill processes. */
   readonly mayRestart?: boolean;
-  /** For its processes, on top of our own. */
+  /** Variables for its processes, in addition to our own. */
   readonly variables?: Readonly<Record<string, string>>;
-  /** Processes of a role; one where not said. */
+  /** Processes of a role; one by default. */
   readonly count?: RoleOptions['count'];
   /** Changes how a role's processes are started; by default they stay as they are. */
   readonly changeRole?: (role: Role) => Role;
@@ -143,7 +143,9 @@ export async function withStack<T>(
   }
 }
 
-/** Environments, trainers and servers of the measurements lie outside of the project, and so does the Python that they install. */
+/**
+ * The measurements' environments, trainers and servers are outside the project, and so is the Python that they install.
+ */
 export function codeRoots(): string[] {
   const here = (folder: string): string => fileURLToPath(new URL(folder, import.meta.url));
   return [here('.'), here('../test/faults'), path.join(cacheFolder(), 'python')];
@@ -167,7 +169,7 @@ export async function readCommits(folder: string, run: string, last: number): Pr
   );
 }
 
-/** What an evaluation found, of the demo unless an environment is named. */
+/** Results of an evaluation; of the demo's environment by default. */
 export async function readEvaluation(
   folder: string,
   run: string,
@@ -190,7 +192,7 @@ export async function readEvaluation(
   };
 }
 
-/** What is read here of `metadata.json`. */
+/** Fields read from `metadata.json`. */
 interface ResultMetadata {
   readonly num_examples: number;
   readonly rollouts_per_example: number;

@@ -1,13 +1,13 @@
 import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import type { Client } from '@temporalio/client';
-import { openRunStore, resolveStoreUri } from '../backends/store/index.ts';
-import { decodeJson } from '../backends/store/objects.ts';
+import { openRunStore, resolveStoreUri } from '../store/index.ts';
+import { decodeJson } from '../store/objects.ts';
 import { layout } from '../runs/layout.ts';
 import { firstLineage, taskQueues } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import { startProxy, type MisbehavingProxy } from '../test/backends/misbehaving-proxy.ts';
-import { skipWithoutGateway, startGateway, type Gateway } from '../test/backends/s3-gateway.ts';
+import { skipWithoutGateway, startGateway, type Gateway } from '../test/store/s3-gateway.ts';
 import { fakeRun } from '../test/faults/fake-run.ts';
 import type { trainRun } from '../workflows/train-run.ts';
 import { CannotMeasure, measurement, type Bench, type Figures } from './measurement.ts';
@@ -17,7 +17,7 @@ import { median, round } from './statistics.ts';
 /** The first steps pay for caches that fill. */
 const stepsSkipped = 2;
 
-/** What a step trains, whatever the batch: longer than its upload, as where there is something to upload. */
+/** Training time of a step for any batch: longer than its upload, as with a model worth uploading. */
 const trainMs = 3_000;
 
 /**

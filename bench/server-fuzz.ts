@@ -4,13 +4,13 @@ import { round } from './statistics.ts';
 
 /** Requests between two looks at the memory. */
 const stretch = 10_000;
-/** Of each stretch, so many at once. */
+/** Requests at once in each burst. */
 const burst = 1000;
 const atOnceUsually = 50;
 const wrongShownMax = 20;
 
 /**
- * What half a million requests of every kind leave of a policy server: right ones, JSON that is none, wrong types, huge
+ * Robustness of a policy server against half a million requests of every kind: valid ones, JSON that is none, wrong types, huge
  * values, streams and uploads that break off, broken HTTP; of every 10,000 a thousand at once. The server runs in a process
  * of its own with the smallest preset; the requests are those of test/engine/server-fuzzing.ts.
  *

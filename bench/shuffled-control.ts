@@ -1,15 +1,16 @@
-import { samplePolicy, turnSeed } from '../backends/rollouts/sample-policy.ts';
+import { samplePolicy, turnSeed } from '../play/policy/sample-policy.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { scoreRollout } from '../backends/environments/score.ts';
 import type { Environment } from '../backends/environments/types.ts';
-import type { Inference, ServedPolicy } from '../backends/inference/index.ts';
+import type { Inference } from '../backends/inference/index.ts';
+import type { ServedPolicy } from '../core/rl/run-state.ts';
 import { samplingRoundsMax } from '../core/limits.ts';
 import { randomStream } from '../core/random.ts';
-import { initialCurriculum, leaseGroups } from '../core/rl/curriculum.ts';
-import { judgeGroup } from '../core/rl/difficulty.ts';
-import { packSamples } from '../core/rl/pack.ts';
-import type { Example, ScoredGroup, ScoredRollout } from '../core/rl/rollout.ts';
-import { learningRateAt } from '../core/rl/schedule.ts';
+import { initialCurriculum, leaseGroups } from '../core/rl/sampling/curriculum.ts';
+import { judgeGroup } from '../core/rl/filters/difficulty.ts';
+import { packSamples } from '../test/core/rl/pack-samples.ts';
+import type { Example, ScoredGroup, ScoredRollout } from '../core/rl/rollout/rollout.ts';
+import { learningRateAt } from '../core/rl/sampling/schedule.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { EngineOptimizer, loadTokenizer, mergeAdapter, type Parameters, Sampler } from '../engine/index.ts';
 import { mean } from './statistics.ts';
@@ -89,7 +90,7 @@ export async function trainOnShuffledRewards(
     const next = isAhead ? await collect(step + 1) : null;
     if (typeof spec.advantage !== 'string') throw new Error('the control knows the built-in advantages only');
     const { samples } = packSamples(collected, { advantage: spec.advantage });
-    const told = samples.map((row) => ({ ...row, behaviorLogprobs: row.behaviorLogprobs! })); // its sampler tells them
+    const told = samples.map((row) => ({ ...row, behaviorLogprobs: row.behaviorLogprobs! })); // its sampler reports log probabilities for all rows
     const result = await trainer.trainStep(told, {
       learningRate: learningRateAt({ step, maxSteps: spec.maxSteps, peak: spec.learningRate, schedule: spec.schedule }),
       optimizer: spec.optimizer,
@@ -108,7 +109,7 @@ export async function trainOnShuffledRewards(
   return { before, after, steps: step };
 }
 
-/** What is sampled from: the weights in training, or the base with the adapter as it was at the last `update`. */
+/** Weights to sample from: those in training, or the base with the adapter as of the last `update`. */
 function sampledWeights({ model, adapter }: EngineOptimizer): { readonly parameters: Parameters; update(): void } {
   if (adapter === null) return { parameters: model.parameters, update: () => {} };
   const baseDigest = model.parameters.digest();

@@ -226,7 +226,10 @@ async function compareWithBound(bench: Bench, { loaded, threads, pairs }: Measur
   }
 }
 
-/** Of the products of matrices that sampling cannot do without. A tied output layer has the table of embeddings, which costs nothing by itself. */
+/**
+ * Operations of the matrix products that sampling needs. A tied output layer shares the table of embeddings, whose
+ * lookup costs nothing.
+ */
 function operationsOf({ config }: ModelFolder, prompts: readonly (readonly number[])[]): number {
   const outputLayer = config.vocabularySize * config.hiddenSize;
   const layers = parameterCount(config) - (config.tiedEmbeddings ? 1 : 2) * outputLayer;

@@ -1,6 +1,6 @@
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
-import { loadRunConfig } from '../backends/configs/load-run-config.ts';
+import { loadRunConfig } from '../load/load-run-config.ts';
 import {
   killInTheMiddle,
   type KilledRun,
@@ -32,7 +32,7 @@ type Part = (typeof partNames)[number];
  * - `trl_time_ratio`: our time ÷ TRL's to the same held-out score, both from the start of a process to the end of an evaluation; goal ≤ 0.7.
  *   Where TRL has not reached our score in as many steps, its whole time counts, and `trl_reached` is false. `trl_time_ratio_cpu`: in CPU time.
  *
- * Figures of parts that were left out are null. `--folder` keeps what was found and all runs: typed again, the measurement goes on with what is missing.
+ * Figures of parts that were left out are null. `--folder` keeps what was found and all runs: typed again, the measurement continues with what is missing.
  */
 export const smollm2Learning = measurement('smollm2-learning', 'does a real chat model learn, beside TRL', measure)
   .requiredOption('--folder <path>', 'where runs and results are kept; outside of this checkout')

@@ -167,7 +167,7 @@ function likeliest(values: Float32Array): number {
   return best;
 }
 
-/** Of many kinds, so that many tokens are met. */
+/** Questions of many kinds, to cover many tokens. */
 const questions: readonly string[] = [
   'What is 7 + 5?',
   'What is the capital of France?',

@@ -5,7 +5,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { getPackagedModel } from '../backends/hub/packaged-models.ts';
-import type { TrainSample } from '../core/rl/batch.ts';
+import type { TrainSample } from '../core/rl/learning/batch.ts';
 import { isDisturbed, meterCpu, waitForQuiet } from './cpu-meter.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
 import { findTorchPython, PeerProcess } from './peer-process.ts';
@@ -108,8 +108,8 @@ async function withOurs<Result>(
 }
 
 /**
- * Of the first step on, how far the sides may be apart. Adam's first step moves every number by the learning rate, also where its gradient is
- * rounding alone, so that the second step begins from other weights.
+ * Greatest difference between the sides at each step. Adam's first step moves every number by the learning rate, even
+ * where its gradient is only rounding, so the second step begins from different weights.
  */
 const tolerances = [1e-3, 2e-2];
 

@@ -9,7 +9,7 @@ export function mean(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
-/** For people: what is printed claims no more digits than were measured. */
+/** Rounds for printing, to no more digits than were measured. */
 export function round(value: number, digits = 3): number {
   return Number(value.toFixed(digits));
 }

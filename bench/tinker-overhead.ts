@@ -7,8 +7,9 @@ import { committedAt, readCommits, withProject, withStack } from './run-project.
 import { round } from './statistics.ts';
 
 /**
- * What a step on a Tinker server takes beyond the calls that it has to wait for. The server is the stand-in: real arithmetic at toy size, each
- * call as long as on GPUs. Sampling for step n+1 goes on while step n trains.
+ * Overhead of a step on a Tinker server beyond the calls that it has to wait for. The server is the stand-in: real
+ * arithmetic at toy size, each
+ * call as long as on GPUs. Sampling for step n+1 continues while step n trains.
  *
  * - `overhead_ratio`, goal ≤ 1.1: wall time of the steps ÷ the time that the server was at work on their training calls, one after the other:
  *   forward_backward, optim_step, the two saves, and making the next model, which is loaded from the version before.

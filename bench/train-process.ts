@@ -1,10 +1,11 @@
 /**
- * Our side of `smollm2-train`, in a process of its own as the peer is, so that its memory is told apart: train-process.ts MODEL BATCH ADAPTER THREADS. It makes
- * an adapter, writes it to the folder ADAPTER, and answers each line of JSON on stdin with a step, as bench/peers/torch_train.py does.
+ * Our side of `smollm2-train`, in a process of its own like the peer, so that its memory is measured separately:
+ * train-process.ts MODEL BATCH ADAPTER THREADS. It makes an adapter, writes it to the folder ADAPTER, and answers each
+ * line of JSON on stdin with a step, as bench/peers/torch_train.py does.
  */
 import { readFile } from 'node:fs/promises';
 import { createInterface } from 'node:readline';
-import type { TrainSample } from '../core/rl/batch.ts';
+import type { TrainSample } from '../core/rl/learning/batch.ts';
 import { EngineOptimizer } from '../engine/index.ts';
 import { everyLayer, takeStep } from './train-steps.ts';
 

@@ -1,9 +1,9 @@
 import { z } from 'zod';
 import { randomStream } from '../core/random.ts';
-import type { TrainSample } from '../core/rl/batch.ts';
+import type { TrainSample } from '../core/rl/learning/batch.ts';
 import type { EngineOptimizer, LoraConfig, TrainOptions } from '../engine/index.ts';
 
-/** What both sides of a measurement of optimizer steps do: ours and bench/peers/torch_train.py. */
+/** Settings of the optimizer steps on both sides: ours and bench/peers/torch_train.py. */
 
 /** An adapter on every linear layer. */
 export const everyLayer: LoraConfig = {
@@ -16,7 +16,7 @@ export const everyLayer: LoraConfig = {
 const clipHigh = 3;
 export const trainOptions: TrainOptions = {
   learningRate: 1e-4,
-  // As the peer has them.
+  // the peer's settings
   optimizer: { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.01, maxGradNorm: 1 },
   loss: { type: 'cispo', clipHigh, aggregation: 'token' },
   temperature: 1,

@@ -104,7 +104,7 @@ async function inTurn(sides: Sides, turn: number): Promise<{ ours: Batch; theirs
   return { ours: { wall_s, tokens: results.reduce((sum, { tokenIds }) => sum + tokenIds.length, 0) }, theirs };
 }
 
-/** As TRL gets them. */
+/** Prompts in TRL's form. */
 function promptsOf(texts: readonly string[]): string[] {
   return texts.flatMap((text) => Array.from({ length: groupSize }, () => `<bos>${text}<sep>`));
 }

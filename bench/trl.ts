@@ -94,7 +94,7 @@ export async function findTrlPython(bench: Bench): Promise<string> {
   return python;
 }
 
-/** What the peer prints last, as far as it is used here. */
+/** Last output of the peer, as far as it is used here. */
 const PeerFigures = z.object({
   median_step_s: z.number(),
   s_per_step: z.number(),

@@ -1,18 +1,18 @@
 import { readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-import { followRun } from '../cli/follow-run.ts';
+import { followRun } from '../cli/follow/follow-run.ts';
 import { StoredRollouts } from '../cli/view/stored-rollouts.ts';
 import type { TerminalOutput } from '../cli/view/terminal.ts';
 import { TerminalView } from '../cli/view/terminal-view.ts';
 import { taskQueues } from '../core/names.ts';
-import { resolveStoreUri } from '../backends/store/index.ts';
+import { resolveStoreUri } from '../store/index.ts';
 import type { trainRun } from '../workflows/train-run.ts';
 import { type Bench, type Figures, measurement } from './measurement.ts';
 import { demoConfig, newestStep, withProject, withStack } from './run-project.ts';
 import { round } from './statistics.ts';
 
 /**
- * What it costs to look: CPU seconds of the process that watches the demo, over seconds of the clock. The view is drawn for a
+ * Cost of the live view: CPU seconds of the process that watches the demo, over seconds of the clock. The view is drawn for a
  * terminal of 160 × 50 that throws everything away, with the rollouts page open for half of the time; the queries, answers,
  * events and rollouts are those of a real run that makes several steps a second.
  *

@@ -1,57 +1,57 @@
 import { Command } from 'commander';
-import { withoutControls } from './plain-text.ts';
+import { withoutControls } from './output/plain-text.ts';
 
 type Load = () => Promise<Command>;
 
 /**
- * All commands, in the groups and with the lines that `ratchet --help` shows. A command is loaded when it is asked for: `ratchet
+ * All commands, in the groups and with the lines of `ratchet --help`. A command's module is loaded on use: `ratchet
  * status` need not wait for the engine and the worker.
  */
 export const commandGroups: Readonly<Record<string, Readonly<Record<string, { line: string; load: Load }>>>> = {
   'Train:': {
     train: {
       line: 'train with a run file; continues the run if it exists',
-      load: async () => (await import('./commands/train.ts')).trainCommand,
+      load: async () => (await import('./commands/run/train.ts')).trainCommand,
     },
     check: {
       line: 'everything that is wrong with a run file; starts nothing',
-      load: async () => (await import('./commands/check.ts')).checkCommand,
+      load: async () => (await import('./commands/prepare/check.ts')).checkCommand,
     },
     init: {
       line: 'example configs for this folder; nothing is overwritten',
-      load: async () => (await import('./commands/init.ts')).initCommand,
+      load: async () => (await import('./commands/prepare/init.ts')).initCommand,
     },
     config: {
       line: 'convert a run file to another format; endpoints.py to TOML',
-      load: async () => (await import('./commands/config.ts')).configCommand,
+      load: async () => (await import('./commands/prepare/config.ts')).configCommand,
     },
     model: {
       line: 'fetch a model of the Hub; read a GGUF file; export a run',
-      load: async () => (await import('./commands/model.ts')).modelCommand,
+      load: async () => (await import('./commands/prepare/model.ts')).modelCommand,
     },
     baseline: {
       line: 'before training: too hard, too easy, no signal?',
-      load: async () => (await import('./commands/baseline.ts')).baselineCommand,
+      load: async () => (await import('./commands/prepare/baseline.ts')).baselineCommand,
     },
     rl: {
       line: "train, typed as prime-rl's rl: rl @ base.toml @ mine.toml --ckpt",
-      load: async () => (await import('./commands/rl.ts')).rlCommand,
+      load: async () => (await import('./commands/run/rl.ts')).rlCommand,
     },
     'prime-rl': {
       line: 'train, typed as prime-rl @ FILE or prime-rl FILE',
-      load: async () => (await import('./commands/rl.ts')).primeRlCommand,
+      load: async () => (await import('./commands/run/rl.ts')).primeRlCommand,
     },
     'vf-rl': {
       line: "train, typed as verifiers' vf-rl @ FILE",
-      load: async () => (await import('./commands/rl.ts')).vfRlCommand,
+      load: async () => (await import('./commands/run/rl.ts')).vfRlCommand,
     },
     lab: {
       line: 'example configs for this folder',
-      load: async () => (await import('./commands/lab.ts')).labCommand,
+      load: async () => (await import('./commands/prepare/lab.ts')).labCommand,
     },
     env: {
       line: 'environments: write one of your own, list them, look at one',
-      load: async () => (await import('./commands/env.ts')).envCommand,
+      load: async () => (await import('./commands/prepare/env.ts')).envCommand,
     },
   },
   'Evaluate, improve prompts:': {
@@ -67,147 +67,147 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
   'Watch:': {
     ui: {
       line: 'a page of a run: curves, workers, every rollout',
-      load: async () => (await import('./commands/ui.ts')).uiCommand,
+      load: async () => (await import('./commands/services/ui.ts')).uiCommand,
     },
     attach: {
       line: 'the live view of a running run',
-      load: async () => (await import('./commands/attach.ts')).attachCommand,
+      load: async () => (await import('./commands/run/attach.ts')).attachCommand,
     },
     report: {
       line: 'the same page in one file',
-      load: async () => (await import('./commands/report.ts')).reportCommand,
+      load: async () => (await import('./commands/stored/report.ts')).reportCommand,
     },
     note: {
       line: 'write a note into a run, for its page and its status',
-      load: async () => (await import('./commands/note.ts')).noteCommand,
+      load: async () => (await import('./commands/run/note.ts')).noteCommand,
     },
     runs: {
       line: 'all runs, the newest first',
-      load: async () => (await import('./commands/runs.ts')).runsCommand,
+      load: async () => (await import('./commands/run/runs.ts')).runsCommand,
     },
     status: {
       line: 'how far and how good a run is, and what it waits for',
-      load: async () => (await import('./commands/status.ts')).statusCommand,
+      load: async () => (await import('./commands/run/status.ts')).statusCommand,
     },
     events: {
       line: 'what happened in a run',
-      load: async () => (await import('./commands/events.ts')).eventsCommand,
+      load: async () => (await import('./commands/run/events.ts')).eventsCommand,
     },
     metrics: {
       line: 'committed metrics, one row per step',
-      load: async () => (await import('./commands/metrics.ts')).metricsCommand,
+      load: async () => (await import('./commands/stored/metrics.ts')).metricsCommand,
     },
     rollouts: {
       line: 'what the policy said in a step, and its rewards',
-      load: async () => (await import('./commands/rollouts.ts')).rolloutsCommand,
+      load: async () => (await import('./commands/stored/rollouts.ts')).rolloutsCommand,
     },
     export: {
       line: 'all rollouts of a run as a table, for notebooks',
-      load: async () => (await import('./commands/export.ts')).exportCommand,
+      load: async () => (await import('./commands/stored/export.ts')).exportCommand,
     },
     index: {
       line: 'index the rollouts of a run, for its page',
-      load: async () => (await import('./commands/index-run.ts')).indexCommand,
+      load: async () => (await import('./commands/stored/index-run.ts')).indexCommand,
     },
     logs: {
       line: "a run's logs, by role",
-      load: async () => (await import('./commands/logs.ts')).logsCommand,
+      load: async () => (await import('./commands/run/logs.ts')).logsCommand,
     },
     advise: {
       line: 'unstable, slow, not learning: what to change',
-      load: async () => (await import('./commands/advise.ts')).adviseCommand,
+      load: async () => (await import('./commands/run/advise.ts')).adviseCommand,
     },
     chat: {
       line: 'talk to a version of the policy',
-      load: async () => (await import('./commands/chat.ts')).chatCommand,
+      load: async () => (await import('./commands/run/chat.ts')).chatCommand,
     },
   },
   'Steer:': {
     pause: {
       line: 'finish what is under way, then start no further step',
-      load: async () => (await import('./commands/steer.ts')).pauseCommand,
+      load: async () => (await import('./commands/run/steer.ts')).pauseCommand,
     },
     resume: {
       line: 'continue after a pause',
-      load: async () => (await import('./commands/steer.ts')).resumeCommand,
+      load: async () => (await import('./commands/run/steer.ts')).resumeCommand,
     },
     stop: {
       line: 'end a run after the step under way',
-      load: async () => (await import('./commands/steer.ts')).stopCommand,
+      load: async () => (await import('./commands/run/steer.ts')).stopCommand,
     },
     upgrade: {
       line: 'move open runs to the present version of Ratchet',
-      load: async () => (await import('./commands/upgrade.ts')).upgradeCommand,
+      load: async () => (await import('./commands/services/upgrade.ts')).upgradeCommand,
     },
     set: {
       line: 'change a running run: learning_rate=1e-4 max_steps=200 …',
-      load: async () => (await import('./commands/steer.ts')).setCommand,
+      load: async () => (await import('./commands/run/steer.ts')).setCommand,
     },
   },
   'Go back, branch, prove:': {
     gc: {
       line: 'what no resume, rewind or audit needs; --yes removes it',
-      load: async () => (await import('./commands/gc.ts')).gcCommand,
+      load: async () => (await import('./commands/stored/gc.ts')).gcCommand,
     },
     fsck: {
       line: 'everything in a run that cannot be read; --repair',
-      load: async () => (await import('./commands/fsck.ts')).fsckCommand,
+      load: async () => (await import('./commands/stored/fsck.ts')).fsckCommand,
     },
     checkpoints: {
       line: 'every checkpoint, checked against its sha256',
-      load: async () => (await import('./commands/checkpoints.ts')).checkpointsCommand,
+      load: async () => (await import('./commands/stored/checkpoints.ts')).checkpointsCommand,
     },
     rewind: {
       line: 'continue from an earlier step; later steps stay in the store',
-      load: async () => (await import('./commands/rewind.ts')).rewindCommand,
+      load: async () => (await import('./commands/run/rewind.ts')).rewindCommand,
     },
     fork: {
       line: 'a new run that begins at a checkpoint of another',
-      load: async () => (await import('./commands/fork.ts')).forkCommand,
+      load: async () => (await import('./commands/run/fork.ts')).forkCommand,
     },
     audit: {
       line: 'prove from the commits that every group is accounted for',
-      load: async () => (await import('./commands/audit.ts')).auditCommand,
+      load: async () => (await import('./commands/stored/audit.ts')).auditCommand,
     },
   },
   'Machines:': {
     doctor: {
       line: 'what runs need on this machine, one line each with the fix',
-      load: async () => (await import('./commands/doctor.ts')).doctorCommand,
+      load: async () => (await import('./commands/services/doctor.ts')).doctorCommand,
     },
     cache: {
       line: 'what Ratchet keeps on this machine, with sizes',
-      load: async () => (await import('./commands/cache.ts')).cacheCommand,
+      load: async () => (await import('./commands/stored/cache.ts')).cacheCommand,
     },
     dev: {
       line: 'a Temporal server and all roles here, supervised, until Ctrl-C',
-      load: async () => (await import('./commands/dev.ts')).devCommand,
+      load: async () => (await import('./commands/services/dev.ts')).devCommand,
     },
     worker: {
       line: 'one worker against a Temporal server elsewhere',
-      load: async () => (await import('./commands/worker.ts')).workerCommand,
+      load: async () => (await import('./commands/services/worker.ts')).workerCommand,
     },
     'weights-agent': {
       line: 'beside a vLLM server on another host: fetches versions there',
-      load: async () => (await import('./commands/weights-agent.ts')).weightsAgentCommand,
+      load: async () => (await import('./commands/services/weights-agent.ts')).weightsAgentCommand,
     },
     temporal: {
       line: 'the Temporal CLI, pointed at the server of this folder',
-      load: async () => (await import('./commands/temporal.ts')).temporalCommand,
+      load: async () => (await import('./commands/services/temporal.ts')).temporalCommand,
     },
   },
 };
 
-/** The program with the command that was asked for; where that is none, with the names and lines of all, which is what its help shows. */
+/** The program with the requested command; without one, with the names and lines of all, for its help. */
 export async function program(asked: string | undefined, version: string): Promise<Command> {
   const ratchet = new Command('ratchet')
     .description('RL post-training of language models as a durable Temporal workflow.')
     .version(version, '-V, --version')
-    .showHelpAfterError('(ratchet --help lists the commands)')
+    .showHelpAfterError('(npx ratchet-rl --help lists the commands)')
     .configureOutput({ outputError })
     .enablePositionalOptions() // `eval run --dry-run` is an option of `eval run`
     .configureHelp({ subcommandTerm: (command) => command.name() })
-    .addHelpText('after', '\nratchet COMMAND --help says more of one.')
+    .addHelpText('after', '\nnpx ratchet-rl COMMAND --help says more of one.')
     .exitOverride();
   const groups = Object.entries(commandGroups);
   const isKnown = groups.some(([, group]) => asked !== undefined && Object.hasOwn(group, asked));
@@ -215,19 +215,19 @@ export async function program(asked: string | undefined, version: string): Promi
     for (const [name, { line, load }] of Object.entries(group)) {
       if (isKnown && name !== asked) continue;
       const command = isKnown ? await load() : new Command(name);
-      ratchet.addCommand(refusing(command.summary(line).helpGroup(title), `ratchet ${name}`));
+      ratchet.addCommand(refusing(command.summary(line).helpGroup(title), `npx ratchet-rl ${name}`));
     }
   }
   return ratchet;
 }
 
-/** What was typed wrongly is answered with where to read how it is typed. */
+/** Usage errors end with the `--help` to read. */
 function refusing(command: Command, typed: string): Command {
   for (const one of command.commands) refusing(one, `${typed} ${one.name()}`);
   return command.showHelpAfterError(`(${typed} --help says how)`).configureOutput({ outputError }).exitOverride();
 }
 
-/** Commander repeats what was typed. */
+/** Commander repeats the typed text, which may hold control characters. */
 function outputError(text: string, write: (text: string) => void): void {
   write(withoutControls(text));
 }

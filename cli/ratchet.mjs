@@ -1,8 +1,7 @@
 #!/usr/bin/env node
-/** The command. */
 import { builtProgram, keepCompiled } from '../workers/built.mjs';
 
-// What is written here is nobody's outside of the group: folders of runs, results, logs. What the umask denies the group stays denied.
+// New files (runs, results, logs) are closed to users outside the group. The group keeps what the umask allows it.
 process.umask(process.umask() | 0o007);
 keepCompiled();
 const built = await builtProgram();

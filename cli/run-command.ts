@@ -1,13 +1,13 @@
 import { CommanderError } from 'commander';
 import { RatchetError } from '../core/errors.ts';
-import { closeProcesses } from '../backends/processes-open.ts';
-import { codeVersion } from '../workers/code-version.ts';
-import { inOurCommands } from './pasted-command.ts';
-import { withoutControls } from './plain-text.ts';
-import { printAside } from './print.ts';
+import { closeProcesses } from '../host/processes-open.ts';
+import { codeVersion } from '../workers/program/code-version.ts';
+import { inOurCommands } from './typed/pasted-command.ts';
+import { withoutControls } from './output/plain-text.ts';
+import { printAside } from './output/print.ts';
 import { program } from './commands.ts';
 
-/** What was typed, done; what fails is told on stderr, and by `process.exitCode`. */
+/** Runs the typed command; errors go to stderr and into `process.exitCode`. */
 export async function runTyped(argv: readonly string[]): Promise<void> {
   try {
     const typed = argv.slice(2);
@@ -23,26 +23,26 @@ export async function runTyped(argv: readonly string[]): Promise<void> {
   }
 }
 
-/** On stderr, so that what is read by programs stays as it is. Values may be secret, and are left out. */
+/** Printed to stderr, so that stdout stays for programs. Leaves out values, which may be secret. */
 function sayReadAs(words: readonly string[]): void {
   const command = words.slice(0, 2).filter((word) => /^[a-z][a-z-]*$/.test(word));
   printAside(`read as: npx ratchet-rl ${command.join(' ')} …`);
 }
 
-/** Also where there is nothing wrong: a help that was asked for ends in an error of commander's. */
+/** Also true without an error: requested help ends in an error of commander's. */
 function isToldAlready(error: unknown): boolean {
   return error instanceof RatchetError || error instanceof CommanderError;
 }
 
-/** Loaded only when it is needed: the client takes a while. */
+/** Imported on use: the client takes long to load. */
 async function inWords(error: unknown): Promise<unknown> {
-  return (await import('./temporal-trouble.ts')).temporalTrouble(error);
+  return (await import('./temporal/temporal-trouble.ts')).temporalTrouble(error);
 }
 
-/** Of a command that was typed wrongly, whatever commander itself says of it. */
+/** Exit code of a command typed wrongly, whatever commander's own is. */
 const wronglyTyped = 2;
 
-/** Our own errors as their message alone; anything else is a bug and keeps its stack. */
+/** Prints our own errors as their message; any other error is a bug and keeps its stack. */
 function report(error: unknown): number {
   if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : wronglyTyped;
   if (error instanceof RatchetError) {

@@ -1,6 +1,9 @@
 import { nameInFile } from './setting-names.ts';
 
-/** Which settings two specs differ in, by their names in a run file, each with what it was and is: `learning_rate 0.001 → 0.002`. */
+/**
+ * The settings in which two specs differ, by their names in a run file, with both values: `learning_rate 0.001 →
+ * 0.002`.
+ */
 export function changedSettings(before: object, after: object): string[] {
   const [was, is] = [flat(before), flat(after)];
   return [...new Set([...was.keys(), ...is.keys()])]
@@ -9,7 +12,6 @@ export function changedSettings(before: object, after: object): string[] {
     .map((name) => `${nameInFile(name)} ${was.get(name) ?? '–'} → ${is.get(name) ?? '–'}`);
 }
 
-/** Every value by its path. */
 export function flat(value: unknown, path = '', found = new Map<string, string>()): Map<string, string> {
   if (typeof value === 'object' && value !== null) {
     for (const [name, part] of Object.entries(value)) flat(part, path === '' ? name : `${path}.${name}`, found);

@@ -1,32 +1,35 @@
 import { stringify } from 'smol-toml';
+import { present } from '../core/present.ts';
 import type { Dialect, Fate } from './dialects/dialect.ts';
 import { placed, placesOf } from './dialects/places.ts';
 import { ratchet } from './dialects/ratchet-dialect.ts';
-import { type ParsedRunConfig, parseRunConfig } from './parse-run-config.ts';
-import type { TomlFile } from './parse-toml.ts';
-import { formatPath, type KeyPath } from './positions.ts';
-import type { Problem } from './problems.ts';
+import { parseRunConfig } from './parse-run-config.ts';
+import type { ParsedRunConfig } from './run-config.ts';
+import type { TomlFile } from './toml/parse-toml.ts';
+import { formatPath, type KeyPath } from './toml/positions.ts';
+import type { Problem } from './toml/problems.ts';
 import type { RunSpec } from './run-spec.ts';
 import { RatchetConfig, settingsByPath } from './settings/index.ts';
+import { nameInFile } from './setting-names.ts';
 import { settingsWithPlaces } from './settings/relations/bounds.ts';
-import { copied, differencesOf, isTable, setAt, type Table, valueAt } from './tables.ts';
+import { copied, differencesOf, isTable, setAt, type Table, valueAt } from './toml/tables.ts';
 
-/** Writes a run file in the words of another dialect, where that loses nothing: what was written is read again and compared. */
+/** Translates a run file into another dialect without loss: the result is read again and compared. */
 
 export interface ConvertOptions {
-  /** Of the file; missing = the one its keys show. */
+  /** Dialect of the file; missing = detected. */
   readonly from?: string;
   readonly to: Dialect;
 }
 
-export type Converted =
+type Converted =
   | {
       readonly ok: true;
       readonly toml: string;
       readonly from: string;
       readonly warnings: readonly string[];
     }
-  /** `lost`: what the other dialect cannot say; `problems`: what it would refuse. */
+  /** `lost`: settings that the other dialect lacks; `problems`: values that it would refuse. */
   | {
       readonly ok: false;
       readonly from: string;
@@ -39,10 +42,10 @@ interface Refused {
   readonly problems: readonly Problem[];
 }
 
-/** The file in the words of `to`, or what would be lost. A file that is not right is returned as it was read. */
+/** The file in the dialect `to`, or the losses. A file with errors is returned as it was read. */
 export function convertConfig(written: TomlFile, { from, to }: ConvertOptions): Converted | Refused {
   const { file } = written;
-  const source = parseRunConfig(written, { file, ...(from === undefined ? {} : { dialect: from }) });
+  const source = parseRunConfig(written, { file, ...present({ dialect: from }) });
   if (!source.ok) return { ok: null, problems: source.problems };
   const title = source.readAs.title;
   const goal: Goal = { file, to, spec: source.spec, resumeStep: source.resumeStep };
@@ -71,16 +74,15 @@ interface Goal {
 interface Comparison {
   readonly lost: string[];
   readonly problems: string[];
-  /** What the other dialect adds by its defaults where the file says nothing: lengths, and fields that nothing honours yet. */
+  /** Defaults of the other dialect that the file does not mention: lengths, and fields that have no effect yet. */
   readonly brought: string[];
-  /** How many values are others. */
   readonly differing: number;
 }
 
-/** What other dialects always have, and we only where it is written: it is told, and no loss. */
+/** Settings that other dialects always have and ours only if written: reported, but no loss. */
 const defaultsOfOthers: readonly {
   readonly name: string;
-  /** null = it is not set. */
+  /** null = unset. */
   readonly of: (spec: RunSpec) => number | null;
   readonly without: (spec: RunSpec) => RunSpec;
 }[] = [
@@ -91,18 +93,18 @@ const defaultsOfOthers: readonly {
     without: (spec) => ({ ...spec, maxPromptTokens: null }),
   },
   {
-    // It takes time for memory, and trains the same.
+    // Trades time for memory, with the same result.
     name: 'trainer.ac_freq',
-    of: ({ trainer }) => (trainer.kind === 'onnx' ? (trainer.acFreq ?? null) : null),
+    of: ({ trainer }) => ('acFreq' in trainer ? (trainer.acFreq ?? null) : null),
     without: (spec) => {
-      if (spec.trainer.kind !== 'onnx') return spec;
+      if (!('acFreq' in spec.trainer)) return spec;
       const { acFreq: _, ...trainer } = spec.trainer;
       return { ...spec, trainer };
     },
   },
 ];
 
-/** What is read when the table is read as the other dialect, beside what is meant. */
+/** Compares the table, read in the other dialect, with the intended spec. */
 function compared(table: Table, { file, to, spec, resumeStep }: Goal): Comparison {
   const again = parseRunConfig(stringify(table), { file, dialect: to });
   if (!again.ok) {
@@ -126,7 +128,10 @@ function compared(table: Table, { file, to, spec, resumeStep }: Goal): Compariso
   };
 }
 
-/** Where two specs differ, in words near to ours: `lora.r: 32 here, 16 there`. What is still to come stands under its path in the file. */
+/**
+ * One difference between two specs, by our names in a run file: `lora.r: 32 here, 16 there`. Unsupported fields appear
+ * under their path in the file.
+ */
 function differenceLine({
   path,
   here,
@@ -136,13 +141,11 @@ function differenceLine({
   readonly here: unknown;
   readonly there: unknown;
 }) {
-  const words = formatPath(path[0] === 'later' ? path.slice(1) : path)
-    .replaceAll('"', '')
-    .replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  const words = path[0] === 'later' ? path.slice(1).join('.') : nameInFile(path.join('.'));
   return `${words}: ${shown(here)} here, ${shown(there)} there`;
 }
 
-/** A table that is missing is further off than one with a wrong value. */
+/** A missing table is further away than one with a wrong value. */
 function valuesIn(value: unknown): number {
   if (value === null || value === undefined) return 0;
   return typeof value === 'object'
@@ -156,7 +159,7 @@ function shown(value: unknown): string {
   return JSON.stringify(value);
 }
 
-/** With a key that shows whose words these are: the same keys are Hosted Training's as well, with other defaults. */
+/** Adds a key that identifies our dialect: the other keys are Hosted Training's as well, with other defaults. */
 function inOwnWords(ours: Table): Table {
   const table = copied(ours);
   if (ratchet.proof?.(table) === undefined) setAt(table, ['trainer', 'kind'], 'onnx');
@@ -166,16 +169,17 @@ function inOwnWords(ours: Table): Table {
 interface Candidate {
   readonly path: KeyPath;
   readonly value: unknown;
-  /** Whether the dialect's table says that this field becomes ours as it is; else the same value is only tried. */
+  /** Whether the dialect's table guarantees that this field becomes ours unchanged; else the value is only tried. */
   readonly isSure: boolean;
 }
 
-/** Rounds over what is tried: one value may only count beside another. */
+/** Rounds of trials: one value may only matter beside another. */
 const roundsMax = 3;
 
 /**
- * The dialect's table in reverse. A field that becomes ours as it is takes our value; of the others those are tried that have the same
- * name, and kept where the file does not mean less of what it should. At last what makes no difference and was not written goes.
+ * Applies the dialect's table in reverse. A field that becomes ours unchanged takes our value. Other fields of equal
+ * names are tried, and kept if the file comes no further from its meaning. Finally, added fields without effect are
+ * removed.
  */
 function inOtherWords(ours: Table, goal: Goal): Table {
   const whole = withBothNames(RatchetConfig.parse(ours));
@@ -184,7 +188,7 @@ function inOtherWords(ours: Table, goal: Goal): Table {
   for (const { path, value } of candidates.filter(({ isSure }) => isSure)) setAt(table, path, value);
   let best = distance(table, goal);
   const guesses = candidates.filter(({ isSure }) => !isSure);
-  // A table as a whole before its fields: one value of it may only count beside another.
+  // Tries a table as a whole before its fields: one of its values may only matter beside another.
   const attempts = [...byTable(guesses), ...guesses.map((guess) => [guess])];
   for (let round = 0; round < roundsMax && best > 0; round++) {
     const before = best;
@@ -192,7 +196,7 @@ function inOtherWords(ours: Table, goal: Goal): Table {
       const tried = copied(table);
       for (const { path, value } of attempt) if (valueAt(tried, path) === undefined) setAt(tried, path, value);
       const reached = distance(tried, goal);
-      // Also what only shifts a difference: another value may then mend it.
+      // Also accepts changes that only shift a difference: another value may then fix it.
       if (reached <= best) [table, best] = [tried, reached];
     }
     if (best === before) break;
@@ -216,18 +220,18 @@ function byTable(candidates: readonly Candidate[]): Candidate[][] {
   return [...tables.values()].filter(({ length }) => length > 1);
 }
 
-/** 0 = means the same, else how many values differ; a file that is refused is further off than any that is read. */
+/** 0 = equal meaning, else the number of differing values; a refused file is further away than any readable one. */
 function distance(table: Table, goal: Goal): number {
   const { differing, problems } = compared(table, goal);
   return differing + problems.length * 1000;
 }
 
-/** Every field of the dialect that could hold one of our values. */
+/** Every field of the dialect that might hold one of our values. */
 function candidatesOf({ fields }: Dialect, whole: Table): (Candidate & { readonly ours: KeyPath })[] {
   const [sure, guessed] = [new Set<string>(), new Set<string>()];
   return Object.entries(fields).flatMap(([path, { fate }]) => {
     const own = ownPath(path, fate);
-    // Of several places for one setting the first is the usual one.
+    // Only the first, default place of a setting is used.
     if (own === undefined || listsIn(own) !== listsIn(path) || guessed.has(own)) return [];
     const isSure = fate.kind === 'becomes' && fate.convert === undefined && !sure.has(own);
     if (isSure) sure.add(own);
@@ -240,7 +244,10 @@ function listsIn(path: string): number {
   return path.split('[]').length;
 }
 
-/** Which of our fields a field may be in reverse: the one it becomes, that its table says first it becomes, or that is called the same. */
+/**
+ * Our fields that a field may correspond to: the one it becomes, the first one in its table entry, or the one of equal
+ * name.
+ */
 function ownPath(path: string, fate: Fate): string | undefined {
   if (fate.kind === 'becomes') return fate.path;
   if (fate.kind !== 'together') return undefined;
@@ -248,7 +255,7 @@ function ownPath(path: string, fate: Fate): string | undefined {
   return settingsByPath.has(named) ? named : path;
 }
 
-/** With each setting in all of its places. */
+/** Writes each setting in all of its places. */
 function withBothNames(table: Table): Table {
   const whole = copied(table);
   for (const places of settingsWithPlaces.map((paths) => paths.map((path) => path.split('.')))) {
@@ -259,7 +266,7 @@ function withBothNames(table: Table): Table {
   return whole;
 }
 
-/** Takes a field out, and the tables that are empty then. */
+/** Removes a field, and the tables that become empty. */
 function takeOut(table: Table, path: KeyPath): void {
   const parent = valueAt(table, path.slice(0, -1));
   if (!isTable(parent)) return;

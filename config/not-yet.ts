@@ -1,26 +1,26 @@
 import type { Own } from './dialects/dialect.ts';
 import { settingsToCome, waitsFor } from './settings/later.ts';
 import { placesOf } from './dialects/places.ts';
-import { formatPath, type KeyPath, pathKey } from './positions.ts';
+import { formatPath, type KeyPath, pathKey } from './toml/positions.ts';
 import type { JsonValue } from './run-spec.ts';
-import { isTable, type Table, valueAt } from './tables.ts';
+import { isTable, type Table, valueAt } from './toml/tables.ts';
 
-/** A field whose feature is not there. */
-export interface LaterSetting {
+/** Where a file has a setting whose feature is missing (`settingsToCome`). */
+export interface UnsupportedSetting {
   /** In our own words. */
   readonly path: KeyPath;
   readonly value: JsonValue;
   readonly feature: string;
-  /** What is done in its place; null = nothing is to be said of that. */
+  /** The behaviour in its place; null = nothing to report. */
   readonly here: string | null;
-  /** What to do instead: it is refused, because without it the run would train something else. Null where it is kept in the spec. */
+  /** Advice; the field is refused, because a run without it would train differently. Null if it is kept in the spec. */
   readonly instead: string | null;
-  /** Every key that was written for it, in the words of its file and with what stands there. Empty where nothing was. */
+  /** Every key written for it, in the file's words, with its value. Empty without any. */
   readonly written: readonly { readonly path: KeyPath; readonly value: JsonValue }[];
 }
 
 /** What a config asks for and is not there. `file` is the config in its own words, `own` in ours. */
-export function laterSettings(file: Table, own: Own): LaterSetting[] {
+export function unsupportedSettings(file: Table, own: Own): UnsupportedSetting[] {
   const told = new Set<string>();
   const isVllm = valueAt(own.table, ['inference', 'kind']) === 'vllm';
   const isOneOnCuda =
@@ -45,7 +45,7 @@ export function laterSettings(file: Table, own: Own): LaterSetting[] {
   );
 }
 
-/** What waits for GPUs elsewhere is what a vLLM is started with. */
+/** These fields, which otherwise wait for GPU support, are arguments of vLLM. */
 const ofVllm: ReadonlySet<string> = new Set(['inference.gpus', 'inference.vllm']);
 
 /** The values in a table, each with its path; lists are values. */
@@ -57,6 +57,6 @@ function leavesAt(file: Table, path: KeyPath): { path: KeyPath; value: JsonValue
 }
 
 /** The part of the spec that keeps them. */
-export function keptLater(settings: readonly LaterSetting[]): Record<string, JsonValue> {
+export function keptLater(settings: readonly UnsupportedSetting[]): Record<string, JsonValue> {
   return Object.fromEntries(settings.map(({ path, value }) => [formatPath(path), value]));
 }

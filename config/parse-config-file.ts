@@ -1,16 +1,17 @@
 import { RatchetError } from '../core/errors.ts';
-import { type ParsedEndpoints, parseEndpoints } from './parse-endpoints.ts';
-import { type ParsedEvalFile, parseEvalFile } from './parse-eval-file.ts';
-import { type ParsedGepaFile, parseGepaFile } from './parse-gepa-file.ts';
-import { type ParsedRunConfig, type ParseOptions, parseRunConfig } from './parse-run-config.ts';
-import { parseToml, type TomlFile } from './parse-toml.ts';
-import { isTable, type Table } from './tables.ts';
-import { shownAsVerifiersEval } from './verifiers-eval-file.ts';
+import { type ParsedEndpoints, parseEndpoints } from './models/parse-endpoints.ts';
+import { type ParsedEvalFile, parseEvalFile } from './evaluations/parse-eval-file.ts';
+import { type ParsedGepaFile, parseGepaFile } from './searches/parse-gepa-file.ts';
+import { parseRunConfig } from './parse-run-config.ts';
+import type { ParsedRunConfig, ParseOptions } from './run-config.ts';
+import { parseToml, type TomlFile } from './toml/parse-toml.ts';
+import { isTable, type Table } from './toml/tables.ts';
+import { shownAsVerifiersEval } from './evaluations/verifiers-eval-file.ts';
 
-/** What a file is for. */
-export type ConfigKind = 'run' | 'eval' | 'gepa' | 'endpoints';
+/** Purpose of a file. */
+type ConfigKind = 'run' | 'eval' | 'gepa' | 'endpoints';
 
-/** A file of any kind, read: which kind, what showed it, and what its own reader says. */
+/** A parsed file of any kind: its kind, the evidence, and the result of its own reader. */
 export type ParsedConfigFile = { readonly why: string } & (
   | ({ readonly kind: 'run' } & ParsedRunConfig)
   | ({ readonly kind: 'eval' } & ParsedEvalFile)
@@ -18,9 +19,9 @@ export type ParsedConfigFile = { readonly why: string } & (
   | ({ readonly kind: 'endpoints' } & ParsedEndpoints)
 );
 
-/** Finds out by its shape what a file is for, and reads it. */
+/** Detects a file's kind from its content, and reads it. */
 export function parseConfigFile(written: string | TomlFile, options: ParseOptions): ParsedConfigFile {
-  // A Python file is no TOML, and its reader's alone.
+  // A Python file is no TOML, and has its own reader.
   const isParsed = typeof written !== 'string' || options.file.endsWith('.py');
   const source = isParsed ? written : parseToml(written, options.file);
   const { kind, why } = kindOf(source, options.file);
@@ -38,7 +39,7 @@ export function parseConfigFile(written: string | TomlFile, options: ParseOption
   }
 }
 
-/** What a file is for, and which of its keys says so. A run is what nothing speaks against, also where the syntax is wrong. */
+/** The purpose of a file, and the key that shows it. Default: a run, even with a syntax error. */
 export function kindOf(source: string | TomlFile, file: string): { readonly kind: ConfigKind; readonly why: string } {
   if (file.endsWith('.py')) return { kind: 'endpoints', why: 'a Python file: only registries of endpoints are' };
   const { table } = typeof source === 'string' ? parseToml(source, file) : source;
@@ -51,7 +52,7 @@ export function kindOf(source: string | TomlFile, file: string): { readonly kind
   const named = isTable(evaluation) && namesOfEnvironment.find((key) => typeof evaluation[key] === 'string');
   if (named && !isRun) return { kind: 'eval', why: `[eval] ${named}` };
   const gepa = gepaKeys.find((key) => key in table);
-  // A run may say what branches of it look for.
+  // A run file may configure prompt searches.
   if (gepa !== undefined && !(isRun && gepa === 'gepa'))
     return { kind: 'gepa', why: isTable(table[gepa]) ? `[${gepa}]` : gepa };
   const verifiers = isRun ? undefined : shownAsVerifiersEval(table);
@@ -60,7 +61,7 @@ export function kindOf(source: string | TomlFile, file: string): { readonly kind
   return { kind: 'run', why: 'no other kind shows' };
 }
 
-/** Refuses a run file where a file of another kind is expected; `expected` says which. */
+/** Refuses a run file in place of another kind; `expected` names that kind. */
 export function refuseRunFile(toml: TomlFile, expected: string): void {
   const { file, table = {} } = toml;
   const key = runKeys.find((name) => name in table);
@@ -71,17 +72,17 @@ export function refuseRunFile(toml: TomlFile, expected: string): void {
   );
 }
 
-/** Keys that people name an evaluation's environment by. */
+/** Keys that may name an evaluation's environment. */
 const namesOfEnvironment = ['id', 'env_id', 'environment', 'environment_id', 'env'];
 const gepaKeys = ['gepa', 'reflection_model'];
-/** Of runs in any dialect. */
+/** Keys of runs in any dialect. */
 const runKeys = ['max_steps', 'batch_size', 'learning_rate', 'trainer', 'orchestrator', 'inference', 'rollouts_per_example', 'num_generations']; // prettier-ignore
 
 function environmentsOf(env: unknown): Table[] {
   return (Array.isArray(env) ? env : [env]).filter(isTable);
 }
 
-/** The ids of environments that a file names, each once, as written. */
+/** The ids of a file's environments, each once, as written. */
 export function environmentIdsOf(parsed: ParsedConfigFile): string[] {
   if (!parsed.ok) return [];
   const { kind } = parsed;

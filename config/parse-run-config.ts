@@ -1,89 +1,19 @@
 import { detectDialect } from './dialects/detect.ts';
 import type { Dialect } from './dialects/dialect.ts';
 import { dialectNamed, dialects } from './dialects/index.ts';
-import { dialectsIn } from './dialects/prime-rl-files.ts';
-import type { FindEnvironment } from './find-environment.ts';
-import { type Layer, mergedLayers } from './layers.ts';
-import { parseToml, type TomlFile } from './parse-toml.ts';
-import { formatPath, type KeyPath } from './positions.ts';
+import { dialectsIn } from './dialects/prime-rl/prime-rl-files.ts';
+import { type Layer, mergedLayers } from './toml/layers.ts';
+import { parseToml, type TomlFile } from './toml/parse-toml.ts';
 import { partOfPrimeRl } from './part-of-prime-rl.ts';
-import type { Place, Problem } from './problems.ts';
 import { readInDialect } from './read-in-dialect.ts';
-import type { JsonValue, RunSpec } from './run-spec.ts';
-import type { SettingAdvice } from './setting-advice.ts';
-import { differencesOf, type Table } from './tables.ts';
+import type { ParsedRunConfig, ParseOptions } from './run-config.ts';
+import type { RunSpec } from './run-spec.ts';
+import { nameInFile } from './setting-names.ts';
+import { differencesOf } from './toml/tables.ts';
 
-export { formatProblems } from './problems.ts';
-export type { Problem } from './problems.ts';
+export { formatProblems } from './toml/problems.ts';
+export type { Problem } from './toml/problems.ts';
 export { runNameFromFile } from './run-name.ts';
-
-export interface ParseOptions {
-  /** As the user named it; appears in errors, and its stem is the run's name when nothing else names it. */
-  readonly file: string;
-  /** Dotted keys with values as typed: `{ 'sampling.temperature': '0.7', 'max-steps': '5' }`. In the words of the file's dialect. */
-  readonly overrides?: Readonly<Record<string, string>>;
-  /** The name given on the command line; wins over the file's. */
-  readonly runName?: string;
-  /** What ids stand for, if the caller knows: others are then refused here, with their line, and the spec has what was found. */
-  readonly findEnvironment?: FindEnvironment;
-  /** Environments that are not here are told (`missing`) and not refused: the file is only looked at. */
-  readonly isOnlyLookedAt?: boolean;
-  /** The dialect, or its name; missing = the one that the file's keys show. */
-  readonly dialect?: string | Dialect;
-  /** Laid over the file, from left to right. */
-  readonly over?: readonly Layer[];
-}
-
-/** What a file was read as. */
-export interface ReadAs {
-  readonly dialect: string;
-  readonly title: string;
-  /** What showed it: `--dialect`, something that only this one has, or the keys. */
-  readonly because: string;
-  /** Others whose keys these are as well and in which the same file means something else, and what. */
-  readonly alternatives: readonly {
-    readonly dialect: string;
-    readonly title: string;
-    readonly differs: readonly string[];
-  }[];
-}
-
-export interface MissingEnvironment extends Problem {
-  readonly id: string;
-  /** What `ratchet env install` takes; null where there is nothing to install. */
-  readonly install: string | null;
-}
-
-/** A field that is read, checked and kept, and that no part of Ratchet honours yet. */
-export interface NotYet extends Place {
-  /** As it was written. */
-  readonly value: JsonValue;
-  /** What will honour it. */
-  readonly feature: string;
-  /** What is done in its place; null = nothing is to be said of that. */
-  readonly here: string | null;
-}
-
-export type Advice = Omit<SettingAdvice, 'paths'> & Place;
-
-export interface RunConfig {
-  readonly spec: RunSpec;
-  readonly warnings: string[];
-  /** The step to go on from, where the config asks for one: −1 = the latest. */
-  readonly resumeStep: number | null;
-  readonly notYet: readonly NotYet[];
-  readonly advice: readonly Advice[];
-  /** Where a field of ours was written. */
-  readonly placeOf: (...names: KeyPath[]) => Place;
-  /** Environments that are not here. */
-  readonly missing: readonly MissingEnvironment[];
-  /** The file in our own words. */
-  readonly ours: Table;
-}
-
-export type ParsedRunConfig =
-  | (RunConfig & { readonly ok: true; readonly readAs: ReadAs })
-  | { readonly ok: false; readonly problems: Problem[]; readonly readAs: ReadAs | null };
 
 /** Reads a run's TOML, or what was parsed of it before. Says everything that is wrong with it at once, each problem with its line and what to do. */
 export function parseRunConfig(source: string | TomlFile, options: ParseOptions): ParsedRunConfig {
@@ -116,10 +46,10 @@ function dialectOf(given: string | Dialect): Dialect {
   return typeof given === 'string' ? dialectNamed(given) : given;
 }
 
-/** Where two readings of a file mean something else, as `sampling.temperature: 1 here, 0.7 there`. */
+/** Differences between two readings of a file, as `trainer.loss.type: "cispo" here, "dppo" there`. */
 function differences(spec: RunSpec, other: RunSpec): string[] {
   return [...differencesOf(spec, other)].map(({ path, here, there }) => {
     const [one, another] = [here, there].map((value) => JSON.stringify(value));
-    return `${formatPath(path)}: ${one} here, ${another} there`;
+    return `${nameInFile(path.join('.'))}: ${one} here, ${another} there`;
   });
 }

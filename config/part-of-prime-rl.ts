@@ -1,20 +1,21 @@
-import { isSftFile } from './dialects/prime-rl-sft.ts';
-import type { Place } from './problems.ts';
-import { isTable, type Table } from './tables.ts';
+import { isSftFile } from './dialects/prime-rl/prime-rl-sft.ts';
+import type { Place } from './toml/problems.ts';
+import { isTable, type Table } from './toml/tables.ts';
 
 /**
- * Files of one of prime-rl's commands alone, which start no run of reinforcement learning: until November 2025 a run was three files. They are told by their tables, before any dialect is asked.
+ * Files of single prime-rl commands, which start no run of reinforcement learning: until November 2025 a run was three
+ * files. They are recognized by their tables, before any dialect.
  */
 
 interface Part {
   readonly what: string;
-  /** What took its place. */
+  /** Its successor. */
   readonly instead: string;
   /** Whether the file is one: its tables and keys at the top. */
   readonly is: (table: Table) => string | undefined;
 }
 
-/** The first of the keys that is there. */
+/** The first of these keys in a table. */
 const has =
   (...keys: readonly string[]) =>
   (table: Table): string | undefined =>
@@ -30,7 +31,7 @@ const ofSampler = ['rewards', 'rollout_path', 'prompt_batch_size', 'rl_config', 
 const oneFile =
   'its `rl` takes one file since November 2025, and so does `ratchet train`; or name them together: npx ratchet-rl rl --trainer @ FILE --orchestrator @ FILE';
 
-/** Evaluations beside a training, which have an interval and a list of environments. */
+/** Evaluations during a training, which have an interval and a list of environments. */
 function isOfOrchestrator(evaluation: unknown): boolean {
   return (
     isTable(evaluation) &&
@@ -76,22 +77,22 @@ const parts: readonly Part[] = [
   },
 ];
 
-/** What a run file has at its top, of whatever system: a model by its name, environments, or tables of prime-rl's processes. */
+/** Recognizes a run file of any system by its top: a model by name, environments, or tables of prime-rl's processes. */
 function isRunFile(table: Table): boolean {
-  if (Array.isArray(table['env']) && isTable(table['model'])) return false; // of the orchestrator
+  if (Array.isArray(table['env']) && isTable(table['model'])) return false; // an orchestrator's file
   if (['trainer', 'orchestrator', 'inference'].some((key) => isTable(table[key]))) {
     return isTable(table['trainer']) || isTable(table['orchestrator']) || Array.isArray(table['env']);
   }
   return (typeof table['model'] === 'string' && has(...ofSampler)(table) === undefined) || Array.isArray(table['env']);
 }
 
-export interface PartOfRun extends Pick<Place, 'path'> {
+interface PartOfRun extends Pick<Place, 'path'> {
   readonly expected: string;
   readonly received: string;
   readonly suggestion: string;
 }
 
-/** What is wrong with a file that is one part of a run of prime-rl's; undefined for any other. */
+/** The problem of a file that is only part of a prime-rl run; undefined for any other file. */
 export function partOfPrimeRl(table: Table): PartOfRun | undefined {
   if (isRunFile(table) || isSftFile(table)) return undefined;
   for (const { what, instead, is } of parts) {

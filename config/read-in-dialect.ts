@@ -1,34 +1,35 @@
 import { type Dialect, translate } from './dialects/dialect.ts';
 import { ratchetReading, readingOf } from './dialects/reading.ts';
-import type { Layer } from './layers.ts';
-import { keptLater, type LaterSetting, laterSettings } from './not-yet.ts';
-import type { ParseOptions, RunConfig } from './parse-run-config.ts';
-import type { KeyPath } from './positions.ts';
-import type { Place, Problem } from './problems.ts';
-import { describe, type Reporter } from './reporter.ts';
-import { readTable } from './read-table.ts';
+import type { Layer } from './toml/layers.ts';
+import { type UnsupportedSetting, unsupportedSettings, keptLater } from './not-yet.ts';
+import type { ParseOptions, RunConfig } from './run-config.ts';
+import type { KeyPath } from './toml/positions.ts';
+import type { Place, Problem } from './toml/problems.ts';
+import { describe, type Reporter } from './toml/reporter.ts';
+import { readTable } from './toml/read-table.ts';
 import { findEnvironments, withFound } from './run-environments.ts';
 import { runName } from './run-name.ts';
 import { RunSpec } from './run-spec.ts';
 import { adviseSettings } from './setting-advice.ts';
-import { RatchetConfig, resumeStepOf, toRunSpec } from './settings/index.ts';
+import { RatchetConfig, resumeStepOf } from './settings/index.ts';
+import { toRunSpec } from './settings/to-run-spec.ts';
 import { problemsBetween, warningsOf } from './settings/relations/index.ts';
-import { type Table, valueAt } from './tables.ts';
-import { withTyped } from './with-typed.ts';
+import { type Table, valueAt } from './toml/tables.ts';
+import { withTyped } from './toml/with-typed.ts';
 
-export type Read = (RunConfig & { ok: true }) | { ok: false; problems: Problem[] };
+type Read = (RunConfig & { ok: true }) | { ok: false; problems: Problem[] };
 
-/** What a file means in a dialect: its words are checked, translated into ours, and held against each other. */
+/** Reads a file in a dialect: checks its words, translates them into ours, and checks their relations. */
 export function readInDialect(dialect: Dialect, file: Table, layers: readonly Layer[], options: ParseOptions): Read {
   const { written, reporter } = withTyped(dialect, file, layers, options);
   const table = readTable(written, readingOf(dialect), reporter);
   const own = table && translate(dialect, table);
   for (const { paths, ...problem } of own?.problems ?? []) {
-    // What is missing may only have been taken out of its table, because it was wrong.
+    // A missing value may have been removed from its table because it was wrong.
     const isTakenOut = valueAt(table, paths[0]!) === undefined && reporter.hasWithin(paths[0]!.slice(0, -1));
     if (!isTakenOut) reporter.addRelation(paths, problem);
   }
-  // From here on everything is in our own words, and reported where it was written.
+  // From here on everything is in our own words; errors are reported at the file's places.
   if (own) reporter.speakOf((path) => (dialect.schema ? path : (own.writtenAt(path) ?? path)));
   const ownTable = own && (dialect.schema ? table : readTable(own.table, ratchetReading, reporter));
   const config = ownTable && RatchetConfig.parse(ownTable);
@@ -38,13 +39,13 @@ export function readInDialect(dialect: Dialect, file: Table, layers: readonly La
   const environments =
     config && findEnvironments(config, options, reporter, dialect.schema ? undefined : dialect.title);
   const name = runName(options, config, reporter);
-  const later = table && own ? laterSettings(table, own) : [];
+  const later = table && own ? unsupportedSettings(table, own) : [];
   if (reporter.problems.length === 0) refuseWhatIsNotThere(later, reporter);
   if (reporter.problems.length > 0 || !config || !own || !environments) {
     return { ok: false, problems: reporter.inOrder() };
   }
 
-  // A config that got this far and does not make a RunSpec is a bug of the dialect, so this may throw.
+  // A valid config that gives no RunSpec is a bug of the dialect, so this may throw.
   const spec = RunSpec.parse({ ...toRunSpec(config, name), later: keptLater(later) });
   const placeOf = (...names: KeyPath[]): Place => reporter.placeOf(names);
   return {
@@ -64,8 +65,8 @@ export function readInDialect(dialect: Dialect, file: Table, layers: readonly La
   };
 }
 
-/** Of several fields of one feature the first is named. */
-function refuseWhatIsNotThere(later: readonly LaterSetting[], reporter: Reporter): void {
+/** Names the first of several fields of one feature. */
+function refuseWhatIsNotThere(later: readonly UnsupportedSetting[], reporter: Reporter): void {
   const refused = later.filter(({ instead }) => instead !== null);
   for (const feature of new Set(refused.map((setting) => setting.feature))) {
     const [first, ...others] = refused.filter((setting) => setting.feature === feature);

@@ -1,4 +1,4 @@
-/** Settings on the command line that say where to go on from: they are for one start, and no part of a run. */
+/** Command-line settings of where to resume: they apply to one start and are no part of a run. */
 const resumeWords: readonly string[] = [
   'resume',
   'resume.step',

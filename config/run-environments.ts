@@ -1,18 +1,19 @@
-import type { MissingEnvironment, ParseOptions } from './parse-run-config.ts';
-import type { Reporter } from './reporter.ts';
+import { present } from '../core/present.ts';
+import type { MissingEnvironment, ParseOptions } from './run-config.ts';
+import type { Reporter } from './toml/reporter.ts';
 import type { EnvironmentSpec, RunSpec } from './run-spec.ts';
 import type { RatchetConfig } from './settings/index.ts';
 
 type ResolvedEnvironment = Pick<EnvironmentSpec, 'id' | 'python'>;
 
 interface Environments {
-  /** By what was written: what it stands for. */
+  /** Environments keyed by the written id. */
   readonly found: ReadonlyMap<string, ResolvedEnvironment>;
   readonly said: readonly string[];
   readonly missing: readonly MissingEnvironment[];
 }
 
-/** Looks for every environment once; those that are not here are problems, unless the file is only looked at. */
+/** Looks up every environment once; missing ones are problems, unless the file is only examined. */
 export function findEnvironments(
   config: RatchetConfig,
   { findEnvironment, isOnlyLookedAt = false }: ParseOptions,
@@ -28,14 +29,14 @@ export function findEnvironments(
   ];
   for (const { id, path } of findEnvironment ? entries : []) {
     if (reporter.has(path)) continue;
-    const found = findEnvironment!(id, { builtin: config.builtin, ...(system === undefined ? {} : { system }) });
+    const found = findEnvironment!(id, { builtin: config.builtin, ...present({ system }) });
     if (found.ok) {
-      resolved.set(id, { id: found.id, ...(found.python === undefined ? {} : { python: found.python }) });
+      resolved.set(id, { id: found.id, ...present({ python: found.python }) });
       if (found.said !== undefined) said.add(found.said);
       continue;
     }
     const { expected, received, suggestion, install = null } = found;
-    const problem = { path, expected, received, ...(suggestion === undefined ? {} : { suggestion }) };
+    const problem = { path, expected, received, ...present({ suggestion }) };
     if (isOnlyLookedAt) missing.push({ ...reporter.placed(problem), id, install });
     else reporter.add(problem);
   }

@@ -1,7 +1,7 @@
 import { asRunName, runNamePattern } from '../core/names.ts';
-import type { ParseOptions } from './parse-run-config.ts';
-import { quoted, type Reporter } from './reporter.ts';
-import { expectedAt } from './schema-reader.ts';
+import type { ParseOptions } from './run-config.ts';
+import { quoted, type Reporter } from './toml/reporter.ts';
+import { expectedAt } from './toml/schema-reader.ts';
 import { RatchetConfig } from './settings/index.ts';
 
 /** A run name from a file name: `configs/rl/Reverse Text.toml` → `reverse-text`. */
@@ -10,7 +10,7 @@ export function runNameFromFile(file: string): string {
   return asRunName(base.replace(/\.[^.]*$/, '')) ?? 'run';
 }
 
-/** The one that was given, the file's own, or that of the file itself. */
+/** The given name, the file's own, or that of the file itself. */
 export function runName(options: ParseOptions, config: RatchetConfig | undefined, reporter: Reporter): string {
   const { runName: given, file } = options;
   if (given === undefined) return config?.name ?? runNameFromFile(file);

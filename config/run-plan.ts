@@ -1,24 +1,23 @@
 import type { RunSpec } from './run-spec.ts';
 
-/** How much a run samples, trains and stores, before it has begun. */
+/** Estimates how much a run samples, trains and stores, before it begins. */
 
 export interface RunPlan {
   readonly steps: number;
   readonly groupsPerStep: number;
-  /** Rollouts that a step trains on. */
   readonly rolloutsPerStep: number;
-  /** Of a step's first sampling round; filters may ask for more rounds. */
+  /** Rollouts of a step's first sampling round; filters may require more rounds. */
   readonly sampledPerStep: number;
   readonly evaluations: number;
-  /** Of one evaluation; null where the number of held-out examples is not known. */
+  /** Rollouts of one evaluation; null if the number of held-out examples is unknown. */
   readonly evalRollouts: number | null;
-  /** At most: every turn as long as it may be. A rollout of several turns may have as many times more. */
+  /** Upper bounds: every turn as long as it may be. A rollout of several turns may have as many times more. */
   readonly tokens: { readonly perTurn: number; readonly perStep: number; readonly perRun: number };
   readonly disk: DiskPlan;
 }
 
 /** Bytes in the store when the run has ended. */
-export interface DiskPlan {
+interface DiskPlan {
   /** null where the size of the model is not known. */
   readonly checkpoints: number | null;
   readonly checkpointCount: number;
@@ -28,20 +27,20 @@ export interface DiskPlan {
 
 export interface ModelCounts {
   readonly parameterCount: number;
-  /** null where all weights are trained. */
+  /** null if all weights are trained. */
   readonly adapterCount: number | null;
 }
 
 export interface PlanInput {
-  /** null where it is not known. */
+  /** null if unknown. */
   readonly model: ModelCounts | null;
-  /** Held-out examples by evaluation environment, in the order of the spec; null where they are not known. */
+  /** Held-out examples by evaluation environment, in the order of the spec; null if unknown. */
   readonly heldOut: readonly (number | null)[];
 }
 
 /**
- * What a rollout takes in the store, as JSON: ids and logprobs to nine digits, the text, once as it was sampled and once with its
- * reward. A batch has it a third time, without the text.
+ * A rollout's bytes in the store, as JSON: ids, logprobs with nine digits and the text, once as sampled and once with
+ * its reward. A batch repeats it without the text.
  */
 const rolloutBytes = { each: 300, perToken: 24, copies: 2 };
 const batchBytes = { each: 200, perToken: 22 };
@@ -72,7 +71,7 @@ export function planRun(spec: RunSpec, { model, heldOut }: PlanInput): RunPlan {
   };
 }
 
-/** At most. */
+/** Upper bound. */
 function bytesOfBatch({ batchSize, sampling, data }: RunSpec): number {
   if (data) return data.batchSize * batchBytes.perToken * data.seqLen;
   return batchSize * (batchBytes.each + batchBytes.perToken * sampling.maxTokens);
@@ -97,7 +96,7 @@ function rolloutsOfEvaluation({ eval: evaluation }: RunSpec, heldOut: readonly (
   return total;
 }
 
-/** Step 0, the newest ones, and those that are kept for good. */
+/** Step 0, the newest ones, and the permanent ones. */
 function checkpointsKept({ checkpoints, maxSteps }: RunSpec): number {
   const { interval, keepLast, keepInterval } = checkpoints;
   const made = new Set([0, maxSteps]);
@@ -114,7 +113,7 @@ function checkpointBytes({ parameterCount, adapterCount }: ModelCounts): number 
   return (adapterCount ?? parameterCount) * (4 + 8);
 }
 
-/** Beside adapters lies their base, once. */
+/** Adapters are stored with their base, once. */
 function baseBytes({ parameterCount, adapterCount }: ModelCounts): number {
   return adapterCount === null ? 0 : parameterCount * 4;
 }

@@ -1,29 +1,29 @@
-import { rules, ruleSources } from '../core/rl/rules-of-thumb.ts';
+import { trainerTraits } from '../core/kinds/trainers.ts';
+import { rules, ruleSources } from '../core/rl/advice/rules-of-thumb.ts';
 import { gpuSettingsOf } from './gpu-settings.ts';
-import type { KeyPath } from './positions.ts';
+import type { KeyPath } from './toml/positions.ts';
 import type { RunSpec } from './run-spec.ts';
 
-/** A setting that lies outside of what a rule of thumb names. Never an error: many runs have reasons. */
+/** A setting outside the range of a rule of thumb. Never an error: many runs have reasons. */
 export interface SettingAdvice {
-  /** In our own words: the names of the setting. */
+  /** Names of the setting in our own words. */
   readonly paths: readonly KeyPath[];
   readonly value: number;
-  /** `from 1e-5 to 1e-4`. */
+  /** Form: `from 1e-5 to 1e-4`. */
   readonly range: string;
-  /** What tends to happen outside of it. */
+  /** Typical consequence outside the range. */
   readonly why: string;
-  /** Who says so. */
   readonly source: string;
 }
 
-/** What the rules of thumb say of a run's settings, before anything has run. Pure. */
+/** Checks a run's settings against the rules of thumb, before the run. Pure. */
 export function adviseSettings(spec: RunSpec): SettingAdvice[] {
   return spec.maxSteps === 0 || spec.data ? [] : [...adviceOn(spec)];
 }
 
 type Source = (typeof ruleSources)[keyof typeof ruleSources];
 
-/** `at`: the names of the setting, dotted. */
+/** `at`: dotted names of the setting. */
 const advice = (at: string | readonly string[], value: number, range: string, why: string, source: Source) => ({
   paths: [at].flat().map((path) => path.split('.')),
   value,
@@ -33,7 +33,7 @@ const advice = (at: string | readonly string[], value: number, range: string, wh
 });
 
 function* adviceOn(spec: RunSpec): Iterable<SettingAdvice> {
-  // Presets begin with random weights and learn with learning rates of their own; what is said of pretrained models is not said of them.
+  // Presets begin with random weights and need learning rates of their own; rules for pretrained models do not apply.
   if (!spec.model.startsWith('preset:')) yield* onPretrained(spec);
   const comparesGroups = spec.teacher?.role !== 'samples' && spec.loss.advantageTau > 0;
   if (comparesGroups) yield* onGroups(spec);
@@ -80,15 +80,15 @@ function* onPretrained({ model, learningRate: value, lora, schedule, maxSteps }:
   yield advice(['trainer.warmup_steps', 'warmup_steps'], warmupSteps, range, why, ruleSources.G);
 }
 
-/** As names of models say it: `smollm2-135m-instruct`, `Qwen3-0.6B`; null = not said. */
+/** Size from a model's name: `smollm2-135m-instruct`, `Qwen3-0.6B`; null if absent. */
 function parametersInName(model: string): number | null {
   const [, count, unit] = /(?:^|[-_/])(\d+(?:\.\d+)?)([mb])(?=$|[-_@.])/i.exec(model) ?? [];
   return count === undefined ? null : Number(count) * (unit!.toLowerCase() === 'm' ? 1e6 : 1e9);
 }
 
 /**
- * Where rollouts learn from the rest of their group. From a teacher alone each learns by itself, and none is dropped for its group. Agents
- * by role (`rae`) are compared with those of earlier groups.
+ * Rules for rollouts that learn from the rest of their group. With a teacher alone, each learns by itself, and none is
+ * dropped for its group. Agents by role (`rae`) are compared with those of earlier groups.
  */
 function* onGroups({ rolloutsPerExample, advantage, sampling: { temperature } }: RunSpec): Iterable<SettingAdvice> {
   const isByRole = typeof advantage === 'object' && 'type' in advantage && advantage.type === 'rae';
@@ -104,7 +104,7 @@ function* onGroups({ rolloutsPerExample, advantage, sampling: { temperature } }:
 
 function* onAdapters(spec: RunSpec): Iterable<SettingAdvice> {
   const { lora, trainer } = spec;
-  if (!lora || trainer.kind === 'tinker') return; // such a server's alpha is not the run's to choose
+  if (!lora || trainerTraits(trainer).alpha !== null) return;
   const { alpha, r } = lora;
   yield* onRank(spec.model, r);
   const { low, high } = rules.loraAlphaShare;
@@ -114,7 +114,7 @@ function* onAdapters(spec: RunSpec): Iterable<SettingAdvice> {
   yield advice(['lora.alpha', 'lora_alpha'], alpha, range, why, ruleSources.M);
 }
 
-/** Presets are small enough for smaller ones. */
+/** Presets are small enough for smaller ranks. */
 function* onRank(model: string, r: number): Iterable<SettingAdvice> {
   const { low, high } = rules.loraRank;
   if (model.startsWith('preset:') || (r >= low && r <= high)) return;
@@ -137,7 +137,7 @@ function* onMemory(spec: RunSpec): Iterable<SettingAdvice> {
 }
 
 function* onFilter({ filter, rolloutsPerExample: size }: RunSpec): Iterable<SettingAdvice> {
-  if (size < 2) return; // of one answer nothing is mixed
+  if (size < 2) return; // a single answer has no mixed groups
   const { minRewardVariance, minReward, maxReward } = filter;
   const all = Array.from({ length: size - 1 }, (_, i) => (i + 1) / size);
   const kept = (least: number): number =>

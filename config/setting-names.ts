@@ -1,6 +1,6 @@
 import { settingsByPath } from './settings/index.ts';
 
-/** Parts of a run's spec that a run file has in another place. The longest that fits counts. */
+/** Parts of a run's spec with another place in run files. The longest match counts. */
 const placesInFile: Readonly<Record<string, string>> = {
   optimizer: 'trainer',
   'optimizer.type': 'trainer.optimizer',
@@ -30,7 +30,7 @@ const placesInFile: Readonly<Record<string, string>> = {
   kl: 'kl_penalty',
   'inference.vllm': 'inference',
   'inference.endpoints': 'inference.endpoint_id',
-  // Names of overrides that `ratchet set` makes.
+  // Names of overrides by `ratchet set`.
   maxGradNorm: 'trainer.max_grad_norm',
   evalInterval: 'eval.interval',
   checkpointInterval: 'checkpoints.interval',
@@ -39,7 +39,7 @@ const placesInFile: Readonly<Record<string, string>> = {
 /** Keys below these are the user's own. */
 const ownKeys = ['args', 'options', 'headers', 'chatTemplateKwargs', 'extraBody'];
 
-/** Name in a run file of a part of a run's spec: `learning_rate` of `learningRate`, `env[0].args.min_length`. */
+/** A run file's name for a part of a run's spec: `learning_rate` of `learningRate`, `env[0].args.min_length`. */
 export function nameInFile(path: string): string {
   const parts = path.split('.');
   const fits = parts

@@ -1,31 +1,41 @@
+import { samplesOn } from './gpu-settings.ts';
 import type { ModelCounts } from './run-plan.ts';
 import type { RunSpec } from './run-spec.ts';
 
-/** What one thread of a processor computes in 32-bit floats, as the embedded engine's matrices reach it: within a factor of three. */
+/**
+ * Speed of one processor thread in 32-bit floats, as measured for the embedded engine's matrices: within a factor of
+ * three.
+ */
 const perThreadPerSecond = 3e10;
-/** Operations for each parameter and token: sampled; and trained, where adapters need no gradients of the weights. */
+/**
+ * Operations per parameter and token: sampled; trained; and trained with adapters, which need no gradients of the
+ * weights.
+ */
 const operations = { sampled: 2, trained: 6, adapted: 4 };
-/** Quicker steps speak for themselves. */
+/** Quicker steps need no warning. */
 const toldFromSeconds = 120;
-/** Nobody means a step that takes longer: three times less is still an hour and more. */
+/** A longer step is unintended: even a third of it is over an hour. */
 const refusedFromSeconds = 4 * 3600;
 
-/** Turns of the policy in a rollout of each environment, by its name; 1 where it is not there. */
+/** Turns of the policy in a rollout, by environment; 1 by default. */
 export type TurnsOf = ReadonlyMap<string, number>;
 
 interface StepCost {
   readonly seconds: number;
-  /** For people, with what it is made of. */
+  /** Description for people, with its parts. */
   readonly says: string;
 }
 
-/** How long a step takes on this machine's processor, as far as it computes; seconds are 0 where all of it is computed elsewhere. */
+/**
+ * Duration of a step on this machine's processor, as far as it computes there; 0 seconds if all of it is computed
+ * elsewhere.
+ */
 function stepCost(spec: RunSpec, { parameterCount, adapterCount }: ModelCounts, turns: TurnsOf): StepCost {
-  const { trainer, inference, batchSize, oversamplingFactor, data } = spec;
+  const { trainer, batchSize, oversamplingFactor, data } = spec;
   const answers = data ? data.batchSize * data.seqLen : batchSize * tokensOfRollout(spec, turns);
   const each = adapterCount === null ? operations.trained : operations.adapted;
-  const trains = trainer.kind === 'onnx' && trainer.provider === 'cpu' ? (each * answers) / trainer.threads : 0;
-  const isHere = inference.kind === 'embedded' && inference.provider === 'cpu' && inference.url === null;
+  const trains = 'provider' in trainer && trainer.provider === 'cpu' ? (each * answers) / trainer.threads : 0;
+  const isHere = samplesOn(spec) === 'cpu';
   const samples = isHere && !data ? operations.sampled * answers * oversamplingFactor : 0;
   const seconds = spec.maxSteps === 0 ? 0 : (parameterCount * (trains + samples)) / perThreadPerSecond;
   const parts = [trains > 0 ? 'training' : null, samples > 0 ? 'sampling' : null].filter((part) => part !== null);
@@ -37,7 +47,7 @@ function stepCost(spec: RunSpec, { parameterCount, adapterCount }: ModelCounts, 
   return { seconds, says };
 }
 
-/** Tokens that the policy may say in a rollout, as a mean over the environments by their weights. */
+/** Mean over environments, by weight, of the most tokens in a rollout. */
 function tokensOfRollout({ environments, sampling }: RunSpec, turns: TurnsOf): number {
   const weight = environments.reduce((sum, entry) => sum + entry.weight, 0);
   if (weight === 0) return sampling.maxTokens;
@@ -50,14 +60,14 @@ function tokensOfRollout({ environments, sampling }: RunSpec, turns: TurnsOf): n
 const instead = ({ data }: RunSpec): string =>
   `Smaller ${data ? '[data] seq_len' : 'max_tokens'} and batch_size, or a GPU (provider = "cuda", vLLM, Tinker), make it less`;
 
-/** Said before a run whose steps take long on this machine's processor; null where a step is quick, or computed elsewhere. */
+/** Warning about slow steps on this machine's processor; null if steps are quick, or computed elsewhere. */
 export function slowStepWarning(spec: RunSpec, counts: ModelCounts, turns: TurnsOf = new Map()): string | null {
   const { seconds, says } = stepCost(spec, counts, turns);
   if (seconds < toldFromSeconds) return null;
   return `${says}. ${instead(spec)}; \`ratchet train FILE --dry-run\` says what memory it takes`;
 }
 
-/** Why a run is not begun unless somebody means it: its steps take hours; null where they do not. */
+/** Refusal of a run whose steps take hours, unless confirmed; null if they do not. */
 export function slowStepRefusal(spec: RunSpec, counts: ModelCounts, turns: TurnsOf = new Map()): string | null {
   const { seconds, says } = stepCost(spec, counts, turns);
   return seconds < refusedFromSeconds ? null : `${says}. ${instead(spec)}.`;

@@ -1,18 +1,18 @@
 /**
- * What makes one JSON value of another, itself as JSON; null says that nothing changed. Who has the one is sent this in place of the other: of
- * what grows at its end that is little.
+ * The difference between two JSON values, itself as JSON; null means no change. Sent in place of a value to a reader
+ * that has the earlier one: small for values that grow at their end.
  */
 export type Change =
-  /** Takes the place of what was there. */
+  /** Replaces the earlier value. */
   | { readonly is: unknown }
-  /** Of an object: of these keys, and those that are gone. */
+  /** Changed keys of an object, and removed ones. */
   | { readonly keys: Readonly<Record<string, Change>>; readonly gone?: readonly string[] }
-  /** Of a list: pieces of the one before, as [from, up to], and what is new between them. */
+  /** A list: pieces of the earlier one, as [from, up to], and new items between them. */
   | { readonly list: readonly (readonly [number, number] | { readonly new: readonly unknown[] })[] }
-  /** Of a list as long as before: at these places. */
+  /** A list of the same length: changes by index. */
   | { readonly at: Readonly<Record<number, Change>> };
 
-/** Null where both are the same. */
+/** Null if both are equal. */
 export function changeBetween(before: unknown, after: unknown): Change | null {
   if (Object.is(before, after)) return null;
   if (Array.isArray(before) && Array.isArray(after)) return changeOfList(before, after);
@@ -26,7 +26,7 @@ export function changeBetween(before: unknown, after: unknown): Change | null {
   return { keys: Object.fromEntries(keys), ...(gone.length > 0 ? { gone } : {}) };
 }
 
-/** What `changeBetween` had as the second, given the first. */
+/** Applies a change, inverse to `changeBetween`. */
 export function changed(before: unknown, change: Change | null): unknown {
   if (change === null) return before;
   if ('is' in change) return change.is;
@@ -62,7 +62,7 @@ function changeOfList(before: readonly unknown[], after: readonly unknown[]): Ch
 
 type Piece = [number, number] | { new: unknown[] };
 
-/** What both begin and end with stays. Of objects between, each is looked for behind what was last found; numbers and texts may be there by chance. */
+/** Common ends stay. Objects between are searched after the last match; equal numbers and texts may be chance. */
 function piecesOf(before: readonly unknown[], after: readonly unknown[]): Piece[] {
   const shorter = Math.min(before.length, after.length);
   const isSame = (a: unknown, b: unknown): boolean => changeBetween(a, b) === null;
@@ -113,7 +113,7 @@ function placesOf(list: readonly unknown[], from: number, upTo: number): Map<str
   return places;
 }
 
-/** The first that is not before `next`; those before it are not needed any more. */
+/** The first index from `next` on; earlier ones are no longer needed. */
 function placeFrom(places: number[] | undefined, next: number): number | null {
   if (!places) return null;
   let low = 0;

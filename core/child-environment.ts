@@ -1,54 +1,62 @@
 /**
- * What a child process gets to see of our environment. Everything else (cloud credentials, tokens of other tools) stays out, unless a
- * role names it. A name that ends in `*` stands for all names that begin so.
+ * Variables of our environment that every child process sees. Everything else (cloud credentials, tokens of other
+ * tools) stays out unless a role names it. A name that ends in `*` matches all names with that beginning.
  */
 export const environmentForAll: readonly string[] = [
-  // Where things are, and how to speak.
+  // Paths and locale.
   'PATH HOME USER LOGNAME SHELL TMPDIR LANG LC_* TZ TERM NO_COLOR FORCE_COLOR XDG_* RATCHET_CACHE LD_LIBRARY_PATH DYLD_*',
-  // How to reach the network from here.
+  // Network access.
   'HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY http_proxy https_proxy no_proxy all_proxy',
   'SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS REQUESTS_CA_BUNDLE CURL_CA_BUNDLE',
-  // How to compute.
   'NODE_OPTIONS UV_THREADPOOL_SIZE OMP_* CUDA_* NVIDIA_* VIRTUAL_ENV PYTHONPATH',
 ].flatMap((names) => names.split(' '));
 
-/** Where workers of our own Temporal server take configs and code from (`engine/trusted-files.ts`); whoever runs code looks there. */
+/**
+ * Places from which workers of our own Temporal server take configs and code (`host/trusted-files.ts`); checked before
+ * code runs.
+ */
 export const trustedRootsVariable = 'RATCHET_TRUSTED_ROOTS';
 
-/** The project's secret (`engine/project-secret.ts`), as the supervisor hands it through the pipe. No process is started with it, vLLM excepted. */
+/**
+ * The project's secret (`host/project-secret.ts`), passed by the supervisor through the pipe. No process gets it in its
+ * environment, except vLLM.
+ */
 export const secretVariable = 'RATCHET_SECRET';
 
-/** Another file for that secret than the project folder's, for containers that share no such folder. */
+/** Names another file for that secret, for containers that do not share the project folder. */
 export const secretFileVariable = 'RATCHET_SECRET_FILE';
 
 /** Roles read their own settings and reach Temporal; the Temporal server and builds need neither. */
 export const environmentForRoles: readonly string[] = [...environmentForAll, 'RATCHET_*', 'TEMPORAL_*'];
 
 /**
- * What is only for those who speak with Temporal: credentials, and the key of its payloads. A process that runs code of a
- * user's, or only computes, does not see them.
+ * Variables only for Temporal clients: credentials, and the key of payloads. A process that runs a user's code, or only
+ * computes, does not see them.
  */
 export const temporalSecrets: readonly string[] = ['TEMPORAL_API_KEY*', 'TEMPORAL_TLS_*', 'RATCHET_PAYLOAD_KEY*'];
 
-/** The key of a Tinker server: for those who train and sample there. */
+/** The key of a Tinker server: for processes that train and sample there. */
 export const tinkerVariables: readonly string[] = ['TINKER_API_KEY'];
 
-/** How the AWS chain finds credentials; for roles that reach the store, when it is S3. */
+/** Variables of the AWS chain for credentials; for roles that reach the store, when it is S3. */
 export const environmentForStore: readonly string[] = ['AWS_*'];
 
-/** What W&B's client reads, its key among them, and where `wandb login` may have put it: for the process that feeds metrics, and the client's own. */
+/**
+ * Variables of W&B's client, with its key and the place where `wandb login` may have stored it: only for the metrics
+ * process and the client.
+ */
 export const wandbVariables: readonly string[] = ['WANDB_*', 'NETRC'];
 
-/** What MLflow's client reads, its credentials among them: for the process that feeds metrics. */
+/** Variables of MLflow's client, with its credentials: only for the metrics process. */
 export const mlflowVariables: readonly string[] = ['MLFLOW_*'];
 
-/** OpenTelemetry's own, which name a collector and may hold its key: for the process that feeds metrics. */
+/** OpenTelemetry's own variables, which name a collector and may hold its key: for the metrics process. */
 export const otlpVariables: readonly string[] = ['OTEL_*'];
 
-/** Where notices are posted and what they are signed with, by the names that run files give: for the process that feeds metrics. */
+/** Addresses and signing keys of notices, by the names in run files: only for the metrics process. */
 export const notifyVariables: readonly string[] = ['NOTIFY_*'];
 
-/** Of Temporal, of the store and of metrics: no environment has a use for them, whoever names them. */
+/** Variables of Temporal, the store and metrics: no environment needs them, even if a file names them. */
 const keptFromEnvironments: readonly string[] = [
   ...temporalSecrets,
   'TEMPORAL_*',
@@ -61,29 +69,32 @@ const keptFromEnvironments: readonly string[] = [
   ...tinkerVariables,
 ];
 
-/** Whether a variable stays with Ratchet though an environment asks for it. A name that ends in `*` stands for all that begin so. */
+/**
+ * Whether environments may not have a variable even on request. A name that ends in `*` matches all names with that
+ * beginning.
+ */
 export function isKeptFromEnvironments(name: string): boolean {
   return matcher(keptFromEnvironments)(name.replace(/\*$/, ''));
 }
 
-/** Where Python's installers find packages. */
+/** Settings of Python's installers for the source of packages. */
 export const environmentForPython: readonly string[] = ['PIP_*', 'UV_*', 'PYENV_*'];
 
 /**
- * Names of further variables that environments in Python see, such as keys of judges and tools: whoever starts the workers lists
- * them in RATCHET_PYTHON_VARIABLES, separated by commas or blanks.
+ * Further variables for environments in Python, such as keys of judges and tools. They are listed in
+ * RATCHET_PYTHON_VARIABLES of the workers' environment, separated by commas or spaces.
  */
 export function variablesOfEnvironments(from: Readonly<Record<string, string | undefined>>): string[] {
   return (from['RATCHET_PYTHON_VARIABLES'] ?? '').split(/[\s,]+/).filter((name) => name !== '');
 }
 
-/** Where datasets and models of environments in Python are kept and fetched from; a token for them is listed by who needs it. */
+/** Locations of datasets and models for environments in Python; a token for them must be listed separately. */
 export const environmentForVerifiers: readonly string[] =
   'HF_HOME HF_HUB_CACHE HF_DATASETS_CACHE HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE HF_ENDPOINT'.split(
     ' ',
   );
 
-/** The part of `from` that `names` lets through. */
+/** The variables of `from` that match `names`. */
 export function selectEnvironment(
   names: readonly string[],
   from: Readonly<Record<string, string | undefined>>,
@@ -94,7 +105,7 @@ export function selectEnvironment(
   );
 }
 
-/** `from` without what `names` name. */
+/** `from` without the variables that match `names`. */
 export function withoutVariables(
   names: readonly string[],
   from: Readonly<Record<string, string | undefined>>,

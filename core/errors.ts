@@ -1,6 +1,6 @@
 /**
- * Every failure Ratchet throws on purpose. The code is the failure type shown in the Temporal UI;
- * whether asking again may help is a property of the code, never of the place that throws.
+ * Every failure that Ratchet throws on purpose. The code is the failure type shown in the Temporal UI; whether a retry
+ * may help is a property of the code, never of the place that throws.
  */
 export const errorCodes = {
   ConfigInvalid: { retryable: false },
@@ -36,10 +36,13 @@ export const errorCodes = {
 
 export type ErrorCode = keyof typeof errorCodes;
 
-/** A failure with a code and a message the reader can act on: what was expected, what came, where, what to do. */
+/**
+ * A failure with a code and a message that the reader can act on: the expected value, the received one, the place, and
+ * advice.
+ */
 export class RatchetError extends Error {
   readonly code: ErrorCode;
-  /** How long to wait before asking again, when whoever refused said so. */
+  /** Wait before the next attempt, if the server specified one. */
   readonly retryAfterMs: number | undefined;
 
   constructor(code: ErrorCode, message: string, options: { cause?: unknown; retryAfterMs?: number } = {}) {
@@ -54,7 +57,7 @@ export class RatchetError extends Error {
   }
 }
 
-/** An error of code that cannot import ours: with one of our codes it is as ours. */
+/** Converts an error of code that cannot import ours: one with a code of ours becomes a RatchetError. */
 export function asRatchetError(error: unknown): unknown {
   if (!(error instanceof Error) || error instanceof RatchetError) return error;
   const { code } = error as { readonly code?: unknown };

@@ -1,4 +1,4 @@
-/** What a text says as JSON; null where it is none, or torn: whoever asks says what that means. */
+/** Parses JSON; null if the text is invalid or cut off. The caller decides what that means. */
 export function jsonOrNull(text: string): unknown {
   try {
     return JSON.parse(text) as unknown;

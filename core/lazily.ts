@@ -1,4 +1,4 @@
-/** What is made when it is first asked for, and then kept. */
+/** Computes a value on first use and keeps it. */
 export function lazily<T>(make: () => T): () => T {
   let made: { readonly value: T } | undefined;
   return () => (made ??= { value: make() }).value;

@@ -1,93 +1,101 @@
 /** Every bound that more than one room relies on, with its reason. */
 
-/** An activity that has not been heard of for this long is taken to be dead and runs again elsewhere; a run may say otherwise. */
+/** Time without a heartbeat after which an activity counts as dead and runs again elsewhere; a run may set another. */
 export const heartbeatTimeoutDefaultS = 5;
 /**
- * How often an activity is heard of: thrice in its timeout, so that two may be late. Whoever watches a run, and an attempt that takes over,
- * is told how far it is no less often than every half minute. Temporal Cloud bills each, and allows so many a second.
+ * Heartbeats per timeout: three, so that two may be late. Observers of a run, and a next attempt, learn of its progress
+ * at least every half minute. Temporal Cloud bills each heartbeat and limits their rate.
  */
 export const heartbeatsInTimeout = 3;
 export const heartbeatIntervalMsMax = 30_000;
-/** Workers pass heartbeats on to the server no oftener than this; an activity says what is new no oftener than a few times between two. */
+/** Shortest interval between heartbeats that workers send; an activity reports progress only a few times more often. */
 export const heartbeatThrottleMs = 500;
 export const newsBetweenHeartbeats = 4;
 
-/** How long a GPU worker that held the run before may take to hold it again, before any other is asked. */
+/** Time in which a GPU worker that held the run may take it again, before any other may. */
 export const holdAgainMs = 3_000;
 
-/** A run that is paused for longer than this gives its GPU worker back. */
+/** A run paused for longer returns its GPU worker. */
 export const longPauseMs = 60_000;
 
-/** Versions on a GPU worker's own disk: the one that is uploaded, the one in training, and as many again in reserve. */
+/** Versions on a GPU worker's own disk: the one being uploaded, the one in training, and as many again in reserve. */
 export const versionsPendingMax = 4;
 
-/** Tokens of the canary, and how far the sampler's and the trainer's logprobs may lie apart: the mean over them, of |Δ|. */
+/** Tokens of the canary, and the largest mean |Δ| between the sampler's and the trainer's logprobs of them. */
 export const canaryTokens = 4;
 export const canaryDifferenceMax = 0.05;
 export const canaryDifferenceMaxInFloat32 = 1e-3;
-/** Of weights in 8 bits: a model of 135 million parameters is 0.13 off, other weights several nats. */
+/** The bound for 8-bit weights: a model of 135 million parameters is 0.13 off, wrong weights several nats. */
 export const canaryDifferenceMaxQuantized = 0.5;
 
 /**
- * What a commit may carry of the run's state, well under Temporal's 2 MB for a payload: all that a window may leave waiting for a batch while
- * no step is trained. History is continued as new by its bytes too.
+ * Bytes of a commit's run state, well under Temporal's 2 MB for a payload: covers everything that a window may leave
+ * waiting for a batch while no step is trained. The size of history also triggers continue-as-new.
  */
 export const runStateBytesMax = 1536 * 1024;
-/** A batch comes in about so many parts, of a group at least: a run remembers each that waits, in 250 bytes. */
+/** Parts of a batch, of one group at least: a run remembers each waiting part, in 250 bytes. */
 export const partsPerBatch = 64;
-/** Chunks in play that one commit names, by rounds. */
+/** Most chunks in flight that one commit names, by rounds. */
 export const chunksInPlayMax = 192;
 
-/** The least fraction above 0 with which a pool's examples are drawn: a hundred epochs are looked through for one of them. */
+/** The smallest fraction above 0 for drawing a pool's examples: the search for one covers a hundred epochs. */
 export const poolFractionMin = 0.01;
 
 /** Sampling rounds for one step before the run pauses and says why no group carries a signal. */
 export const samplingRoundsMax = 8;
 
 /**
- * Fruitless rounds before `on_starvation = "widen"` takes the difficulty filter's bounds away: half of those, so that the
- * widened filter has as many to work with.
+ * Rejected rounds before `on_starvation = "widen"` removes the difficulty filter's bounds: half of `samplingRoundsMax`,
+ * so that the widened filter has as many rounds.
  */
 export const roundsBeforeWidening = 4;
 
-/** A workflow that plays rounds ends when it has had none to play for so long. */
+/** A workflow that generates rounds ends after this time without one. */
 export const flowIdleMs = 600_000;
-/** One of an execution before is looked after soon, as a round may never have reached it, and then less and less often. */
+/**
+ * Time before the first check of a workflow from an earlier execution, since a round may never have reached it; later
+ * checks become rarer.
+ */
 export const flowFirstLookMs = 2_000;
 export const flowLookAgainMs = 60_000;
 
-/** How often a rollout that failed of its environment is played again by whoever takes the chunk next. */
+/** Repetitions of a rollout that failed in its environment, by the next attempt of its chunk. */
 export const replaysMax = 1;
 
-/** How often a rollout worker looks which weights are served, for rollouts that grow old in the middle of a turn. */
+/** Interval at which a rollout worker checks the served weights, for rollouts that become stale within a turn. */
 export const staleLookMs = 5_000;
 
-/** How often generation goes on after its deadline with what is unfinished, before the rest is given up as `timeout`. */
+/** Attempts of generation after its deadline with the unfinished rollouts, before the rest is given up as `timeout`. */
 export const generateAttemptsMax = 3;
 
-/** How long a user's environment may take to be imported, and to be made: a dataset may be read, or fetched, in it. */
+/** Time limit for importing and for making a user's environment: it may read or fetch a dataset. */
 export const environmentLoadMsMax = 300_000;
 
-/** What a failed rollout keeps of its traceback, and what of it travels into history. */
+/** Characters of a failed rollout's traceback, in the store and in history. */
 export const tracebackCharsMax = 2_000;
 export const tracebackCharsInHistoryMax = 600;
 
-/** A rollout that its environment spoiled is played this often, each time in a fresh environment. */
+/** Attempts of a rollout that its environment failed, each in a fresh environment. */
 export const rolloutAttemptsMax = 3;
-/** A config may ask for so many more attempts: an environment that fails more often has to be mended. */
+/** Most further attempts of a config: an environment that fails more often must be repaired. */
 export const rolloutRetriesMax = 20;
 
-/** A reward function that fails is asked this often; between, longer and longer from `judgeRetryMs`. */
+/** Attempts of a failing reward function, with growing pauses from `judgeRetryMs`. */
 export const judgeAttemptsMax = 3;
 export const judgeRetryMs = 200;
 
-/** Groups that an environment with a judge of its own scores side by side: each may ask a model, and all of them share one process. */
+/**
+ * Groups that an environment with its own judge scores concurrently: each may call a model, and all of them share one
+ * process.
+ */
 export const groupsJudgedAtOnce = 32;
 
 /** Refused (non-finite) attempts at one step in a row before the run pauses. */
 export const refusedAttemptsMax = 3;
 
-/** How often in a row the engine may die of the same work before the run pauses: by then it is the work, not the weather. */
+/**
+ * Deaths of the engine in a row on one piece of work before the run pauses: by then the work is the cause, not chance.
+ */
 export const engineFailuresMax = 3;
 
 /** The card of a dataset is read into memory; the longest have some hundred thousand characters. */
@@ -103,10 +111,13 @@ export const chatTemplateBytesMax = 1024 * 1024;
 
 /** A picture in a message, as a data URL: 15 MB of it. APIs take 20 MB at most, and each turn of a rollout sends it again. */
 export const messagePartCharsMax = 20 * 1024 * 1024;
-/** Of a picture in `results.jsonl`, which has a row for each rollout of an example: above this it is told in words. */
+/**
+ * Bound on a picture in `results.jsonl`, which has a row for each rollout of an example; a larger one is replaced by a
+ * description.
+ */
 export const storedPartCharsMax = 64 * 1024;
 
-/** Supervised warm-up steps in one activity: what a killed trainer loses at most. */
+/** Supervised warm-up steps in one activity: the most that a killed trainer loses. */
 export const warmUpStepsPerSegment = 50;
 
 /**
@@ -119,93 +130,104 @@ export const historyEventsMax = 2_000;
 export const trendKept = 60;
 export const evalsKept = 20;
 
-/** Evaluations that one ablation may stand for: more is a slip of the keyboard, not a sweep. */
+/** Most evaluations of one ablation; more is a typing error, not a sweep. */
 export const evaluationsMax = 10_000;
 
 /** Activities of one evaluation: three events each fit in one history several times. */
 export const evaluationChunksMax = 200;
-/** Side by side at least: while one waits for its last rollouts the others have some to begin. */
+/** Least concurrent chunks: while one waits for its last rollouts the others have some to begin. */
 export const evaluationChunksAtOnce = 4;
-/** Chunks in play, most of which wait for their last rollouts. */
+/** Most chunks in flight; most of them wait for their last rollouts. */
 export const evaluationChunksInPlayMax = 64;
-/** Evaluations of one file that are at work side by side. */
+/** Evaluations of one file that run in parallel. */
 export const evaluationsSideBySide = 4;
-/** What a file may ask for in one go: their settings travel through one history. */
+/** Most evaluations of one file: their settings pass through one history. */
 export const evaluationsInFileMax = 200;
-/** One that another execution of its run began tells the run of its end; should it have died without a word, it is begun again after this. */
+/**
+ * An evaluation begun by an earlier execution of a run signals its end. If it died silently, the run starts it again
+ * after this time.
+ */
 export const evaluationLookAgainMs = 30_000;
-/** An evaluation that says nothing of it gives up what is left when no rollout has come to its end for so long. */
+/** Default time without a finished rollout after which an evaluation gives up the rest. */
 export const evaluationStandstillS = 1_800;
 
-/** Of one text in what a reflection is told; a trace may have many, and all of them go into one request. */
+/** Bound on one text in a reflection prompt; a trace may have many, and all of them go into one request. */
 export const reflectionCharsMax = 20_000;
-/** An attempt of a search ends with so many answers: they go through history. */
+/** An attempt of a search ends after this many answers: they pass through history. */
 export const searchAnswersMax = 512;
 /** Or after so long, or so many times what a request takes: at its end nothing new is begun for the length of one. */
-export const searchAttemptMs = 20_000;
-export const searchAttemptRequests = 20;
-/** An attempt that is to end waits no longer for what is under way. */
+export const searchLeaseMs = 20_000;
+export const searchLeaseRequests = 20;
+/** A lease of a whole search that is to end waits no longer for what is under way. */
 export const searchDrainMs = 5_000;
 
-/** How many events a run keeps for those who attach late. */
+/** Number of events that a run keeps for late observers. */
 export const eventsKept = 200;
 
 /** Policy versions an embedded server holds at once: the current one, the one before, and those evals are pinned to. */
 export const policyVersionsHeld = 8;
 
-/** Rows that a teacher is asked to score in one request: what a retry may have to pay again. */
+/** Rows that a teacher scores in one request: a retry may have to pay for all of them. */
 export const teacherRowsAtOnce = 32;
 
 /**
- * A part of a batch is one object: written, read and compared as a whole, and small beside what a process has. Of so many parts the rows are
- * held while a batch is read, for micro-batches take rows of one length from all over it.
+ * A part of a batch is one object: written, read and compared as a whole, and small in memory. This many parts are held
+ * while a batch is read, since micro-batches take rows of one length from all over it.
  */
 export const batchPartBytesMax = 32 * 1024 * 1024;
 export const batchPartsHeld = 8;
 
 /**
- * Tokens of rows that are in memory at once where rows are not taken one by one: some 50 MB. Those of a smaller batch go to the trainer's
- * process with the call; of a larger one it asks for a micro-batch at a time.
+ * Tokens of rows in memory at once: some 50 MB. A smaller batch is sent to the trainer's process with the call; of a
+ * larger one the process requests a micro-batch at a time.
  */
 export const rowsAtOnceTokensMax = 1 << 20;
 
-/** Tokens of a step whose log probabilities and entropies are kept for people: 16 MB of the store. Those of later rows are not. */
+/**
+ * Tokens of a step whose log probabilities and entropies are kept for people: 16 MB of the store. Later rows are
+ * dropped.
+ */
 export const tokenScoresMax = 1 << 21;
 
-/** Stored rows of JSON that are read more than once are kept as values up to this size; larger ones are read a row at a time where that matters. */
+/**
+ * Largest stored rows that are cached as values when read more than once; larger ones are read row by row if memory
+ * matters.
+ */
 export const rowsKeptBytesMax = 2 * 1024 * 1024;
-/** Scored groups that are fetched before it is their turn: a bucket takes its time for each, and none of them is large. */
+/** Scored groups fetched in advance: a bucket is slow for each, and none of them is large. */
 export const scoredReadAhead = 8;
 
 /** Python processes of one virtual environment in one worker, each with one event loop; RATCHET_PYTHON_CHILDREN says otherwise. */
 export const pythonChildrenDefault = 2;
 
-/** How long logs of Python processes stay whose worker is gone. */
+/** Time for which logs of Python processes without a worker are kept. */
 export const pythonLogsKeptMs = 24 * 3_600_000;
-/** And of how many such workers, the newest first. */
+/** Bound on the number of such workers, newest first. */
 export const pythonLogFoldersKept = 20;
 
 /** Rollouts of a run generated by one worker at once; each holds its messages and tokens in memory. */
 export const rolloutsInFlightMax = 16_384;
 
-/** How long an activity goes on asking an inference server that does not answer before Temporal's retry takes over. */
+/** Time for which an activity keeps asking an unresponsive inference server before Temporal's retry takes over. */
 export const inferencePatienceMs = 20_000;
 
-/** Of one request to an inference server, where a run does not say: as long as generation_timeout gives an attempt. */
+/** Default timeout of a request to an inference server: as long as generation_timeout gives an attempt. */
 export const inferenceTimeoutDefaultS = 600;
 
-/** Of `system_prompt`: it is in the run's spec, and so in Temporal's history whenever that is handed on. */
+/** Bound on `system_prompt`: it is in the run's spec, and so in Temporal's history each time that is passed on. */
 export const systemPromptCharsMax = 32 * 1024;
 
-/** Prompts in flight at one inference server, where a run does not say: more wait for their turn here and not there. */
+/** Default of prompts in flight at one inference server: more wait for their turn here, not there. */
 export const inferenceConcurrencyDefault = 2_048;
 
-/** Rollouts and groups whose inference server is remembered, of all runs of a worker: several times what is in flight. */
+/**
+ * Rollouts and groups whose inference server is remembered, over all runs of a worker: several times those in flight.
+ */
 export const stickySessionsMax = 2 * rolloutsInFlightMax;
 
 /**
- * What a run file may ask for: several times the largest that anybody trains with, and little enough that a step's groups fit into an
- * orchestrator's memory. A number beyond them is a slip.
+ * Bounds on a run file: several times the largest known training runs, and small enough that a step's groups fit into
+ * an orchestrator's memory. A larger number is an error.
  */
 export const batchRolloutsMax = 262_144;
 export const groupRolloutsMax = 16_384;
@@ -218,8 +240,8 @@ if (heartbeatThrottleMs * heartbeatsInTimeout > heartbeatTimeoutDefaultS * 1000)
 }
 
 /**
- * Weights are compared with their sha256 before they are served, and after a crash, up to this size: within a minute,
- * also from a slow disk. Of larger ones it is seen that they are there, and what they say by their canary.
+ * Weights up to this size are compared with their sha256 before they are served, and after a crash: within a minute,
+ * even from a slow disk. Larger ones are checked for existence, and by their canary.
  */
 export const weightsReadWholeBytesMax = 2 * 2 ** 30;
 
@@ -229,14 +251,14 @@ export const weightsReadWholeBytesMax = 2 * 2 ** 30;
  */
 export const bugAttemptsMax = 4;
 
-/** An inference server keeps a version that nobody asks for again no longer than this. */
+/** Longest time for which an inference server keeps an unused version. */
 export const versionHeldS = 300;
 
-/** An answer of the Hugging Face Hub is waited for so long, and so is a connection on which nothing comes. */
+/** Timeout for an answer of the Hugging Face Hub, and for a silent connection. */
 export const hubAnswerMsMax = 30_000;
 export const hubStallMsMax = 60_000;
 /** Fewest bytes of a file in that time. Without this bound a server that sends a byte a minute could take years. */
 export const hubPaceBytesMin = 16 * 1024;
-/** Attempts in a row that bring nothing before fetching a file ends, and the pause after the first; it doubles. */
+/** Attempts in a row without progress before a download ends; the pause doubles after each. */
 export const hubAttemptsMax = 5;
 export const hubPauseMs = 500;

@@ -1,4 +1,4 @@
-/** A time as the calendar and the clock on the wall have it, to the minute and without its zone: `2026-11-26T14:05`. */
+/** A time by the local calendar and clock, to the minute and without its zone: `2026-11-26T14:05`. */
 export function minuteOf(date: Date): string {
   const two = (value: number): string => String(value).padStart(2, '0');
   const day = [date.getFullYear(), two(date.getMonth() + 1), two(date.getDate())].join('-');

@@ -1,8 +1,8 @@
-import type { InferenceSpec } from '../config/run-spec.ts';
+import { startedWith } from './kinds/inference.ts';
 
 /** Names that several processes must agree on. */
 
-/** Task queues by what the machine needs: orchestration (CPU, store), rollouts (environments), training (one GPU). */
+/** Task queues by required resources: orchestration (CPU, store), rollouts (environments), training (one GPU). */
 export const taskQueues = {
   orchestrator: 'ratchet',
   rollout: 'ratchet-rollout',
@@ -12,13 +12,13 @@ export const taskQueues = {
 /** Failure type that Temporal uses when a worker does not have an activity. */
 export const notRegisteredType = 'NotFoundError';
 
-/** What a worker process may work on: one queue each. */
+/** Roles of worker processes: one task queue each. */
 export const workerRoles = ['orchestrator', 'rollout', 'train'] as const;
 export type WorkerRole = (typeof workerRoles)[number];
 
 /**
- * The queues of one GPU process, which no other process serves: one to hold it once more, one for what trains, one for
- * what uploads. `holder` is unique to the process. A name that was handed out reserves nothing: `leaseTrainer` does.
+ * The queues of one GPU process, served by no other: one to hold it again, one for training, one for uploads. `holder`
+ * is unique to the process. A name reserves nothing: `leaseTrainer` does.
  */
 export function trainerQueues(holder: string): {
   readonly hold: string;
@@ -29,44 +29,51 @@ export function trainerQueues(holder: string): {
   return { hold: `${steps}-hold`, steps, uploads: `${steps}-upload` };
 }
 
-/** How a GPU worker tells a run that it holds it: a signal, from an activity to the workflow. */
+/** Signal from a GPU worker's activity: it holds the run. */
 export const trainerLeasedSignalName = 'trainer-leased';
 
-/** How the workflow that plays a run's rounds tells it what it does not know: a signal, `RoundsPlayed`; and that a person is waited for. */
+/**
+ * Signal with `RoundsPlayed`, from the workflow that generates a run's rounds; and the signal that this workflow waits
+ * for a person.
+ */
 export const roundsPlayedSignalName = 'rounds-played';
 export const rolloutsWaitSignalName = 'rollouts-wait';
 
-/** How a rollout worker tells a run that groups have ended whose chunks are in play: a signal, `PartsNotice`. */
+/** Signal with `PartsNotice`, from a rollout worker: groups of chunks in flight have ended. */
 export const groupsEndedSignalName = 'groups-ended';
 
 /** Signal by which a worker reports that it does not see a run's store, or sees it again; it carries `StoreMissed`. */
 export const storeMissedSignalName = 'store-missed';
 
-/** How a rollout worker tells an evaluation that few rollouts of a chunk are left: a signal, with the chunk's number and how many. */
+/**
+ * Signal from a rollout worker to an evaluation: few rollouts of a chunk are left. Payload: the chunk's number and
+ * their count.
+ */
 export const chunkLeftSignalName = 'chunk-left';
 
-/** How an evaluation that a run asked for tells it of its end: a signal, `EvaluationNotice`. */
+/** Signal with `EvaluationNotice`: an evaluation of a run has ended. */
 export const evaluationEndedSignalName = 'evaluation-ended';
 
-/** How a branch that looks for a better prompt tells its run of its end: a signal, `PromptSearchNotice`. */
+/** Signal with `PromptSearchNotice`: a prompt search of a run has ended. */
 export const promptBranchEndedSignalName = 'prompt-branch-ended';
 
-/** How an evaluation on a schedule tells a run that it got worse: a signal, `FoundRegression`. */
+/** Signal with `FoundRegression`: a scheduled evaluation of a run got worse. */
 export const regressionFoundSignalName = 'regression-found';
 
 /**
- * What the memo of a run's workflow holds: `AskedOfRun`, the execution that an upgrade took it over from, and by environment
- * the newest evaluations that were worse than the best before them. Evaluations and searches that were taken over say so as well.
+ * Keys of the memo of a run's workflow: `AskedOfRun`, the execution from which an upgrade took over, and by environment
+ * the newest evaluations that were worse than the best before them. Evaluations and searches that were taken over have
+ * a memo as well.
  */
 export const memoKeys = { asked: 'asked', takenOverFrom: 'taken_over_from', regression: 'regression' } as const;
 
-/** One lineage is one unbroken chain of commits; rewind and fork open another. */
+/** One lineage is one unbroken chain of commits; rewind and fork start another. */
 export const firstLineage = 'main';
 
 /** A run is named once and its workflow id is that name. The pattern also keeps it safe as a folder name. */
 export const runNamePattern = /^[a-z0-9][a-z0-9._-]{0,63}$/;
 
-/** The run name nearest to a text: `Reverse Text` → `reverse-text`; undefined where nothing of it can stay. */
+/** The run name nearest to a text: `Reverse Text` → `reverse-text`; undefined if no character remains. */
 export function asRunName(text: string): string | undefined {
   const name = text
     .toLowerCase()
@@ -77,10 +84,13 @@ export function asRunName(text: string): string | undefined {
   return runNamePattern.test(name) ? name : undefined;
 }
 
-/** What a workflow that drives a run may be called: it is shown, copied into commands and stored, so nothing that reads as a path. */
+/**
+ * Allowed ids of a workflow that drives a run: ids are shown, copied into commands and stored, so nothing that reads as
+ * a path.
+ */
 export const workflowIdPattern = /^[A-Za-z0-9][\w.:+@-]{0,254}$/;
 
-/** The lineage begun as number 2, 3, …; number 1 is the first. */
+/** The lineage started as number 2, 3, …; number 1 is the first. */
 export function lineageName(number: number): string {
   return number === 1 ? firstLineage : `l${number}`;
 }
@@ -94,19 +104,19 @@ export function policyName(run: string, lineage: string, step: number, replay = 
   return `${run}:${lineage}:${versionNumber(step, replay)}`;
 }
 
-/** `12`, and `12.r1` for the first replay of step 12 that gave other weights. */
+/** `12`, and `12.r1` for the first replay of step 12 with other weights. */
 export function versionNumber(step: number, replay = 0): string {
   return replay === 0 ? `${step}` : `${step}.r${replay}`;
 }
 
-/** `v12`, and `v12.r1`: a version as people are told of it. */
+/** `v12`, and `v12.r1`: the form for people. */
 export function versionName({ step, replay = 0 }: { readonly step: number; readonly replay?: number }): string {
   return `v${versionNumber(step, replay)}`;
 }
 
 /**
- * The workflow that evaluates one version of a run on one environment: `RUN.eval.ENV.v12`, of a later lineage `RUN.eval.ENV.l2.v12`, with
- * `variant` behind it where there are several.
+ * The workflow that evaluates one version of a run on one environment: `RUN.eval.ENV.v12`, in a later lineage
+ * `RUN.eval.ENV.l2.v12`, with `variant` behind it if there are several.
  */
 export function evaluationWorkflowId(
   run: string,
@@ -119,7 +129,10 @@ export function evaluationWorkflowId(
   return `${run}.eval.${environment}.${place}${versionName({ step, replay })}${variant === '' ? '' : `.${variant}`}`;
 }
 
-/** Who plays a run's rounds, for an execution of the run: `RUN.rollouts.1a2b3c4d`, and with a number from 2 where one was lost. */
+/**
+ * Id of the workflow that generates rounds for an execution of a run: `RUN.rollouts.1a2b3c4d`, with a number from 2
+ * after a loss.
+ */
 export function rolloutsWorkflowId(run: string, execution: string, number: number): string {
   return `${rolloutsWorkflowPrefix(run)}${execution.slice(-12)}${number === 1 ? '' : `.${number}`}`;
 }
@@ -128,18 +141,23 @@ export function rolloutsWorkflowPrefix(run: string): string {
   return `${run}.rollouts.`;
 }
 
-/** Whether a workflow's id is that of one that plays this run's rounds, and not those of a run with a longer name. */
+/**
+ * Whether the id belongs to a workflow that generates this run's rounds; ids of runs with a longer name do not match.
+ */
 export function isRolloutsWorkflowOf(run: string, workflowId: string): boolean {
   const prefix = rolloutsWorkflowPrefix(run);
   return workflowId.startsWith(prefix) && /^[0-9a-f]{12}(?:\.\d+)?$/.test(workflowId.slice(prefix.length));
 }
 
-/** A search of its own, by the names of its environments (with `+` between several) and its id: `gepa.ENV.ID`. */
+/** A separate prompt search, by the names of its environments (with `+` between several) and its id: `gepa.ENV.ID`. */
 export function promptSearchWorkflowId(environments: string, id: string): string {
   return `gepa.${environments}.${id}`;
 }
 
-/** The branch of a run that looks for a better prompt of one environment, from a version: `RUN.gepa.ENV.v12`, of a later lineage `RUN.gepa.ENV.l2.v12`. */
+/**
+ * A run's prompt search for one environment, from a version: `RUN.gepa.ENV.v12`, in a later lineage
+ * `RUN.gepa.ENV.l2.v12`.
+ */
 export function promptBranchWorkflowId(
   run: string,
   environment: string,
@@ -149,7 +167,7 @@ export function promptBranchWorkflowId(
   return `${run}.gepa.${environment}.${lineage === firstLineage ? '' : `${lineage}.`}${versionName(version)}`;
 }
 
-/** Whether an environment id names a file of the user's: `./my-env.ts`, from where the config lies, or an absolute path. */
+/** Whether an environment id is a path of the user's: `./my-env.ts`, relative to the config, or absolute. */
 export function isEnvironmentFile(id: string): boolean {
   return environmentFilePattern.test(id);
 }
@@ -162,7 +180,10 @@ export function isHubId(model: string): boolean {
 const ofPackage = /(?:^|[\\/])packaged--([\w.-]+)--([0-9a-f]{8})[\\/]?$/;
 const inHubCache = /(?:^|[\\/])models--([\w.-]+?)--([\w.-]+)[\\/]snapshots[\\/]([0-9a-f]{40})[\\/]?$/;
 
-/** What people call a model: `Qwen/Qwen3-0.6B@1a2b3c4d…` for its folder in a Hugging Face cache, or ours, on whatever machine; else as it is. */
+/**
+ * A model's name for people: `Qwen/Qwen3-0.6B@1a2b3c4d…` for its folder in a Hugging Face cache, or ours, on any
+ * machine; else unchanged.
+ */
 export function modelName(model: string): string {
   const [, packaged, digest] = ofPackage.exec(model) ?? [];
   if (digest !== undefined) return `${packaged}@${digest}`;
@@ -170,7 +191,7 @@ export function modelName(model: string): string {
   return commit === undefined ? model : `${owner}/${name}@${commit}`;
 }
 
-/** Without where its files are: a preset's name, a package's, `OWNER/NAME` of the Hub, the last part of a path. */
+/** The name without its location: a preset's name, a package's, `OWNER/NAME` of the Hub, the last part of a path. */
 export function shortModelName(model: string): string {
   const named = modelName(model);
   if (named !== model) return named.replace(/@[0-9a-f]+$/, '');
@@ -181,8 +202,8 @@ export function shortModelName(model: string): string {
 const environmentFilePattern = /^(?:\.{1,2}\/|\/).*[^/]\.m?[jt]s$/;
 
 /**
- * The folder an environment id stands for: without owner and version, dashes where Python packages have underscores. Of a file its
- * name without the ending, or its folder's where it is an index.
+ * The folder of an environment id: without owner and version, dashes where Python packages have underscores. A file's
+ * id becomes its name without the ending, or its folder's name if it is an index.
  */
 export function environmentName(id: string): string {
   if (isEnvironmentFile(id)) return nameOfFile(id);
@@ -190,7 +211,7 @@ export function environmentName(id: string): string {
   return withoutOwner.split('@', 1)[0]!.replaceAll('_', '-');
 }
 
-/** As people named it: without the number that tells it from others of its id in one file. */
+/** The name without the number that distinguishes equal ids in one file. */
 export function unnumberedName(name: string, id: string): string {
   const own = environmentName(id);
   return name.startsWith(`${own}-`) && /^\d+$/.test(name.slice(own.length + 1)) ? own : name;
@@ -200,7 +221,7 @@ function nameOfFile(file: string): string {
   const parts = file.replace(/\.m?[jt]s$/, '').split('/');
   const last = parts.at(-1)!;
   const name = last === 'index' ? (parts.at(-2) ?? last) : last;
-  // As names of environments are spelt: they become those of folders and metrics.
+  // The same spelling as environments: names become folders and metrics.
   const spelt = name
     .replaceAll(/[^\w.-]+/g, '-')
     .replace(/^[^A-Za-z0-9]+/, '')
@@ -208,19 +229,44 @@ function nameOfFile(file: string): string {
   return spelt === '' || spelt === 'agg' ? 'environment' : spelt;
 }
 
-type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' | 'tinker' }>;
+type NamedTrainer =
+  | { readonly kind: 'onnx'; readonly provider: string }
+  | { readonly kind: 'torch'; readonly ranks: number }
+  | { readonly kind: 'tinker'; readonly url: string }
+  | { readonly kind: 'module'; readonly import: { readonly path: string } };
+
+/** Who trains, for people. */
+export function trainerName(trainer: NamedTrainer): string {
+  switch (trainer.kind) {
+    case 'onnx':
+      return `the embedded engine on ${trainer.provider}`;
+    case 'torch':
+      return `PyTorch on ${trainer.ranks} ${trainer.ranks === 1 ? 'rank' : 'ranks'}`;
+    case 'tinker':
+      return `the Tinker server at ${trainer.url}`;
+    case 'module':
+      return trainer.import.path;
+    default:
+      return trainer satisfies never;
+  }
+}
+
 type SaidServers =
   | { readonly kind: 'module' }
   | { readonly kind: 'tinker'; readonly url: string }
-  | Pick<PoolSpec, 'kind' | 'url' | 'endpoints'>;
+  | {
+      readonly kind: 'embedded' | 'openai' | 'vllm';
+      readonly url: string | readonly string[] | null;
+      readonly endpoints: { readonly path: string; readonly id: string } | null;
+    };
 
-/** The servers that a run file asks for, for people; null where those are Ratchet's own. */
+/** The servers that a run file names, for people; null if they are Ratchet's own. */
 export function namedServers(inference: SaidServers): string | null {
-  if (inference.kind === 'module') return null;
-  if (inference.kind === 'tinker') return `the Tinker server at ${inference.url}`;
+  if (!('url' in inference)) return null;
+  if (!('endpoints' in inference)) return `the Tinker server at ${inference.url}`;
   const { url, endpoints } = inference;
   if (endpoints) return `the servers of "${endpoints.id}" in ${endpoints.path}`;
-  if (url === null) return inference.kind === 'vllm' ? 'the vLLM that is started with it' : null;
+  if (url === null) return startedWith(inference) === 'vllm' ? 'the vLLM that is started with it' : null;
   const urls = [url].flat();
   return urls.length === 1 ? `the server at ${urls[0]}` : `${urls.length} servers: ${urls.join(', ')}`;
 }

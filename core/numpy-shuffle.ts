@@ -13,7 +13,7 @@ export function numpyPermutation(count: number, seed: number): number[] {
   return order;
 }
 
-/** The same, made once and held while no more than `ordersKeptMax` others are asked for: each step of a run asks for that of its pass. */
+/** Caches up to `ordersKeptMax` permutations: each step of a run needs that of its pass. */
 export function keptPermutation(count: number, seed: number): readonly number[] {
   const key = `${count}/${seed}`;
   const order = orders.get(key) ?? numpyPermutation(count, seed);
@@ -23,7 +23,7 @@ export function keptPermutation(count: number, seed: number): readonly number[] 
   return order;
 }
 
-/** The one that was asked for last is the last. */
+/** Most recently used last. */
 const orders = new Map<string, readonly number[]>();
 /** A step may cross from one pass into the next, beside an evaluation. */
 const ordersKeptMax = 4;

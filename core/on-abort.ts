@@ -1,8 +1,8 @@
 const listeners = new WeakMap<AbortSignal, Set<() => void>>();
 
 /**
- * Calls `stop` when the signal is raised; returns how to take that back. Thousands of requests share one signal, and an
- * EventTarget looks through all its listeners to remove one.
+ * Calls `stop` when the signal is raised; returns a function that undoes this. Thousands of requests share one signal,
+ * and an EventTarget searches all its listeners to remove one.
  */
 export function onAbort(signal: AbortSignal | undefined, stop: () => void): () => void {
   if (!signal) return () => undefined;

@@ -1,12 +1,12 @@
 /**
- * How long a workflow waits before it asks again. Each asking is a few events of a history that has an end (51,200), so what
- * has been away for long is asked for less often: a trouble of seconds is over within seconds, one of a day costs under 250
- * askings, and is noticed to be over after a twentieth of its length at most.
+ * Delay before a workflow retries. Each retry adds a few events to a history of limited length (51,200), so retries
+ * become rarer. A trouble of seconds ends within seconds. One of a day costs under 250 retries, and its end is noticed
+ * after at most a twentieth of its length.
  */
 const usualMs = 30_000;
 const mostMs = 600_000;
 
-/** `waitMs`: what it waited last, 0 before the first time; `waitedMs`: all that it waited. */
+/** `waitMs`: the latest wait, 0 before the first; `waitedMs`: the sum of all waits. */
 export function nextWaitMs({
   firstMs,
   waitMs,

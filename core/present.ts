@@ -1,6 +1,6 @@
-/** Those of `values` that are there; one that is null or undefined leaves no key. */
-export function present<T extends object>(values: T): { [K in keyof T]?: NonNullable<T[K]> } {
-  return Object.fromEntries(Object.entries(values).filter(([, value]) => value != null)) as {
-    [K in keyof T]?: NonNullable<T[K]>;
+/** `values` without the keys whose value is undefined; null is a value and stays. */
+export function present<const T extends object>(values: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as {
+    [K in keyof T]?: Exclude<T[K], undefined>;
   };
 }

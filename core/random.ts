@@ -1,6 +1,6 @@
 /**
- * Random numbers by key, not by order: the same key gives the same number in whatever order, process or batch it is
- * asked for. That is what makes a resumed run equal an undisturbed one.
+ * Random numbers by key, not by order: the same key gives the same number in any order, process or batch. So a resumed
+ * run equals an undisturbed one.
  */
 
 /** 32 bits from a list of words: MurmurHash3's x86_32 body and finalizer over the key (Appleby, public domain). */

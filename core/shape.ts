@@ -2,8 +2,8 @@ import { quoted, shortened } from './steering.ts';
 import { nearestName } from './suggest.ts';
 
 /*
- * Shapes check data from outside in code that cannot load schemas: inputs of workflows and messages to them. A shape says what it expects
- * and reports every place where a value differs. It never throws, whatever the value is.
+ * Shapes check data from outside in code that cannot load schemas: inputs of workflows and messages to them. A shape
+ * describes the expected value and reports every place where a value differs. It never throws, whatever the value is.
  */
 
 export interface Shape {
@@ -17,7 +17,7 @@ export interface Shape {
   problems(value: unknown, at: string): readonly string[];
 }
 
-/** Stands in for a payload that could not be decoded. */
+/** Replaces a payload that could not be decoded. */
 export class UnreadablePayload {
   readonly encoding: string;
   readonly why: string;
@@ -29,7 +29,7 @@ export class UnreadablePayload {
 }
 
 const shownNames = 5;
-/** The reason of a parser repeats what it read. */
+/** A parser's reason quotes its input. */
 const whyChars = 200;
 /** At most this many problems of one list are described. */
 const problemsMax = 5;
@@ -169,8 +169,8 @@ export function fieldsOf(fields: Fields, expected = `an object with ${namesOf(fi
 }
 
 /** An object as people write it: unknown fields are errors. */
-export function onlyFieldsOf(fields: Fields, expected?: string): Shape {
-  const lenient = fieldsOf(fields, expected);
+export function onlyFieldsOf(fields: Fields): Shape {
+  const lenient = fieldsOf(fields);
   const known = Object.keys(fields).filter((name) => fields[name]!.isUnnamed !== true);
   return {
     ...lenient,
@@ -191,7 +191,7 @@ function unknownField(at: string, name: string, known: readonly string[]): strin
   return `${at}: there is no such field.${meant} There are: ${known.join(', ')}`;
 }
 
-/** One of several shapes, chosen by looking at the value. */
+/** One of several shapes, chosen by the value. */
 export function eitherBy(choose: (value: Readonly<Record<string, unknown>>) => Shape, expected: string): Shape {
   return {
     expected,

@@ -1,6 +1,6 @@
 /** "Did you mean": the nearest of the names that exist. */
 
-/** No name that there is comes near. */
+/** Longer than any existing name. */
 const nameCharsMax = 200;
 
 /** The candidate nearest to a misspelt name, or undefined when none is near enough to be meant. */
@@ -10,7 +10,7 @@ export function nearestName(name: string, candidates: readonly string[]): string
 
 /** All candidates that are equally near, in their order; none when none is near enough to be meant. */
 export function nearestNames(name: string, candidates: readonly string[]): string[] {
-  if (name.length > nameCharsMax) return []; // nobody means a name by that, and distances take the square of the time
+  if (name.length > nameCharsMax) return []; // too long for a name, and distances take quadratic time
   const spelling = plain(name);
   let nearest: string[] = [];
   // A third of the letters may be wrong, and at least two: "tempratur" is meant, "rank" for "seed" is not.
@@ -23,7 +23,7 @@ export function nearestNames(name: string, candidates: readonly string[]): strin
     if (distance < within) [nearest, within] = [[candidate], distance];
     else if (distance === within && nearest.length > 0 && !nearest.includes(candidate)) nearest.push(candidate);
   }
-  // As typed, `_val` is as near to `eval` as to `val`.
+  // The spelling as typed: `_val` is as near to `eval` as to `val`.
   for (const candidate of candidates) {
     if (Math.abs(candidate.length - name.length) > 1 || nearest.includes(candidate)) continue;
     if (editDistance(name, candidate) === 1) nearest.push(candidate);
@@ -31,7 +31,7 @@ export function nearestNames(name: string, candidates: readonly string[]): strin
   return nearest;
 }
 
-/** Dashes, underscores, dots and capitals are how people differ, not what they mean. */
+/** Dashes, underscores, dots and capitals are differences of spelling only. */
 function plain(name: string): string {
   return name.toLowerCase().replaceAll(/[-_.\s]/g, '');
 }

@@ -4,12 +4,12 @@ import { runtimeVersion } from './onnx/c-api.ts';
 import type { Provider, SessionOptions } from './onnx/session.ts';
 
 /** What the bits of a step depend on besides its inputs. Equal fingerprints promise equal bits; others a tolerance. */
-export interface EngineFingerprint {
+interface EngineFingerprint {
   readonly runtime: string;
   readonly provider: Provider;
   readonly threads: number;
   readonly cpu: string;
-  /** Vector instructions the matrix kernels choose by; empty where the system does not tell. */
+  /** Vector instructions by which the matrix kernels are chosen; empty where the system does not report them. */
   readonly cpuFeatures: readonly string[];
 }
 

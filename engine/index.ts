@@ -1,9 +1,7 @@
 /** The embedded model engine: samples from and trains small decoders (Qwen, Llama, Mistral, SmolLM, Gemma 3) on the CPU with onnxruntime-node. */
-export { type EngineFingerprint, engineFingerprint } from './fingerprint.ts';
-export { type ModelConfig, type ModelFamily, parseModelConfig, type RopeScaling } from './model/config.ts';
-export { copiesForPasses, copiesInTraining, requireMemory } from './model/memory.ts';
+export { engineFingerprint } from './fingerprint.ts';
+export { type ModelConfig, parseModelConfig } from './model/config.ts';
 export {
-  type ModelLoadOptions,
   loadModelFolder,
   loadParameters,
   type ModelFolder,
@@ -11,17 +9,9 @@ export {
   withChatTemplate,
   withTemplateFile,
 } from './model/model-folder.ts';
-export { writeAtOnce } from './model/write-at-once.ts';
-export {
-  type AdapterDescription,
-  describeAdapter,
-  readBaseDigest,
-  relativeBase,
-  saveAdapterFolder,
-} from './model/adapter-folder.ts';
+export { describeAdapter, saveAdapterFolder } from './model/adapter-folder.ts';
 export { adaptedLayers, adapterParameterCount, type LoraConfig } from './model/adapter-layout.ts';
 export {
-  adapterInputs,
   AdapterParameters,
   createAdapter,
   loraScale,
@@ -31,47 +21,32 @@ export {
 } from './model/lora.ts';
 export { parameterCount } from './model/parameter-layout.ts';
 export { Parameters } from './model/parameters.ts';
-export { batchOf } from '../core/rl/batch.ts';
+export { batchOf } from '../core/rl/learning/batch.ts';
 export { type GgufType, ggufTypes, writeGguf } from './gguf/export-gguf.ts';
 export { readGguf } from './gguf/import-gguf.ts';
 export { createPreset, openModel } from './model/presets.ts';
 export { presetFiles } from './model/preset-files.ts';
-export { readTextFiles, type TextFiles, writeTextFiles } from './model/text-files.ts';
+export { readTextFiles, type TextFiles } from './model/text-files.ts';
 export type { SessionOptions } from './onnx/session.ts';
-export { decodeSafetensors, encodeSafetensors, type NamedTensor, type SafetensorsFile } from './model/safetensors.ts';
-export { ConversationPrompts } from './model/conversation-prompts.ts';
-export { loadTokenizer, type Rendering } from './model/load-tokenizer.ts';
-export type { ChatOptions, TemplateMessage, TemplateToolCall } from './model/chat-template.ts';
-export { Detokenizer } from './model/detokenizer.ts';
-export { ChatTokenizer } from './model/tokenizer.ts';
+export { decodeSafetensors, encodeSafetensors, type NamedTensor } from './model/safetensors.ts';
+export { ConversationPrompts } from './model/template/conversation-prompts.ts';
+export { loadTokenizer, type Rendering } from './model/tokenizer/load-tokenizer.ts';
+export type { ChatOptions } from './model/template/chat-template.ts';
+export { Detokenizer } from './model/tokenizer/detokenizer.ts';
+export { ChatTokenizer } from './model/tokenizer/tokenizer.ts';
 export type { Quantization } from './sample/quantizations.ts';
-export {
-  type GenerateOptions,
-  Sampler,
-  type SamplerCounters,
-  type SequenceRequest,
-  type SampleResult,
-} from './sample/sampler.ts';
+export { Sampler, type SequenceRequest, type SampleResult } from './sample/sampler.ts';
 export { Gate, type ServerKey } from './server/gate.ts';
 export { foreignHeader, isLoopback } from './server/loopback.ts';
 export { type PolicyServer, type PolicyServerOptions, startPolicyServer } from './server/policy-server.ts';
 export { readToolCalls } from './speech/speech.ts';
-export type { LossContext, LossOperators, TokenLoss } from './train/loss.ts';
-export { LogprobLoss, type LogprobPass } from './train/logprob-loss.ts';
+export type { LossContext } from './train/loss.ts';
+export { LogprobLoss } from './train/logprob-loss.ts';
 export { requireCustomLoss } from './train/custom-loss.ts';
 export { importUserFunction } from './train/user-code.ts';
 export { TrainerProcess } from './train/trainer-process.ts';
 export { type Aggregation, aggregationOf } from './train/aggregate.ts';
-export { correctedAdvantages } from './train/feeds.ts';
+export { correctedAdvantages, samplingWeights } from './train/feeds.ts';
 export { metricsRow } from './train/step-metrics.ts';
 export { EngineOptimizer, type OptimizerOptions } from './train/optimizer.ts';
-export type {
-  ExportOptions,
-  LogprobOptions,
-  SftMetrics,
-  SftOptions,
-  StepResult,
-  Optimizer,
-  TrainMetrics,
-  TrainOptions,
-} from './train/types.ts';
+export type { SftMetrics, StepResult, TrainMetrics, TrainOptions } from './train/types.ts';

@@ -14,30 +14,30 @@ export const prefillPositionsMax = 16_384;
 /** Bytes of keys and values of one decode batch; rows beyond it wait. The cache may hold twice that while it grows. */
 export const keyValueBytesMax = 1024 * mebibyte;
 
-/** Keys, values and logits of prompts that rows to come may share; some thousand short ones of a small model. */
+/** Keys, values and logits of prompts that later rows may share; some thousand short prompts of a small model. */
 export const promptCacheBytesMax = 256 * mebibyte;
 
 /** Below this, steps take less time than opening a session for each version. */
 export const packedParametersMin = 2_000_000;
 
 /**
- * Parameters times positions of a run that the thread which asks for it computes itself rather than hand it over: one to two
- * milliseconds in which nothing else happens there.
+ * Largest run (parameters times positions) that the calling thread computes itself: it blocks that thread for one to
+ * two milliseconds.
  */
 export const workHereMax = 64_000_000;
 
 /** Weights that a sampler packs for a version, beside the version itself. */
 export const packedWeightBytesMax = 1024 * mebibyte;
 
-/** Padded positions (rows × width) of one forward and backward run unless the caller asks for fewer. */
+/** Default of padded positions (rows × width) in one forward and backward run. */
 export const trainPositionsMax = 16_384;
 
-/** What the layers of a micro-batch keep for its gradient; a batch of more is cut into more micro-batches. */
+/** Bytes that a micro-batch's layers keep for the gradient; a larger batch is cut into more micro-batches. */
 export const activationBytesMax = 1536 * mebibyte;
 
 /**
  * Logits (positions with loss × vocabulary) computed at once while training: 128 MiB, of which a loss and its gradient
- * hold five or six copies. More of them go through the output layer in parts.
+ * hold five or six copies. Larger batches pass the output layer in parts.
  */
 export const trainLogitsMax = 32 * mebibyte;
 
@@ -47,7 +47,10 @@ export const trainRowsMax = 1 << 20;
 /** A safetensors header is JSON, about 120 bytes a tensor; read and checked it takes ten times that of memory. */
 export const safetensorsHeaderBytesMax = 32 * mebibyte;
 
-/** Tensors of one file: the largest mixtures of experts have some ten thousand in all. Checking so many takes two seconds. */
+/**
+ * Tensors of one file: the largest mixtures of experts have some ten thousand in all. Checking this many takes two
+ * seconds.
+ */
 export const safetensorsTensorsMax = 65_536;
 
 /** A GGUF header holds the tokenizer: some megabytes for 150,000 tokens and as many merges. */
@@ -77,13 +80,15 @@ export const templateCharactersMax = 1_000_000;
 /** Numbers that `range` of a chat template gives; templates count messages by it. */
 export const templateRangeMax = 100_000;
 
-/** How long a tokenizer with a regular expression of its own may take over a text; as long as a text may be, it takes about a second. */
+/**
+ * Time that a tokenizer with its own regular expression may take for one text; the longest text takes about a second.
+ */
 export const tokenizerMs = 10_000;
 
 /** Part of the machine's memory a model may claim; the rest is for activations, the system and everyone else. */
 export const memoryShareMax = 0.7;
 
-/** Parameters of one model: they lie in one array, and Node's arrays of floats end here. */
+/** Parameters of one model. They share one array, and this is the longest array of floats in Node. */
 export const parametersMax = 2 ** 32;
 
 /** Body of one HTTP request; 64 MiB is about ten million token ids. */
@@ -111,7 +116,7 @@ export const stopStringCharactersMax = 256;
 export const stopTokenIdsMax = 1024;
 export const logitBiasTokensMax = 1024;
 
-/** Characters of a prompt per position of the model; no text packs more into its tokens, blanks aside. */
+/** Characters of a prompt per position of the model; apart from runs of spaces, no text has more per token. */
 export const promptCharactersPerPosition = 32;
 
 /** Completions of one HTTP request (prompts × n). */
@@ -129,7 +134,7 @@ export const streamChoicesMax = decodeRowsMax;
 /** Characters of one /tokenize request; about a second. */
 export const tokenizeCharactersMax = 1 << 20;
 
-/** Prompt and completion tokens of all requests under way, 24 bytes each while they are sampled. */
+/** Prompt and completion tokens of all requests in progress, 24 bytes each while they are sampled. */
 export const tokensInFlightMax = 1 << 26;
 
 /** A client that has read nothing of its answer for this long is cut off, so that it does not keep it in memory. */

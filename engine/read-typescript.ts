@@ -5,12 +5,12 @@ let reading: Promise<void> | null = null;
  * does without the loader until it meets the first of them.
  */
 export function readTypeScript(): Promise<void> {
-  // What is put together has no place of its own among the sources.
+  // A bundle is no TypeScript source and brings no loader.
   const isSource = import.meta.filename.endsWith('.ts');
   return (reading ??= isSource ? Promise.resolve() : registerLoader());
 }
 
-/** Both ways of reading: a file is CommonJS where no package.json says otherwise. */
+/** Registers both loaders: a file is CommonJS unless a package.json says otherwise. */
 async function registerLoader(): Promise<void> {
   const [forRequire, forImport] = [await import('tsx/cjs/api'), await import('tsx/esm/api')];
   forRequire.register();

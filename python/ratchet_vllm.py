@@ -1,4 +1,4 @@
-"""What Ratchet puts before a vLLM that it starts: `--middleware ratchet_vllm.RequireKey`.
+"""Guard in front of a vLLM that Ratchet starts: `--middleware ratchet_vllm.RequireKey`.
 
 vLLM asks for its key below /v1 alone. Its other routes pause it, exchange its weights and call its workers, and every user of the machine
 reaches them on the loopback.
@@ -11,7 +11,7 @@ import os
 
 
 class RequireKey:
-    """Asks for VLLM_API_KEY on every route but /health. A server without that key does not start."""
+    """Requires VLLM_API_KEY on every route but /health. A server without that key does not start."""
 
     def __init__(self, app):
         key = os.environ.get("VLLM_API_KEY", "")

@@ -28,7 +28,7 @@ HEADER = 7
 
 
 def records(path):
-    """The whole records of a .wandb file; what a killed writer left of one ends them."""
+    """Complete records of a .wandb file; a record torn by a kill ends them."""
     with open(path, "rb") as file:
         data = file.read()
     at, parts = HEADER, b""
@@ -48,7 +48,7 @@ def records(path):
 
 
 def last_number(path):
-    """The greatest number of a row in a .wandb file; -1 where there is none."""
+    """Greatest number of a row in a .wandb file; -1 without any."""
     from wandb.proto import wandb_internal_pb2 as pb
 
     last = -1
@@ -61,7 +61,7 @@ def last_number(path):
 
 
 def wait_until_still(files):
-    """W&B's own process may outlive ours by a moment, and still write."""
+    """Waits, since W&B's own process may outlive ours by a moment, and still write."""
     sizes = None
     while True:
         found = [(f, os.path.getsize(f)) for f in files]
@@ -72,7 +72,7 @@ def wait_until_still(files):
 
 
 def earlier_sessions(folder, run_id):
-    """The number of the next row by the files of earlier offline sessions, or None; those that hold nothing are removed."""
+    """Number of the next row according to the files of earlier offline sessions, or None; removes empty files."""
     files = sorted(glob.glob(os.path.join(folder, "wandb", f"offline-run-*-{run_id}", f"run-{run_id}.wandb")))
     if not files:
         return None

@@ -1,9 +1,9 @@
 import { z } from 'zod';
 import { layout } from './layout.ts';
 import { ChatTemplateSpec, DataRef, type RunSpec } from '../config/run-spec.ts';
-import { openRunStore } from '../backends/store/index.ts';
-import { damaged } from '../backends/store/objects.ts';
-import { decodeStored } from './stored-forms.ts';
+import { openRunStore } from '../store/index.ts';
+import { damaged } from '../store/objects.ts';
+import { decodeStored } from './forms/stored-forms.ts';
 
 const Begun = z.looseObject({
   sft: z.looseObject({ data: DataRef.nullish() }).nullish(),
@@ -11,7 +11,7 @@ const Begun = z.looseObject({
   chatTemplate: ChatTemplateSpec.nullish(),
 });
 
-/** What a run of this name was begun with, of what lies in the run from then on; null where there is no such run. */
+/** Stored facts that are fixed when a run begins, for the run of this name; null without such a run. */
 export async function begunWith({
   store,
   name,

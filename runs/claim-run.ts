@@ -1,9 +1,9 @@
 import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import { openRunStore, requireOwnFolder, type Store } from '../backends/store/index.ts';
-import { encodeStored } from './stored-forms.ts';
-import { claimIn } from './record-shapes.ts';
+import { openRunStore, requireOwnFolder, type Store } from '../store/index.ts';
+import { encodeStored } from './forms/stored-forms.ts';
+import { claimIn } from './forms/record-shapes.ts';
 
 export async function nextAttempt(store: Store): Promise<number> {
   const keys = await store.list(layout.allLogs());

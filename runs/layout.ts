@@ -1,15 +1,17 @@
 import { firstLineage, versionNumber } from '../core/names.ts';
 import { present } from '../core/present.ts';
-import { chunkIn } from '../core/rl/chunks.ts';
+import { chunkIn } from '../core/rl/sampling/chunks.ts';
 
-/** Where things lie in a run's folder, the same in every store. Keys are relative to the run, so a copied run resumes. */
+/**
+ * Keys of objects in a run's folder, the same in every store. They are relative to the run, so a copied run resumes.
+ */
 export const layout = {
   run: () => 'run.json',
   spec: (digest: string) => `${layout.allSpecs()}${digest.slice(0, 16)}.json`,
   allSpecs: () => 'specs/',
   /** Which file and settings a spec was read from. */
   source: (specKey: string) => specKey.replace(/\.json$/, '.source.json'),
-  /** Where lineage 2, 3, … began. */
+  /** Origins of lineage 2, 3, … */
   origin: (number: number) => `${layout.origins()}lineage_${number}.json`,
   origins: () => 'origins/',
   claim: (number: number) => `claims/claim_${number}.json`,
@@ -23,7 +25,7 @@ export const layout = {
   /** Written before anything of a round is generated. */
   leases: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>) =>
     `${layout.round(lineage, step, first, last)}leases.json`,
-  /** Groups of a chunk with their rewards: where each rollout is kept, once. */
+  /** Groups of a chunk with their rewards: the one place where rollouts are kept. */
   scored: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>, chunk: string) =>
     `${layout.round(lineage, step, first, last)}${chunk}.scored.jsonl.gz`,
   isScored: (key: string) => key.endsWith('.scored.jsonl.gz') || isOlderScored(key),
@@ -33,18 +35,18 @@ export const layout = {
     const ofChunks = new Set(scored.filter((key) => !isOlderScored(key)).map(folderOf));
     return scored.filter((key) => !isOlderScored(key) || !ofChunks.has(folderOf(key)));
   },
-  /** What became of the groups of a part of a chunk, beside where they are kept; `part` as `partName` has it. */
+  /** Fates of the groups in a part of a chunk, beside their objects; `part` comes from `partName`. */
   playedPart: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>, part: string) =>
     `${layout.round(lineage, step, first, last)}${part}.json`,
   isPlayedPart: (key: string) => /\/chunk_[^/]+_from_\d{1,16}\.json$/.test(key),
-  /** By content, whatever the lineage: many commits may name the same. */
+  /** Named by content, across lineages: many commits may refer to the same object. */
   pools: (digest: string) => `${layout.allPools()}${digest.slice(0, 16)}.json`,
   allPools: () => 'pools/',
   allRounds: (lineage: string) => `${branch(lineage)}rollouts/`,
   /** All rounds of a step. */
   rounds: (lineage: string, step: number) => `${layout.allRounds(lineage)}step_${step}/`,
   allBatches: (lineage: string) => `${branch(lineage)}batches/`,
-  /** Rows of a batch, a part of them; by content. */
+  /** Part of a batch's rows, named by content. */
   batchPart: (lineage: string, step: number, digest: string) =>
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 16)}.rows`,
   isBatchPart: (key: string) => /(?:^|\/)batches\/step_\d+\.[^/]+\.rows$/.test(key),
@@ -58,7 +60,7 @@ export const layout = {
   taughtPart: (lineage: string, step: number, packedDigest: string, first: number) =>
     `${layout.allBatches(lineage)}step_${step}.${packedDigest.slice(0, 8)}.teacher_from_${first}.logprobs`,
   isTaughtPart: (key: string) => /(?:^|\/)batches\/step_\d+\.[^/]+\.logprobs$/.test(key),
-  /** What a step's trainer computed of each token, of the rows from `first` on. */
+  /** The trainer's values for each token of a step, for the rows from `first` on. */
   tokenScores: (lineage: string, step: number, first: number) =>
     `${layout.tokenScoresOf(lineage, step)}${String(first).padStart(6, '0')}.scores`,
   tokenScoresOf: (lineage: string, step: number) => `${layout.allTokenScores(lineage)}step_${step}.from_`,
@@ -69,7 +71,7 @@ export const layout = {
   /** `replay` as in `PolicyVersion`. */
   weights: (lineage: string, step: number, replay = 0) =>
     `${branch(lineage)}weights/step_${versionNumber(step, replay)}/`,
-  /** Where a version waits for its commit, in a store that is a folder: `attempt` is unique to who wrote it. */
+  /** Place where a version waits for its commit, in a store that is a folder: `attempt` identifies the writer. */
   pending: (lineage: string, step: number, attempt: string) => `${layout.allPending(lineage)}step_${step}.${attempt}/`,
   allPending: (lineage: string) => `${branch(lineage)}pending/`,
   /** The folder's name until 24 November 2026. */
@@ -87,7 +89,7 @@ export const layout = {
   allCheckpoints: (lineage: string) => `${branch(lineage)}checkpoints/`,
   warmUp: (step: number) => `checkpoints/warm_up/step_${step}/`,
   allWarmUps: () => 'checkpoints/warm_up/',
-  /** `replay` as in `PolicyVersion`; `variant` tells evaluations of one version apart. */
+  /** `replay` as in `PolicyVersion`; `variant` distinguishes evaluations of one version. */
   evaluation: (lineage: string, environment: string, model: string, step: number, { replay = 0, variant = '' } = {}) =>
     `${layout.evaluations(lineage, environment, model)}step_${versionNumber(step, replay)}${variant === '' ? '' : `.${variant}`}/`,
   /** All of one environment. */
@@ -95,50 +97,53 @@ export const layout = {
     `${layout.allEvaluations(lineage)}${environment}--${model.replaceAll('/', '--')}/`,
   allEvaluations: (lineage: string) => `${branch(lineage)}evals/`,
   /**
-   * What a chunk of a round was in one environment, as verifiers says it (`metadata.json`), and its rollouts' rows where the environment writes them
-   * itself (`records.jsonl.gz`). All other rows are made of the scored chunk when they are asked for.
+   * Results of a chunk in one environment, in verifiers' format (`metadata.json`), with the rows of rollouts that the
+   * environment writes itself (`records.jsonl.gz`). All other rows are generated from the scored chunk on demand.
    */
   resultsOfChunk: (
     lineage: string,
     round: Pick<RoundPlace, 'step' | 'first' | 'last'>,
     { environment, run, chunk }: { readonly environment: string; readonly run: string; readonly chunk: string },
   ) => `${results(lineage, environment, run)}step_${round.step}.groups_${round.first}-${round.last}.${chunk}/`,
-  /** Of all rounds. */
+  /** Results of all rounds. */
   allResults: (lineage: string) => `${branch(lineage)}results/evals/`,
   /** The rows of `[sft] data`, or of `[data] name`. */
   sftData: () => 'sft/data.jsonl',
-  /** What the weights before the warm-up say of each pair of `[sft] data`. */
+  /** Log probabilities of each pair of `[sft] data` under the weights before the warm-up. */
   sftReference: () => 'sft/reference.json',
   /** The text of `[tokenizer] chat_template`. */
   chatTemplate: () => 'chat_template.jinja',
-  /** A search for a better prompt of one environment, begun from a version. */
+  /** A search for a better prompt of one environment that began from a version. */
   promptBranch: (lineage: string, environment: string, model: string, version: Parameters<typeof versionNumber>) =>
     `${layout.allPromptBranches(lineage)}${environment}--${model.replaceAll('/', '--')}/step_${versionNumber(...version)}/`,
   allPromptBranches: (lineage: string) => `${branch(lineage)}gepa/`,
   /** The text of a system prompt in use, by content. */
   prompt: (digest: string) => `prompts/${digest.slice(0, 16)}.txt`,
-  /** What `ratchet fsck --repair` took out of the way, by its sha256. */
+  /** Objects that `ratchet fsck --repair` moved away, by their sha256. */
   quarantined: (key: string, digest: string) => `${layout.allQuarantined()}${key}.${digest.slice(0, 8)}`,
   allQuarantined: () => 'quarantine/',
-  /** What the pages of `ratchet ui` look rollouts up in; made of commits and scored chunks, and made anew where it is missing. */
+  /** Index of rollouts for the pages of `ratchet ui`; made of commits and scored chunks, and rebuilt when missing. */
   rolloutIndex: (lineage: string) => `${branch(lineage)}index/rollouts/`,
-  /** Rollouts of groups that ended in these steps: `columns` holds numbers, `text` what was said. */
+  /** Rollouts of groups that ended in these steps: `columns` holds numbers, `text` the texts. */
   indexBlock: (lineage: string, first: number, last: number, what: 'columns' | 'text') =>
     `${layout.rolloutIndex(lineage)}steps_${first}-${last}.${what}`,
-  /** What people wrote about the run, and what it noticed. */
+  /** People's notes on the run, and its own notices. */
   notice: (id: string) => `${layout.notices()}${id}.json`,
   notices: () => 'notices/',
   /** That a notice was sent to the run's webhook. */
   sentNotice: (id: string) => `${layout.sentNotices()}${id}.json`,
   sentNotices: () => `${layout.notices()}sent/`,
-  /** Why the run's webhook takes none at present. */
+  /** Why the run's webhook accepts no notices at present. */
   webhook: () => `${layout.notices()}webhook/state.json`,
   metrics: () => 'metrics.jsonl',
-  /** In which order the rows of metrics were handed on, one row's key a line: a row keeps its number whatever becomes of the file. */
+  /**
+   * Order in which rows of metrics were sent, one row's key a line: a row keeps its number even if the file is
+   * rewritten.
+   */
   metricsOrder: () => 'sinks/order.jsonl',
-  /** How far each sink is. */
+  /** Progress of each sink. */
   sinks: () => 'sinks/state.json',
-  /** TensorBoard's; one run of it for each lineage. */
+  /** Files of TensorBoard, which has a run for each lineage. */
   eventFile: (lineage: string, seconds: number, part: number) =>
     `${layout.allEventFiles(lineage)}events.out.tfevents.${String(seconds).padStart(10, '0')}.${String(part).padStart(3, '0')}.ratchet`,
   allEventFiles: (lineage: string) => `tensorboard/${lineage}/`,
@@ -167,7 +172,7 @@ interface RoundPlace {
   readonly step: number;
   readonly first: number;
   readonly last: number;
-  /** By name; of an object of the round as a whole there is none. */
+  /** Name of the chunk; absent for an object of the whole round. */
   readonly chunk?: string;
 }
 
@@ -207,12 +212,12 @@ export function stepsOfBlock(key: string): { readonly first: number; readonly la
   return match && { first: Number(match[1]), last: Number(match[2]) };
 }
 
-/** Whose an object is, by its key. */
+/** Lineage that an object belongs to, from its key. */
 export function lineageOf(key: string): string {
   return /^lineages\/([^/]+)\//.exec(key)?.[1] ?? firstLineage;
 }
 
-/** The first lineage lies at the top of the run's folder, where users of other trainers look; later ones below it. */
+/** The first lineage is at the top of the run's folder, where users of other trainers look; later ones are below it. */
 function branch(lineage: string): string {
   return lineage === firstLineage ? '' : `lineages/${lineage}/`;
 }

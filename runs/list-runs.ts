@@ -1,10 +1,10 @@
 import { lstat, readdir } from 'node:fs/promises';
 import path from 'node:path';
-import { parseStoreUri } from '../backends/store/store-uri.ts';
+import { parseStoreUri } from '../store/store-uri.ts';
 import { runNamePattern } from '../core/names.ts';
 import { layout } from './layout.ts';
 
-/** The runs that lie in a store which is a folder, by name; none of a bucket, where that would list every object. */
+/** Names of the runs in a folder store; empty for a bucket, where it would list every object. */
 export async function listRunNames(uri: string): Promise<string[]> {
   const location = parseStoreUri(uri);
   if (location.kind !== 'file') return [];

@@ -2,19 +2,25 @@ import { RatchetError } from '../core/errors.ts';
 import { present } from '../core/present.ts';
 import { layout, stepOf } from './layout.ts';
 import { firstLineage, lineageNumber, policyName } from '../core/names.ts';
-import type { LineageOrigin, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
+import type {
+  LineageOrigin,
+  ObjectRef,
+  PolicyVersion,
+  RunHandle,
+  ServedPolicy,
+  StepCommit,
+} from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import type { ServedPolicy } from '../backends/inference/index.ts';
-import { type Landmark, openRunStore, requireSeen, type Store } from '../backends/store/index.ts';
-import type { Shape } from '../backends/store/objects.ts';
-import { sha256 } from '../backends/store/file-store.ts';
+import { type Landmark, openRunStore, requireSeen, type Store } from '../store/index.ts';
+import type { Shape } from '../store/objects.ts';
+import { sha256 } from '../store/file-store.ts';
 import { rowsKeptBytesMax, weightsReadWholeBytesMax } from '../core/limits.ts';
-import { verifyVersion } from '../backends/store/version-files.ts';
-import { begunAtIn, commitIn, lineageRecordIn, specIn } from './record-shapes.ts';
-import { decodeStored, decodeStoredRows, decodeStoredTexts } from './stored-forms.ts';
-import { weightsFolder } from '../backends/store/weights-folder.ts';
+import { verifyVersion } from '../store/version-files.ts';
+import { begunAtIn, commitIn, lineageRecordIn, specIn } from './forms/record-shapes.ts';
+import { decodeStored, decodeStoredRows, decodeStoredTexts } from './forms/stored-forms.ts';
+import { weightsFolder } from '../store/weights-folder.ts';
 
-export { requireOwnFolder } from '../backends/store/index.ts';
+export { requireOwnFolder } from '../store/index.ts';
 
 /** Enough of a handle to find a run's folder. */
 export type RunPlace = Pick<RunHandle, 'name' | 'store'>;
@@ -25,8 +31,8 @@ export type LineagePlace = Pick<RunHandle, 'name' | 'store' | 'lineage'>;
 type OpenedPlace = RunPlace & Partial<Pick<RunHandle, 'spec' | 'begunAt'>>;
 
 /**
- * Opens a run's store. Its immutable objects are cached for a while. For a run that was opened before, calls throw `StoreNotSeen` unless
- * this is the store that it was opened in.
+ * Opens a run's store. Its immutable objects are cached for a while. For a run that was opened before, calls throw
+ * `StoreNotSeen` unless this is the store that it was opened in.
  */
 export function storeOf(run: OpenedPlace): Store {
   const { spec } = run;
@@ -47,7 +53,10 @@ export async function requireStore(of: Opened, options: { readonly isNow?: boole
   await requireSeen(openRunStore(place.store, place.name, { begun }), options);
 }
 
-/** `run.json` is written when a run is opened for the first time, and says when that was; of an older run its settings are looked for. */
+/**
+ * `run.json` is written when a run is first opened, with that time; for an older run, its settings are looked for
+ * instead.
+ */
 function landmarkOf({ begunAt, spec, ...run }: RunPlace & Pick<RunHandle, 'begunAt' | 'spec'>): Landmark {
   if (begunAt === undefined) return { key: spec.key, is: spec.sha256, differs: () => null };
   return {
@@ -56,7 +65,8 @@ function landmarkOf({ begunAt, spec, ...run }: RunPlace & Pick<RunHandle, 'begun
     async differs(bytes) {
       const found = begunAtIn(bytes, layout.run());
       if (found === begunAt) return null;
-      // A repair knows when the first commit was made, and whoever opened the run before that knows when it was begun.
+      // After a repair, `run.json` has the time of the first commit; a process that opened the run earlier has the time
+      // it began.
       if (found !== null && found > begunAt && (await wasMadeAgain(run))) return null;
       return `expected one that was begun at ${begunAt}, found one of ${found ?? 'an unknown time'}`;
     },
@@ -78,12 +88,12 @@ export async function runRecordOf(run: RunPlace): Promise<Uint8Array> {
   throw new RatchetError('RunNotFound', `There is no run ${run.name}: ${store.uri} holds no run.json.`);
 }
 
-/** When a run was begun, as its handle says it; nothing of a run that is older than this. */
+/** Time the run began, for its handle; empty for a run without that record. */
 export async function begunAtOf(run: RunPlace): Promise<Pick<RunHandle, 'begunAt'>> {
-  return present({ begunAt: begunAtIn(await runRecordOf(run), storeOf(run).uri + layout.run()) });
+  return present({ begunAt: begunAtIn(await runRecordOf(run), storeOf(run).uri + layout.run()) ?? undefined });
 }
 
-/** Settings that are younger than a stored spec have their defaults from here on: whoever works on a run reads it here. */
+/** Settings newer than a stored spec get their defaults here, where every user of the run reads it. */
 export async function specOf(run: RunHandle): Promise<RunSpec> {
   return cached(run, run.spec, async (bytes) => specIn(bytes, run.spec.key));
 }
@@ -112,7 +122,7 @@ export interface LineageRecord {
   readonly schemaVersion: 1;
   readonly lineage: string;
   readonly origin: LineageOrigin;
-  /** Who asked: the same asking again gets the same lineage. */
+  /** Id of the request: repeating it gives the same lineage. */
   readonly request: string;
   readonly begunAt: string;
 }
@@ -127,7 +137,7 @@ export async function begunLineages(run: RunPlace): Promise<LineageRecord[]> {
   return Promise.all(numbers.map((number) => requireOrigin(run, layout.origin(number))));
 }
 
-/** All of them by name, oldest first; the newest is the current one. */
+/** All lineages by name, oldest first; the newest is the current one. */
 export async function lineagesOf(run: RunPlace): Promise<string[]> {
   return [firstLineage, ...(await begunLineages(run)).map(({ lineage }) => lineage)];
 }
@@ -136,7 +146,7 @@ export async function currentLineage(run: RunPlace): Promise<string> {
   return (await lineagesOf(run)).at(-1)!;
 }
 
-/** Where a lineage of this run took over; null for the first. */
+/** Origin of a lineage of this run; null for the first. */
 async function originOf(run: LineagePlace): Promise<LineageOrigin | null> {
   if (run.lineage === firstLineage) return null;
   return (await requireOrigin(run, layout.origin(lineageNumber(run.lineage)))).origin;
@@ -151,14 +161,14 @@ async function requireOrigin(run: RunPlace, key: string): Promise<LineageRecord>
   );
 }
 
-/** A stretch of steps that one lineage contributes to another: from its first commit to where it was left. */
+/** Steps that one lineage contributes to another: from its first commit to where it was left. */
 interface Stretch {
   readonly lineage: string;
   readonly from: number;
   readonly upTo: number;
 }
 
-/** The lineages a run's lineage is made of, itself first; two neighbours share the step where one took over. */
+/** Lineages that a run's lineage consists of, itself first; neighbours share the step of the takeover. */
 export async function stretchesOf(run: LineagePlace): Promise<Stretch[]> {
   const stretches: Stretch[] = [];
   let [lineage, upTo] = [run.lineage, Number.POSITIVE_INFINITY];
@@ -170,7 +180,7 @@ export async function stretchesOf(run: LineagePlace): Promise<Stretch[]> {
   }
 }
 
-/** The commit of a step as the lineage has it: its own, or of the lineages that it goes on from. */
+/** A lineage's commit of a step: its own, or one of the lineages it continues. */
 export async function readCommit(run: LineagePlace, step: number): Promise<FoundCommit | null> {
   const origin = await originOf(run);
   if (origin !== null && step < origin.step) return readCommit({ ...run, lineage: origin.lineage }, step);
@@ -189,7 +199,7 @@ export async function requireCommit(run: LineagePlace, step: number): Promise<Fo
   );
 }
 
-/** The lineage's own committed steps, ascending. */
+/** Steps that the lineage itself committed, ascending. */
 export async function committedSteps(run: LineagePlace): Promise<number[]> {
   const keys = await storeOf(run).list(layout.commits(run.lineage));
   return keys
@@ -249,7 +259,7 @@ export async function readLinked(run: LineagePlace, last: number): Promise<Found
   return head;
 }
 
-/** What a commit says it continues, and what is there; null where there is nothing to compare with. */
+/** Parent that a commit records, and the one found; null when there is nothing to compare. */
 async function commitBefore(
   run: LineagePlace,
   { step, parent, origin }: StepCommit,
@@ -263,14 +273,14 @@ async function commitBefore(
   return { step: step - 1, named: parent, found: (await requireCommit(run, step - 1)).sha256 };
 }
 
-/** A version as inference servers are asked for it, compared with what its commit says unless nobody will read it. */
+/** The version as requested from inference servers; verified against its commit unless its weights are not read. */
 export async function servedPolicy(
   run: RunHandle,
   version: PolicyVersion,
   { isRead = true }: { readonly isRead?: boolean } = {},
 ): Promise<ServedPolicy> {
   const store = storeOf(run);
-  // Of one that is not here (any more) there is nothing to read: its servers may hold it still, or say that they do not.
+  // A version that was removed cannot be read: its servers may still hold it, or report that they do not.
   if (isRead && (await store.list(version.weights)).length > 0) {
     await verifyVersion(store, version, { weightsBytesMax: weightsReadWholeBytesMax });
   }
@@ -295,7 +305,7 @@ async function cached<T>(run: RunPlace, ref: ObjectRef, parse: (bytes: Uint8Arra
   return value;
 }
 
-/** As the settings of its time had it. */
+/** Under the settings at the time of its commit. */
 export async function isLastStep(store: Store, { step, spec, state, origin }: StepCommit): Promise<boolean> {
   if (origin !== undefined) return false;
   const { maxSteps } = specIn(await store.get(spec), spec.key);

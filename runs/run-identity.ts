@@ -1,14 +1,14 @@
 import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
-import { openRunStore, requireOwnFolder } from '../backends/store/index.ts';
+import { openRunStore, requireOwnFolder } from '../store/index.ts';
 import { RatchetError } from '../core/errors.ts';
 import { modelName } from '../core/names.ts';
-import { codeOfAdvantage } from '../core/rl/advantage.ts';
+import { codeOfAdvantage } from '../core/rl/learning/advantage.ts';
 import type { LiveSetting } from '../core/rl/live-settings.ts';
 import { layout } from './layout.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
-import { runRecordIn } from './record-shapes.ts';
-import { refuseUnfinishedFork } from './unfinished-fork.ts';
+import { runRecordIn } from './forms/record-shapes.ts';
+import { refuseUnfinishedFork } from './lineages/unfinished-fork.ts';
 
 /** A setting that differs between two specs of a run. */
 export interface Difference {
@@ -111,7 +111,7 @@ function comparable(spec: RunSpec): Record<string, unknown> {
   const code = codeOfAdvantage(advantage);
   return {
     ...Object.fromEntries(Object.entries(spec).filter(([key]) => !notCompared.includes(key))),
-    model: modelName(spec.model), // caches differ between machines
+    model: modelName(spec.model), // paths of caches differ between machines
     environments: byName(spec.environments),
     eval: spec.eval && { ...spec.eval, environments: byName(spec.eval.environments) },
     advantage: code === null ? advantage : { import: pathless(code) },
@@ -120,8 +120,8 @@ function comparable(spec: RunSpec): Record<string, unknown> {
     chatTemplate: chatTemplate && pathless(chatTemplate),
     loss: { ...loss, import: loss.import?.sha256 ?? null },
     optimizer: { ...optimizer, type: optimizer.type ?? 'adamw' },
-    trainer: trainer.kind === 'module' ? { ...trainer, import: pathless(trainer.import) } : trainer,
-    inference: inference.kind === 'module' ? { ...inference, import: pathless(inference.import) } : inference,
+    trainer: 'import' in trainer ? { ...trainer, import: pathless(trainer.import) } : trainer,
+    inference: 'import' in inference ? { ...inference, import: pathless(inference.import) } : inference,
   };
 }
 
@@ -156,7 +156,7 @@ interface Leaf {
   readonly after: unknown;
 }
 
-/** Of two tables only the settings that differ. */
+/** Settings that differ between two tables. */
 function leaves(at: KeyPath, before: unknown, after: unknown): Leaf[] {
   if (isDeepStrictEqual(before ?? null, after ?? null)) return [];
   if (!isTable(before) || !isTable(after)) return [{ keys: at, before: before ?? null, after: after ?? null }];

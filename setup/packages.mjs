@@ -1,4 +1,4 @@
-/** Makes sure that node_modules is what npm-shrinkwrap.json says. Runs before anything is installed, so it uses nothing but Node. */
+/** Makes node_modules agree with npm-shrinkwrap.json. Runs before anything is installed, so it uses only Node. */
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, realpathSync, statfsSync, writeFileSync } from 'node:fs';
@@ -8,10 +8,10 @@ import { requirePlatform } from './platform.mjs';
 
 export const projectRoot = dirname(dirname(fileURLToPath(import.meta.url)));
 
-/** node_modules (0.7 GB) and what npm keeps while it unpacks. */
+/** node_modules (0.7 GB) and npm's temporary files while it unpacks. */
 const bytesNeeded = 1_000_000_000;
 
-/** People leave when nothing moves for longer than this. */
+/** Users leave when there is no output for longer than this. */
 const sayEveryMs = 10_000;
 
 /** @typedef {(line: string) => void} Log */
@@ -158,7 +158,7 @@ function runNpm(args, folder) {
 }
 
 /**
- * What `npm start` hands down to an inner npm includes settings it then warns about; what the user set himself stays.
+ * Variables that `npm start` passes to an inner npm include settings it then warns about; the user's own settings stay.
  * @param {NodeJS.ProcessEnv} env
  */
 function withoutNpmNotices(env) {
@@ -168,7 +168,7 @@ function withoutNpmNotices(env) {
   return { ...Object.fromEntries(kept), npm_config_update_notifier: 'false' };
 }
 
-/** The first of these that npm's words match is what to do. */
+/** Advice for npm's errors: the first match counts. */
 const advices = /** @type {const} */ ([
   [/EACCES|EPERM/, 'see who owns this folder and its node_modules'],
   [/ENOSPC/, 'make room on the disk'],
@@ -198,7 +198,7 @@ export function describeFailure(said, how, folder) {
   );
 }
 
-/** A failure that is told in its own words, without a stack. */
+/** A failure whose message is printed without a stack. */
 export class SetupError extends Error {}
 
 /**
@@ -229,7 +229,7 @@ export function runInForeground(command, args, { folder = process.cwd(), env = p
     /** @type {(() => void)[]} */
     const undo = [];
     for (const signal of /** @type {const} */ (['SIGINT', 'SIGTERM', 'SIGHUP'])) {
-      // From the terminal Ctrl-C reaches the child by itself; a second one would read as impatience.
+      // Ctrl-C in the terminal reaches the child anyway; a second one would count as impatience.
       const forward = () => void ((signal === 'SIGINT' && process.stdin.isTTY) || child.kill(signal));
       process.on(signal, forward);
       undo.push(() => process.off(signal, forward));

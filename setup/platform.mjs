@@ -1,7 +1,8 @@
 /** Which machines can run Ratchet. Decided before anything is downloaded, because a native library fails unreadably afterwards. */
 
 /**
- * What is known of a machine.
+ * Facts about a machine.
+ *
  * @typedef {object} MachineFacts
  * @property {string} platform As `process.platform`.
  * @property {string} arch As `process.arch`.

@@ -1,4 +1,4 @@
-/** A reporter for node's test runner that yields nothing but the counts, as one line of JSON, at the end. */
+/** A reporter for node's test runner that only prints the counts, as one line of JSON, at the end. */
 
 /** @typedef {{ passed: number, failed: number, skipped: number }} TestCounts */
 

@@ -1,12 +1,14 @@
 /**
- * `npm test`: packages, a Temporal CLI, an S3 server, then what tells soon: unit, workflow and some end-to-end tests. `npm run test:all`: all
- * there are. `npm test -- e2e` only those against a real server, `faults` the fault matrix, `engines` real engines, `PATH…` only those files
- * or folders. The last line is `N passed, N failed`. Tests run with their own home; one that writes there, or in the project, fails the run.
+ * `npm test`: packages, a Temporal CLI, an S3 server, then the faster tests: unit, workflow and some end-to-end tests.
+ * `npm run test:all`: all tests. `npm test -- e2e`: only those against a real server; `faults`: the fault matrix;
+ * `engines`: real engines; `PATH…`: only those files or folders. The last line is `N passed, N failed`. Tests run with
+ * their own home; one that writes there, or in the project, fails the run.
  */
 import { execFile, spawn } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join, relative, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { downloadCaches, emptyHome } from './clean-room.mjs';
 import { ensurePackages, isProgram, projectRoot, runSetup, SetupError } from './packages.mjs';
 import { allowedInProject, filesBelow, strays } from './strays.mjs';
@@ -15,7 +17,7 @@ import { allowedInProject, filesBelow, strays } from './strays.mjs';
 /** @typedef {{ units: string[], endToEnd: string[] }} TestFiles */
 
 /** A test that hangs is a failure, not a lost night. */
-const timeoutMs = { units: 600_000, endToEnd: 900_000, matrix: 4 * 3_600_000 };
+const timeoutMs = { quick: 900_000, matrix: 4 * 3_600_000 };
 
 const usage = `npm test                  the quick tests
 npm run test:all          everything, slow tests included
@@ -26,15 +28,13 @@ npm test -- PATH…         only these files or folders
 `;
 
 /**
- * Files side by side, one more than there are cores: they wait a part of their time, for heartbeats, timeouts and processes that start.
- * Tests of one file always run one after another.
+ * Processes side by side, two more than there are cores: about half of the time of a test is waiting, for heartbeats, timeouts and processes
+ * that start. Tests of one process always run one after another. A cell of the fault matrix says how long its run took, so it runs alone.
  */
-const concurrency = {
-  units: Math.min(4, availableParallelism() + 1),
-  endToEnd: Math.min(3, availableParallelism() + 1),
-  /** A cell of the fault matrix says how long its run took. */
-  matrix: 1,
-};
+const concurrency = { quick: Math.min(4, availableParallelism() + 2), matrix: 1 };
+
+/** Building tests takes as long as loading about three of them from source. */
+const worthBuilding = 4;
 
 /**
  * @param {readonly string[]} wanted
@@ -48,29 +48,19 @@ async function testAll(wanted) {
   const files = chooseTests(wanted, findTests(join(projectRoot, 'test')));
   await ensurePackages();
   const temporalCli = await ensureTemporalCli();
-  // Where it cannot be had, it says so, and the tests that need it are skipped.
+  // Without a CLI it prints why, and the tests that need one are skipped.
   if ([...files.units, ...files.endToEnd].some((file) => isMatrix(file) || /[/]s3-[^/]*$/.test(file)))
-    await ensureProgram('test/backends/s3-gateway.ts');
+    await ensureProgram('test/store/s3-gateway.ts');
   const packages = pythonPackagesOf([...files.units, ...files.endToEnd]);
   if (packages.length > 0) await ensureProgram('test/python-here.ts', packages);
   const areLong = files.endToEnd.filter((file) => isMatrix(file) || isEngine(file));
-  const endToEnd = files.endToEnd.filter((file) => !areLong.includes(file));
-  const areMany = wanted.length === 0 || wanted[0] === 'all';
-  const units = areMany ? await buildTests(files.units) : files.units;
-  const isBuilt = (/** @type {string} */ file) => file.endsWith('.mjs');
+  const quick = [...files.units, ...files.endToEnd.filter((file) => !areLong.includes(file))];
+  const programs = quick.length >= worthBuilding ? await buildTests(quick) : quick;
   const counts = await inOwnHome(async (own) => {
     const env = { ...process.env, ...own, RATCHET_TEMPORAL_CLI: temporalCli };
     const run = (/** @type {readonly string[]} */ some, /** @type {keyof typeof timeoutMs} */ kind) =>
       runTests(some, { timeout: timeoutMs[kind], atOnce: concurrency[kind], env });
-    return [
-      await run(units.filter(isBuilt), 'units'),
-      await run(
-        units.filter((file) => !isBuilt(file)),
-        'units',
-      ),
-      await run(endToEnd, 'endToEnd'),
-      await run(areLong, 'matrix'),
-    ];
+    return [await run(programs, 'quick'), await run(areLong, 'matrix')];
   });
   const sum = (/** @type {keyof TestCounts} */ key) => counts.reduce((total, one) => total + one[key], 0);
   if (sum('skipped') > 0) process.stdout.write(`${sum('skipped')} skipped\n`);
@@ -90,11 +80,11 @@ export function pythonPackagesOf(files) {
 /** Against real engines, which are installed first. @param {string} file */
 const isEngine = (file) => file.endsWith('.engines.test.ts');
 
-/** Seldom tells, or takes minutes: with all others alone. @param {string} file */
+/** Rarely fails, or takes minutes: only with all others. @param {string} file */
 const isSlow = (file) => file.endsWith('.slow.test.ts');
 
 /**
- * Which files to run: those that tell soon, all, those against a real server, or those named.
+ * Files to run: the faster ones, all, those against a real server, or those named.
  * @param {readonly string[]} wanted
  * @param {readonly string[]} all
  * @returns {TestFiles}
@@ -171,7 +161,7 @@ export async function inOwnHome(tests, options = {}) {
 /** Returns the cache of this user's programs and Python packages, which tests share. @returns {Promise<string>} */
 function ourCache() {
   return new Promise((done, fail) => {
-    const program = "import { cacheFolder } from './engine/cache-folder.ts'; process.stdout.write(cacheFolder());";
+    const program = "import { cacheFolder } from './host/cache-folder.ts'; process.stdout.write(cacheFolder());";
     const args = ['--import', 'tsx', '--input-type=module', '--eval', program];
     execFile(process.execPath, args, { cwd: projectRoot }, (error, stdout) => (error ? fail(error) : done(stdout)));
   });
@@ -179,7 +169,7 @@ function ourCache() {
 
 /** @returns {Promise<string>} */
 async function ensureTemporalCli() {
-  const path = await ensureProgram('workers/temporal-cli.ts');
+  const path = await ensureProgram('workers/temporal/temporal-cli.ts');
   if (path === null) throw new SetupError('the tests need a Temporal CLI (see above)');
   return path;
 }
@@ -201,7 +191,7 @@ function ensureProgram(file, args = []) {
 }
 
 /**
- * The same tests as plain JavaScript, see `test/build-tests.mjs`.
+ * Returns programs that run the same tests, those that take longest first: see `test/build-tests.mjs`.
  * @param {readonly string[]} files
  * @returns {Promise<string[]>}
  */
@@ -216,7 +206,7 @@ function buildTests(files) {
 }
 
 /**
- * @param {readonly string[]} files
+ * @param {readonly string[]} files in the order in which they start
  * @param {{ timeout: number, atOnce: number, env: NodeJS.ProcessEnv }} options
  * @returns {Promise<TestCounts>}
  */
@@ -225,17 +215,14 @@ async function runTests(files, { timeout, atOnce, env }) {
   const folder = mkdtempSync(join(tmpdir(), 'ratchet-test-'));
   try {
     const countsFile = join(folder, 'counts.json');
-    const options = [
-      `--test-concurrency=${atOnce}`,
-      `--test-timeout=${timeout}`,
-      '--test-reporter=spec',
-      '--test-reporter-destination=stdout',
-      `--test-reporter=${new URL('./test-counts-reporter.mjs', import.meta.url).href}`,
-      `--test-reporter-destination=${countsFile}`,
-    ];
-    const names = files.map((file) => relative(projectRoot, file));
-    const loading = files[0]?.endsWith('.ts') ? ['--import', 'tsx'] : ['--enable-source-maps'];
-    const code = await spawnRunner([...loading, '--test', ...options, ...names], env);
+    const orders = join(folder, 'orders.json');
+    writeFileSync(orders, JSON.stringify({ files, atOnce, timeout, countsFile }));
+    const loading = files.some((file) => file.endsWith('.ts')) ? ['--import', 'tsx'] : ['--enable-source-maps'];
+    const timing = env['RATCHET_TEST_TIMES'] ? ['--import', new URL('./test-times.mjs', import.meta.url).href] : [];
+    const runner = fileURLToPath(new URL('./run-tests.mjs', import.meta.url));
+    // Node passes the options of the runner on to the process of each file.
+    const options = [...timing, ...loading, `--test-timeout=${timeout}`];
+    const code = await spawnRunner([...options, runner, orders], env);
     const counts = readCounts(countsFile);
     // A runner that dies, or fails without naming a test, is a failure too.
     return code !== 0 && counts.failed === 0 ? { ...counts, failed: 1 } : counts;

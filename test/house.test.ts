@@ -17,12 +17,14 @@ import { describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { type Expression, parseSync, type Program, type Span, Visitor } from 'oxc-parser';
 
-/** What a dynamic import of something that is not written out imports. */
+/** Target of a dynamic import whose name is not a literal. */
 const computed = 'a computed name';
 
 interface Room {
-  /** Folders or files that values may be imported from, beside its own room. `import type` is free. */
+  /** Folders or files that may be imported from, beside its own room. */
   readonly rooms: readonly string[];
+  /** Further ones that types alone may be imported from. */
+  readonly types?: readonly string[];
   /** Packages, `node:` for what comes with Node. A star stands for any name. */
   readonly packages: readonly string[];
   /** Exceptions by file or folder, each with packages or rooms of its own. */
@@ -32,13 +34,14 @@ interface Room {
 const house: Readonly<Record<string, Room>> = {
   core: { rooms: [], packages: ['zod'], also: { 'core/gepa/text-diff.ts': ['diff'] } },
   config: { rooms: ['core'], packages: ['zod', 'smol-toml'] },
-  // What lies in a run's folder: nothing else makes or reads a key of it.
-  runs: {
-    rooms: ['core', 'config', 'engine/regular-file.ts', 'backends/store', 'backends/failpoints.ts'],
-    packages: ['node:*', 'zod', 'p-queue'],
+  // This machine, and what leaves it: files, owners, grants, secrets, requests.
+  host: {
+    rooms: ['core'],
+    packages: ['node:*'],
+    also: { 'host/hide-secrets.ts': ['koffi'] },
   },
   engine: {
-    rooms: ['core'],
+    rooms: ['core', 'host'],
     packages: ['node:*', '@huggingface/*', 'zod'],
     // onnxruntime-node's library is called, its own binding never loaded.
     also: {
@@ -46,12 +49,14 @@ const house: Readonly<Record<string, Room>> = {
       'engine/read-typescript.ts': ['tsx/cjs/api', 'tsx/esm/api'],
       'engine/onnx/c-api.ts': ['koffi'],
       'engine/onnx/protobuf.ts': ['@bufbuild/protobuf/wire'],
-      'engine/hide-secrets.ts': ['koffi'],
       'engine/sample/lane-worker-source.mjs': ['tsx/esm/api'],
     },
   },
+  store: { rooms: ['core', 'host'], packages: ['node:*', 'zod', '@aws-sdk/client-s3', 'p-queue'] },
+  // The records in a run's folder: nothing else makes or reads a key of it.
+  runs: { rooms: ['core', 'config', 'host', 'store'], packages: ['node:*', 'zod', 'p-queue'] },
   backends: {
-    rooms: ['core', 'config', 'engine', 'runs/layout.ts', 'runs/begun-run.ts'],
+    rooms: ['core', 'config', 'host', 'engine', 'store'],
     packages: ['node:*', 'zod', 'openai'],
     also: {
       'backends/environments/load.ts': [computed],
@@ -59,13 +64,26 @@ const house: Readonly<Record<string, Room>> = {
       'backends/inference/tinker.ts': ['p-queue'],
       'backends/tinker/proto.ts': ['@bufbuild/protobuf/wire'],
       'backends/environments/python': ['p-queue'],
-      // Plays what lies in a run's folder, and what goes there.
-      'backends/rollouts': ['runs', 'p-queue'],
-      'backends/configs/parquet-lines.ts': ['hyparquet'],
       'backends/hub/dataset-card.ts': ['yaml'],
-      'backends/rollouts/table.ts': ['hyparquet-writer'],
-      'backends/store': ['@aws-sdk/client-s3', 'p-queue'],
     },
+  },
+  // Generating, scoring, evaluating, searching.
+  play: {
+    rooms: ['core', 'config', 'host', 'engine', 'store', 'runs', 'backends'],
+    packages: ['node:*', 'p-queue'],
+    also: { 'play/table.ts': ['hyparquet-writer'] },
+  },
+  // Training, replaying, publishing, correcting.
+  learn: {
+    rooms: ['core', 'config', 'host', 'engine', 'store', 'runs', 'backends'],
+    types: ['load'],
+    packages: ['node:*'],
+  },
+  // A run file with all that it names.
+  load: {
+    rooms: ['core', 'config', 'host', 'engine', 'store', 'runs', 'backends', 'play'],
+    packages: ['node:*', 'zod'],
+    also: { 'load/data/parquet-lines.ts': ['hyparquet'] },
   },
   environments: {
     rooms: ['core', 'backends/environments'],
@@ -73,59 +91,70 @@ const house: Readonly<Record<string, Room>> = {
     also: { 'environments/wiki-search': ['minisearch'] },
   },
   activities: {
-    rooms: ['core', 'config', 'runs', 'engine', 'backends'],
+    rooms: ['core', 'config', 'host', 'engine', 'store', 'runs', 'backends', 'play', 'learn', 'load'],
     packages: ['node:*', '@temporalio/activity', '@temporalio/common', 'p-queue'],
   },
   // Its code goes through Temporal's bundler: nothing that is not deterministic, and no schemas (two thirds more bundle).
   workflows: {
-    rooms: ['core', 'runs/layout.ts', 'runs/online-evaluation.ts', 'runs/prompt-branch.ts'],
+    rooms: ['core', 'runs/layout.ts', 'runs/evaluations/online-evaluation.ts'],
+    types: ['config', 'activities'],
     packages: ['@temporalio/workflow', '@temporalio/common'],
   },
   workers: {
-    rooms: ['core', 'config', 'runs', 'engine', 'backends', 'activities'],
+    rooms: ['core', 'config', 'host', 'engine', 'store', 'runs', 'backends', 'play', 'learn', 'load', 'activities'],
+    types: ['workflows'],
     packages: ['node:*', '@temporalio/worker', '@temporalio/client', '@temporalio/common', '@temporalio/proto', 'zod'],
     also: {
-      'workers/workflow-bundle.ts': ['esbuild'],
+      'workers/program/workflow-bundle.ts': ['esbuild'],
       'workers/built.mjs': ['esbuild'],
-      'workers/temporal-packages.mjs': ['esbuild'],
+      'workers/program/temporal-packages.mjs': ['esbuild'],
       'workers/program.mjs': [computed, 'tsx/esm/api'],
     },
   },
   // The page of a run: a server on this machine, and the browser's code, which has a test of its own.
   ui: {
-    rooms: ['core', 'config', 'runs', 'engine', 'backends'],
+    rooms: ['core', 'config', 'host', 'engine', 'store', 'runs', 'backends', 'play/policy', 'load'],
+    types: ['workflows'],
     packages: ['node:*'],
     also: { 'ui/page-files.ts': ['esbuild'], 'ui/page': ['preact', 'uplot'] },
   },
   cli: {
-    rooms: ['core', 'config', 'runs', 'engine', 'backends', 'activities', 'workers', 'ui'],
+    rooms: ['core', 'config', 'host', 'engine', 'store', 'runs', 'backends', 'play', 'learn', 'load', 'activities', 'workers', 'ui'], // prettier-ignore
+    types: ['workflows'],
     packages: ['node:*', 'commander', '@temporalio/client', '@temporalio/common', '@temporalio/proto'],
     also: {
       'cli/ratchet.mjs': [computed, 'tsx/esm/api'],
-      'cli/ndjson.ts': ['zod'],
+      'cli/output/ndjson.ts': ['zod'],
       'cli/view': ['log-update', 'slice-ansi', 'string-width'],
     },
   },
   // Run files, and code of the user's that a run file names.
-  configs: { rooms: [], packages: ['ratchet-rl/environments'], also: { 'configs/own-engine': ['node:*'] } },
+  configs: {
+    rooms: [],
+    types: ['engine/index.ts'],
+    packages: ['ratchet-rl/environments'],
+    also: { 'configs/own-engine': ['node:*'] },
+  },
   // Programs for another interpreter.
   python: { rooms: [], packages: [] },
   // Runs before any package is there.
   setup: { rooms: [], packages: ['node:*'] },
 };
 
-/** Files that send something by themselves, and why that does not pass the door (`engine/ask-server.ts`), which asks what was granted. */
+/** Files that send something by themselves, and why that does not pass the door (`host/ask-server.ts`), which asks what was granted. */
 const ownRequests: Readonly<Record<string, string>> = {
-  'engine/ask-server.ts': 'the door',
+  'host/ask-server.ts': 'the door',
   'engine/server/main.ts': 'a policy server asks itself',
   'backends/environments/judge.ts': "openai's client is given the door in place of its own",
-  'backends/store/s3-requests.ts': "AWS's client, of a bucket that was granted with its server (`lineOfStore`)",
-  'workers/held-lock.ts': 'a socket in a folder of this user',
-  'workers/ports.ts': 'looks whether a port of this machine is taken, and sends nothing',
-  'workers/supervised-process.ts': 'asks a process that it has started whether it is ready',
-  'workers/temporal-cli-download.ts': 'fetches a release of Temporal, without a key, from the address that it has',
-  'workers/temporal-connection.ts': 'finds out why Temporal is not reached, at the address of this user',
-  'workers/ui-front.ts': 'passes on what a browser asks of the UI of our own Temporal server',
+  'backends/torch/group.ts': 'a socket in a folder of this user, to a process that it has started',
+  'store/s3-requests.ts': "AWS's client, of a bucket that was granted with its server (`lineOfStore`)",
+  'workers/stack/held-lock.ts': 'a socket in a folder of this user',
+  'workers/stack/ports.ts': 'looks whether a port of this machine is taken, and sends nothing',
+  'workers/stack/supervised-process.ts': 'asks a process that it has started whether it is ready',
+  'workers/temporal/temporal-cli-download.ts':
+    'fetches a release of Temporal, without a key, from the address that it has',
+  'workers/temporal/temporal-connection.ts': 'finds out why Temporal is not reached, at the address of this user',
+  'workers/temporal/ui-front.ts': 'passes on what a browser asks of the UI of our own Temporal server',
   'cli/doctor/services.ts': 'looks for services on behalf of whoever typed it, without a key',
 };
 
@@ -163,6 +192,32 @@ describe('the house', () => {
       assert.deepEqual(broken, []);
     });
   }
+
+  for (const [name, room] of Object.entries(house)) {
+    const rooms = [...room.rooms, ...(room.types ?? [])];
+    test(`${name} imports types only from ${rooms.length === 0 ? 'itself' : rooms.join(', ')}`, () => {
+      const broken = sources
+        .filter((file) => roomOf(file) === name)
+        .flatMap((file) =>
+          typeImports(file)
+            .filter(({ what }) => !mayTakeType(file, room, what))
+            .map(({ what, line }) => `${file}:${line} imports ${what}`),
+        );
+      assert.deepEqual(broken, []);
+    });
+  }
+
+  test('no two rooms import from one another, types included', () => {
+    const arrows = new Set(
+      sources.flatMap((file) =>
+        [...valueImports(file), ...typeImports(file)]
+          .filter(({ what }) => what.includes('/') && roomOf(what) in house && roomOf(what) !== roomOf(file))
+          .map(({ what }) => `${roomOf(file)} → ${roomOf(what)}`),
+      ),
+    );
+    const bothWays = [...arrows].filter((arrow) => arrows.has(arrow.split(' → ').toReversed().join(' → ')));
+    assert.deepEqual(bothWays, []);
+  });
 
   test('a workflow imports everything at its top: a dynamic import is not deterministic', () => {
     const dynamic = sources
@@ -204,23 +259,29 @@ describe('the house', () => {
 
   test('the table catches what it is there for', () => {
     const judge = (file: string, what: string) => mayImport(file, house[roomOf(file)]!, what);
-    assert(!judge('core/rl/pack.ts', 'node:fs'));
-    assert(!judge('core/rl/pack.ts', 'smol-toml'));
-    assert(judge('config/overrides.ts', 'smol-toml'));
-    assert(!judge('core/rl/pack.ts', 'engine/index.ts'));
-    assert(!judge('backends/store/index.ts', '@temporalio/common'));
+    assert(!judge('core/rl/learning/pack.ts', 'node:fs'));
+    assert(!judge('core/rl/learning/pack.ts', 'smol-toml'));
+    assert(judge('config/toml/overrides.ts', 'smol-toml'));
+    assert(!judge('core/rl/learning/pack.ts', 'engine/index.ts'));
+    assert(!judge('store/index.ts', '@temporalio/common'));
     assert(!judge('activities/around/failures.ts', '@temporalio/worker'));
     assert(!judge('workflows/train-run.ts', 'config/run-spec.ts'));
     assert(judge('workflows/train-run.ts', 'core/limits.ts'));
     assert(!judge('workflows/train-run.ts', 'activities/index.ts'));
-    assert(!judge('workers/worker.ts', 'workflows/index.ts'));
+    assert(!judge('workers/roles/worker.ts', 'workflows/index.ts'));
     assert(!judge('setup/start.mjs', 'core/names.ts'));
     assert(judge('environments/reverse-text/index.ts', 'backends/environments/kit.ts'));
-    assert(!judge('environments/reverse-text/index.ts', 'backends/store/index.ts'));
+    assert(!judge('environments/reverse-text/index.ts', 'store/index.ts'));
     assert(!judge('engine/index.ts', 'enginefoo/index.ts'));
+    const judgeType = (file: string, what: string) => mayTakeType(file, house[roomOf(file)]!, what);
+    assert(judgeType('workflows/train-run.ts', 'config/run-spec.ts'));
+    assert(!judgeType('core/rl/learning/pack.ts', 'config/run-spec.ts'));
+    assert(!judgeType('runs/metrics/curves.ts', 'workflows/control/messages.ts'));
+    assert(!judgeType('runs/run-access.ts', 'backends/inference/index.ts'));
+    assert(!judgeType('backends/webhook.ts', 'runs/metrics/notices.ts'));
   });
 
-  test('imports are found in every way they are written, and types are free', () => {
+  test('imports are found in every way they are written', () => {
     const text = [
       "import a from 'a';",
       "import type { B } from 'b';",
@@ -233,7 +294,8 @@ describe('the house', () => {
       "type I = import('i').I;",
       "const j = await import(new URL('j', import.meta.url).href);",
     ].join('\n');
-    const found = importsOf('core/x.ts', text).map(({ what, line, isDynamic }) => [what, line, isDynamic]);
+    const { values, types } = importsOf('core/x.ts', text);
+    const found = values.map(({ what, line, isDynamic }) => [what, line, isDynamic]);
     assert.deepEqual(found, [
       ['a', 1, false],
       ['c', 3, false],
@@ -242,6 +304,12 @@ describe('the house', () => {
       ['g', 7, false],
       ['h', 8, true],
       ['a computed name', 10, true],
+    ]);
+    const ofTypes = types.map(({ what, line }) => [what, line]);
+    assert.deepEqual(ofTypes, [
+      ['b', 2],
+      ['f', 6],
+      ['i', 9],
     ]);
   });
 });
@@ -253,7 +321,7 @@ describe('requests leave through one door', () => {
   test('no other file sends anything by itself', () => {
     const found = inside.flatMap((file) => sendersIn(file, textOf(file)).map((sender) => `${file}: ${sender}`));
     const unnamed = found.filter((line) => ownRequests[line.split(':', 1)[0]!] === undefined);
-    assert.deepEqual(unnamed, [], 'ask through engine/ask-server.ts, which refuses what nobody granted');
+    assert.deepEqual(unnamed, [], 'ask through host/ask-server.ts, which refuses what nobody granted');
   });
 
   test('every exception is one', () => {
@@ -377,7 +445,7 @@ export async function run(input: Parameters<OrchestratorActivities['broadcastWei
   });
 });
 
-/** What the project's own linter says about one workflow file; '' when nothing. */
+/** Findings of the project's own linter on one workflow file; '' without any. */
 async function lint(textIn: (folder: string) => string): Promise<string> {
   const folder = realpathSync(mkdtempSync(path.join(tmpdir(), 'ratchet-lint-')));
   try {
@@ -401,12 +469,19 @@ async function lint(textIn: (folder: string) => string): Promise<string> {
 }
 
 function mayImport(file: string, room: Room, what: string): boolean {
-  const isBelow = (place: string) => (name: string) => name === place || name.startsWith(`${place}/`);
   const name = roomOf(file);
   if (isBelow(name)(what)) return true;
   const also = Object.entries(room.also ?? {}).flatMap(([place, packages]) => (isBelow(place)(file) ? packages : []));
   if ([...room.packages, ...also].some((pattern) => matches(pattern, what))) return true;
   return room.rooms.some((place) => isBelow(place)(what));
+}
+
+function mayTakeType(file: string, room: Room, what: string): boolean {
+  return [roomOf(file), ...room.rooms, ...(room.types ?? [])].some((place) => isBelow(place)(what));
+}
+
+function isBelow(place: string): (name: string) => boolean {
+  return (name) => name === place || name.startsWith(`${place}/`);
 }
 
 /** `node:*` any module of Node, `@owner/*` any package of an owner, else a package and what lies in it. */
@@ -423,13 +498,27 @@ interface Import {
   readonly isDynamic: boolean;
 }
 
-function valueImports(file: string): Import[] {
-  return importsOf(file, textOf(file));
+const known = new Map<string, { readonly values: Import[]; readonly types: Import[] }>();
+
+function importsIn(file: string): { readonly values: Import[]; readonly types: Import[] } {
+  const found = known.get(file) ?? importsOf(file, textOf(file));
+  known.set(file, found);
+  return found;
 }
 
-function importsOf(file: string, text: string): Import[] {
-  const found: Import[] = [];
-  const add = (node: Span, specifier: Expression | undefined, isDynamic: boolean): void => {
+function valueImports(file: string): Import[] {
+  return importsIn(file).values;
+}
+
+/** Imports of this project's own files; which types a package has is its own business. */
+function typeImports(file: string): Import[] {
+  return importsIn(file).types.filter(({ what }) => /\.(?:ts|tsx|mts|mjs)$/.test(what));
+}
+
+function importsOf(file: string, text: string): { readonly values: Import[]; readonly types: Import[] } {
+  const values: Import[] = [];
+  const types: Import[] = [];
+  const add = (to: Import[], node: Span, specifier: Expression | undefined, isDynamic = false): void => {
     const written = specifier === undefined ? null : stringOf(specifier);
     const what =
       written === null
@@ -437,28 +526,32 @@ function importsOf(file: string, text: string): Import[] {
         : written.startsWith('.')
           ? path.posix.join(path.posix.dirname(file), written)
           : written;
-    found.push({ what, line: lineOf(text, node), isDynamic });
+    to.push({ what, line: lineOf(text, node), isDynamic });
   };
   new Visitor({
     ImportDeclaration(node) {
-      if (node.importKind !== 'type') add(node, node.source, false);
+      add(node.importKind === 'type' ? types : values, node, node.source);
     },
     ExportNamedDeclaration(node) {
-      if (node.source && node.exportKind !== 'type') add(node, node.source, false);
+      if (node.source) add(node.exportKind === 'type' ? types : values, node, node.source);
     },
     ExportAllDeclaration(node) {
-      if (node.exportKind !== 'type') add(node, node.source, false);
+      add(node.exportKind === 'type' ? types : values, node, node.source);
+    },
+    TSImportType(node) {
+      add(types, node, node.source);
     },
     ImportExpression(node) {
-      add(node, node.source, true);
+      add(values, node, node.source, true);
     },
     CallExpression(node) {
       const [first] = node.arguments;
       const isRequire = node.callee.type === 'Identifier' && node.callee.name === 'require';
-      if (isRequire && first && first.type !== 'SpreadElement' && stringOf(first) !== null) add(node, first, true);
+      if (isRequire && first && first.type !== 'SpreadElement' && stringOf(first) !== null)
+        add(values, node, first, true);
     },
   }).visit(parse(file, text));
-  return found;
+  return { values, types };
 }
 
 /** Exports of Node's modules that send nothing by themselves. */
@@ -467,7 +560,7 @@ const nodeSenders = /^(?:node:)?(?:http|https|http2|net|tls|dgram)$/;
 const packagedSenders = /^(?:openai|@aws-sdk\/.*|undici|node-fetch|axios|got|ws)(?:\/.*)?$/;
 const globalSenders = new Set(['fetch', 'WebSocket', 'EventSource', 'XMLHttpRequest']);
 
-/** What in a file can send a request. Temporal's own clients are none of it: their server is this user's. */
+/** Calls in a file that can send a request. Temporal's own clients are exempt: their server is this user's. */
 function sendersIn(file: string, text: string): string[] {
   const found: string[] = [];
   const names = new Set<Span>();
@@ -537,7 +630,7 @@ function sendersIn(file: string, text: string): string[] {
   ];
 }
 
-/** What a string literal, or a template without values, says; null for all else. */
+/** Value of a string literal, or of a template without values; null for all else. */
 function stringOf(node: Expression): string | null {
   if (node.type === 'Literal' && typeof node.value === 'string') return node.value;
   if (node.type === 'TemplateLiteral' && node.expressions.length === 0) return node.quasis[0]!.value.cooked;
@@ -572,7 +665,7 @@ function roomsOfFirstTable(markdown: string): string[] {
   return cells.flatMap((cell) => [...cell.matchAll(/`([a-z]+)\/?`/g)].map(([, name]) => name!));
 }
 
-/** What git keeps; in a copy without git, everything but what is made. */
+/** Files that git tracks; in a copy without git, everything but what is made. */
 function listFiles(): string[] {
   const made = new Set(['node_modules', 'dist', 'outputs', '.ratchet', '.git']);
   try {

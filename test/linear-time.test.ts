@@ -4,10 +4,10 @@ import { boxed, lastNumber, numberAfterHashes, withoutThinking, xmlParser } from
 import { apisOf } from '../backends/environments/packages/package.ts';
 import { verifiersRequirement } from '../backends/environments/packages/requirement.ts';
 import { tracebackOf } from '../backends/environments/score.ts';
-import { showStoreUri } from '../backends/store/store-uri.ts';
+import { showStoreUri } from '../store/store-uri.ts';
 import { troubleKindOf } from '../backends/tinker/trouble.ts';
-import { onOneLine } from '../cli/plain-text.ts';
-import { trainAgain } from '../cli/typed-command.ts';
+import { onOneLine } from '../cli/output/plain-text.ts';
+import { trainAgain } from '../cli/typed/typed-command.ts';
 import { messagesOf } from '../core/eval/result-rows.ts';
 import { plainMarkdown } from '../core/markdown.ts';
 import { extractText } from '../core/gepa/reflection-prompt.ts';
@@ -15,8 +15,8 @@ import { unifiedDiff } from '../core/gepa/text-diff.ts';
 import { treeDocument } from '../core/gepa/results.ts';
 import { asRunName } from '../core/names.ts';
 import { saysEngineDied, saysNcclFailed, saysOutOfMemory, whereItFailed } from '../core/rl/failures.ts';
-import { PythonProblem, readPythonAssignment } from '../config/python-literal.ts';
-import { looksSecret, withoutSecrets } from '../config/secrets.ts';
+import { PythonProblem, readPythonAssignment } from '../config/models/python-literal.ts';
+import { looksSecret, withoutSecrets } from '../config/toml/secrets.ts';
 import { readSpeech } from '../engine/speech/speech.ts';
 import { exactNumber } from '../environments/math-python/exact-number.ts';
 

@@ -4,7 +4,7 @@
  */
 import { realpathSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { ensurePython } from '../workers/python-environment.ts';
+import { ensurePython } from '../workers/install/python-environment.ts';
 
 export interface Installed {
   readonly python: string;

@@ -1,33 +1,39 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { AdvantageSpec, RunSpec } from '../config/run-spec.ts';
-import { codeOfAdvantage } from '../core/rl/advantage.ts';
-import { type Baselines, isRoleAdvantage } from '../core/rl/agents.ts';
-import { type GroupAdvantages, Packer } from '../core/rl/pack.ts';
-import type { ScoredGroup } from '../core/rl/rollout.ts';
+import { codeOfAdvantage } from '../core/rl/learning/advantage.ts';
+import { type Baselines, isRoleAdvantage } from '../core/rl/rollout/agents.ts';
+import { type GroupAdvantages, Packer } from '../core/rl/learning/pack.ts';
+import type { ScoredGroup } from '../core/rl/rollout/rollout.ts';
 import { readCommit, type RunPlace } from '../runs/run-access.ts';
-import { groupsOfBatch, trainedAdvantages } from '../runs/trained-advantages.ts';
+import { groupsOfBatch, trainedAdvantages } from '../runs/rollouts/trained-advantages.ts';
 
-/** What the rollouts of a group got, as its batch was packed. */
+/** Advantages of one group, computed when its batch was packed. */
 export interface ShownAdvantages {
-  /** By the index of the rollout. */
+  /** Keyed by the rollout's index. */
   readonly ofRollouts: ReadonlyMap<number, number>;
-  /** Of its trained agents, in the order of its traces. */
+  /** Per trained agent of a rollout, in the order of its traces. */
   readonly ofAgents: ReadonlyMap<number, readonly number[]>;
-  /** Why there are none; null where they are known. */
+  /** Reason for which none are known; else null. */
   readonly missing: string | null;
 }
 
-/** Where a group ended, and how. */
+/** The lineage and step in which a group ended, and its fate. */
 interface GroupEnd {
   readonly lineage: string;
   readonly step: number;
   readonly end: string;
 }
 
-/** By the ordinal of the group, of a batch whose running means are those of its commit; or why they are not known. */
+/**
+ * Keyed by the group's ordinal, for a batch whose running means are those of its commit; or the reason why they are
+ * unknown.
+ */
 type OfBatch = ReadonlyMap<number, GroupAdvantages> | string;
 
-/** Advantages by the settings of a run, or as a function of the user's gave them. Those of `rae` depend on the groups before in the batch, which is read once for all of its groups. */
+/**
+ * Advantages from a run's settings, or from the user's function. Those of `rae` depend on earlier groups in the batch,
+ * which is read once for all of its groups.
+ */
 export class Advantages {
   readonly #place: RunPlace;
   #batch: { readonly of: string; readonly told: Promise<OfBatch> } | null = null;
@@ -64,7 +70,7 @@ export class Advantages {
     return this.#held(at, () => this.#credited(at.lineage, at.step, spec));
   }
 
-  /** Keeps the batch that was asked for last: siblings are looked at one after another. */
+  /** Caches the newest batch: siblings are looked at one after another. */
   #held({ lineage, step }: GroupEnd, read: () => Promise<OfBatch>): Promise<OfBatch> {
     const of = `${lineage} ${step}`;
     if (this.#batch?.of !== of) this.#batch = { of, told: read() };
@@ -73,7 +79,7 @@ export class Advantages {
     return told;
   }
 
-  /** Goes through the batch from the running means of the commit before. They must lead to those of the batch's own. */
+  /** Recomputes the batch from the running means of the commit before, which must lead to the batch's own. */
   async #credited(lineage: string, step: number, spec: RunSpec): Promise<OfBatch> {
     const place = { ...this.#place, lineage };
     const [before, after] = await Promise.all([readCommit(place, step - 1), readCommit(place, step)]);
@@ -87,14 +93,14 @@ export class Advantages {
   }
 }
 
-/** One of ours. */
+/** Advantages that Ratchet computes itself, without a user's function. */
 type Known = Exclude<AdvantageSpec, { readonly import: unknown }>;
 
 function isKnown(kind: AdvantageSpec): kind is Known {
   return codeOfAdvantage(kind) === null;
 }
 
-/** Where a function of the user's gives the others, those of environments with one of ours. */
+/** A user's advantage function covers only environments without a built-in one; `centered` stands in for it. */
 function packerOf({ advantage, ...spec }: RunSpec, baselines: Baselines = {}): Packer {
   return new Packer({ ...spec, baselines, advantage: isKnown(advantage) ? advantage : 'centered' });
 }

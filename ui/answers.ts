@@ -1,19 +1,22 @@
-import type { NoticeKind } from '../core/rl/notices.ts';
-import type { ChatMessage, ToolCall } from '../core/rl/rollout.ts';
+import type { RunAudit } from '../core/rl/lineages.ts';
+import type { LostWork } from '../core/rl/lost-work.ts';
+import type { Notice } from '../core/rl/notices.ts';
+import type { ChatMessage, ToolCall } from '../core/rl/rollout/rollout.ts';
+import type { RolloutLabel } from '../core/rl/rollout/rollout-label.ts';
 
-/** What the page asks for and is answered, as JSON: the browser's code and the server's agree on it. */
+/** JSON requests and answers of the page; the browser's code and the server share these types. */
 
-/** By these a page that asks again is sent what is new. */
+/** Headers with which the server sends only what is new to a page that asks again. */
 export const answerHeaders = {
-  /** Of a request: the name of the answer that the page has; nothing where it has none. */
+  /** Request header: the name of the answer that the page holds; empty without one. */
   known: 'ratchet-known',
-  /** The name of the answer. */
+  /** Response header: the name of the answer. */
   name: 'ratchet-answer',
-  /** The body is what makes the answer of the one that the page has (core/change-between.ts). */
+  /** The body is a change to the answer that the page holds (core/change-between.ts). */
   isChange: 'ratchet-change',
 } as const;
 
-/** A run in the list of those that a folder holds. */
+/** A run in the list of a folder's runs. */
 export interface ListedRun {
   readonly run: string;
   readonly state: string;
@@ -22,13 +25,6 @@ export interface ListedRun {
   readonly reward: number | null;
   readonly committedAt: string | null;
   readonly note: string | null;
-}
-
-export interface Lost {
-  readonly recoveries: number;
-  readonly rollouts: number;
-  readonly tokens: number;
-  readonly seconds: number;
 }
 
 /** What the run itself says while somebody answers for it. */
@@ -46,7 +42,7 @@ export interface LiveStatus {
     readonly kept: number;
     readonly dropped: Readonly<Record<string, number>>;
   } | null;
-  /** Groups in play, by environment: since when the oldest is, and from which version. */
+  /** Groups being generated, by environment: since when the oldest is, and from which version. */
   readonly inPlay: readonly {
     readonly environment: string;
     readonly groups: number;
@@ -55,14 +51,17 @@ export interface LiveStatus {
   }[];
   readonly training: { readonly step: number; readonly rows: number; readonly since: string } | null;
   readonly quarantinedServers: readonly string[];
-  /** Environments for which a better prompt was found, and waits for somebody's yes. */
+  /** Environments with a better prompt that waits for approval. */
   readonly offeredPrompts: readonly string[];
-  /** Searches for a better prompt, by environment: from which version and since when, and what their leases have in play, in words. */
+  /**
+   * Searches for a better prompt, by environment: from which version and since when, and in words what their leases
+   * generate.
+   */
   readonly branches: readonly {
     readonly environment: string;
     readonly step: number;
     readonly since: string;
-    /** null while nobody answers for it. */
+    /** null while the search's workflow does not answer. */
     readonly calls: { readonly made: number; readonly of: number } | null;
     readonly inPlay: string | null;
   }[];
@@ -72,10 +71,10 @@ export interface LiveStatus {
 export interface RunOverview {
   readonly run: string;
   readonly model: string;
-  /** Without where its files are. */
+  /** Without the folder of its files. */
   readonly modelName: string;
   readonly environments: readonly string[];
-  /** `running`, or as its folder tells. */
+  /** `running`, or what its folder says. */
   readonly state: string;
   readonly live: LiveStatus | null;
   readonly maxSteps: number;
@@ -83,58 +82,56 @@ export interface RunOverview {
   readonly lineage: string;
   readonly committedAt: string | null;
   readonly store: string;
-  /** Of the newest steps; null before the first. */
+  /** Median over the newest steps; null before the first. */
   readonly stepSeconds: number | null;
-  /** Until `maxSteps`, at that pace; null where nothing is to come, or nothing is known. */
+  /** Time until `maxSteps` at that pace; null when no step is left, or the pace is unknown. */
   readonly etaSeconds: number | null;
   readonly ettr: number | null;
-  /** Accounts for the time that was not effective, in words; null if there is nothing to tell. */
+  /** Accounts for the time that was not effective, in words; null if there is none. */
   readonly rest: string | null;
   readonly wallSeconds: number;
   readonly pausedSeconds: number;
-  readonly lost: Lost;
+  readonly lost: LostWork;
   /** Null where nothing was counted yet. */
   readonly cost: CostAnswer | null;
-  /** The newest ones, oldest first, of so many. */
+  /** The newest notices, oldest first. */
   readonly notices: readonly NoticeLine[];
   readonly noticesOf: number;
-  /** Why some notices cannot be read. */
+  /** Error messages of the notices that cannot be read. */
   readonly damagedNotices: readonly string[];
-  /** All metrics that any step has, and `spent/…`: what the run had spent by then. */
+  /** Names of all metrics of any step, and of `spent/…`: amounts that the run had spent by then. */
   readonly metrics: readonly string[];
   readonly index: { readonly step: number | null; readonly error: string | null };
-  /** Why its newest commit cannot be read, and so what is told is what the metrics say; null where it can. */
+  /**
+   * Error message of its newest commit when that cannot be read; the overview then comes from the metrics. Else null.
+   */
   readonly damage: string | null;
   /** The page of this run in Temporal's UI. */
   readonly temporalUrl: string | null;
 }
 
-/** What the run has cost, evaluations and searches included, as people read it. */
+/** Cost of the run for people to read, evaluations and searches included. */
 export interface CostAnswer {
   readonly currency: string;
   /** Null where the run file has no prices. */
   readonly money: string | null;
-  /** Of it for steps that a rewind left behind; null where there is none. */
+  /** Part of it spent on steps that a rewind left behind; null without any. */
   readonly leftBehind: string | null;
   readonly parts: readonly {
     readonly name: string;
     readonly money: string | null;
     readonly used: readonly string[];
   }[];
-  /** In words, what of it is counted nowhere. */
+  /** Usage that no figure includes, in words. */
   readonly notCounted: string;
 }
 
-/** What somebody wrote about the run, or what it noticed. */
-export interface NoticeLine {
+/** Note of a user about the run, or of the run itself. */
+export interface NoticeLine extends Pick<Notice, 'kind' | 'step' | 'time' | 'text'> {
   readonly id: string;
-  readonly kind: NoticeKind;
-  readonly step: number;
-  readonly time: string;
-  readonly text: string;
 }
 
-/** Steps of one lineage, ascending, and metrics of them; null where a step has none. */
+/** Steps of one lineage, ascending, with metrics; null where a step lacks one. */
 export interface SeriesPart {
   readonly lineage: string;
   readonly step: readonly number[];
@@ -145,18 +142,18 @@ export interface SeriesPart {
 
 /** `/api/runs/RUN/series?name=…&points=…` */
 export interface SeriesAnswer {
-  /** The steps that led to where the run stands. */
+  /** Steps that led to the run's position. */
   readonly path: SeriesPart;
   /** Steps that a rewind left behind. */
   readonly left: readonly SeriesPart[];
-  /** So many steps are one point, their mean. */
+  /** Number of steps averaged into one point. */
   readonly stepsPerPoint: number;
 }
 
 export const markerKinds = ['fault', 'settings', 'rewind', 'notice', 'weights'] as const;
 export type MarkerKind = (typeof markerKinds)[number];
 
-/** Something that happened, for the charts, the timeline and, but for new weights, the list below them. */
+/** An event for the charts, the timeline and, except for new weights, the list below them. */
 export interface Marker {
   readonly kind: MarkerKind;
   readonly step: number;
@@ -165,7 +162,7 @@ export interface Marker {
   readonly text: string;
 }
 
-/** One activity of a worker, as its log tells. */
+/** One activity of a worker, as its log records it. */
 export interface Span {
   /** Milliseconds. */
   readonly from: number;
@@ -194,23 +191,10 @@ export interface TimelineAnswer {
 }
 
 /** A rollout in a list. */
-export interface RolloutLine {
-  readonly lineage: string;
-  readonly step: number;
-  readonly group: number;
-  readonly index: number;
-  readonly environment: string;
-  readonly exampleId: number;
-  readonly outcome: string;
-  readonly end: string;
-  readonly reward: number | null;
-  readonly version: number;
-  readonly versionEnd: number;
-  readonly tokens: number;
-  readonly turns: number;
+export interface RolloutLine extends RolloutLabel {
   readonly asked: string;
   readonly said: string;
-  /** The example's right answer. Absent if it has none, or if it was not looked up. */
+  /** The correct answer. Absent if the example has none, or if it was not looked up. */
   readonly expected?: string;
 }
 
@@ -224,11 +208,14 @@ export interface RolloutsAnswer {
 }
 
 export interface TurnAnswer {
-  /** Who of several agents of the episode says it, and what that one got: `solver 2, reward 1, advantage 0.5`; absent where there is one. */
+  /**
+   * The agent that says the turn, in an episode of several, with its reward and advantage: `solver 2, reward 1,
+   * advantage 0.5`; absent with one agent.
+   */
   readonly agent?: string;
-  /** What came since the turn before; for the first the example's prompt. */
+  /** Messages since the previous turn; in the first turn the example's prompt. */
   readonly heard: readonly ChatMessage[];
-  /** The first prompt as it was sent, where the messages are not known. */
+  /** The first prompt as sent, for turns without messages. */
   readonly prompt: string | null;
   readonly text: string;
   readonly reasoning: string | null;
@@ -246,7 +233,7 @@ export interface RolloutAnswer {
   readonly reward: number | null;
   /** Every reward function, unweighted. */
   readonly parts: Readonly<Record<string, number>>;
-  /** By the run's settings; null where there is no reward, or as `withoutAdvantages` says. */
+  /** Under the run's settings; null without a reward, or for the reason in `withoutAdvantages`. */
   readonly advantage: number | null;
   readonly flags: readonly string[];
   readonly error: string | null;
@@ -254,42 +241,40 @@ export interface RolloutAnswer {
 }
 
 /** `/api/runs/RUN/group?lineage=…&step=…&group=…` */
-export interface GroupAnswer {
-  readonly lineage: string;
-  readonly step: number;
-  readonly group: number;
-  readonly environment: string;
-  readonly exampleId: number;
+export interface GroupAnswer extends Pick<
+  RolloutLine,
+  'lineage' | 'step' | 'group' | 'environment' | 'exampleId' | 'version' | 'end'
+> {
   readonly epoch: number;
-  /** How it ended, as the ledger has it. */
-  readonly end: string;
-  /** The same for people. */
+  /** How it ended, for people. */
   readonly why: string;
-  readonly version: number;
   readonly answer: string | null;
-  /** Where it lies in the store. */
+  /** Key of its object in the store. */
   readonly object: string;
-  /** Why none of its rollouts has an advantage that can be told; null where they have. */
+  /** Why no rollout of the group has a known advantage; null where they have. */
   readonly withoutAdvantages: string | null;
   readonly rollouts: readonly RolloutAnswer[];
 }
 
-/** Of one turn, aligned by token. */
+/** One turn, aligned by token. */
 export interface TurnTokens {
-  /** As in `TurnAnswer`. */
+  /** Same text as in `TurnAnswer`. */
   readonly agent?: string;
-  /** Of each token that counts: the rollout's, or that of the agent who says it; null where it has none, or none is known. */
+  /** Advantage of each trained token: the rollout's, or its agent's; null without one, or when unknown. */
   readonly advantage: number | null;
   readonly pieces: readonly string[];
   readonly logprobs: readonly number[] | null;
-  /** Of the distribution that was drawn from, where it is another one than the policy's. */
+  /** Log probabilities under the distribution that was sampled from; null where that is the policy's own. */
   readonly samplingLogprobs: readonly number[] | null;
-  /** What the trainer computed of the tokens that count when it took the step, null of others; null where that is not kept. */
+  /**
+   * The trainer's values for the trained tokens in that step, null for other tokens; null where the run does not keep
+   * them.
+   */
   readonly trained: {
     readonly logprobs: readonly (number | null)[];
     readonly entropies: readonly (number | null)[];
   } | null;
-  /** 1 where the token counts in the loss. */
+  /** 1 for trained tokens. */
   readonly mask: readonly number[];
   readonly version: number;
   readonly versionEnd: number;
@@ -297,7 +282,7 @@ export interface TurnTokens {
 
 /** `/api/runs/RUN/tokens?lineage=…&step=…&group=…&index=…` */
 export interface TokensAnswer {
-  /** Why none of it counts in the loss; null where some does. */
+  /** Reason for which no token is trained; null if some are. */
   readonly unmaskedBecause: string | null;
   readonly turns: readonly TurnTokens[];
 }
@@ -310,49 +295,51 @@ export interface ExampleAnswer {
   >[];
 }
 
-/** What the page was opened with, in its own file. */
+/** Settings that the server writes into the page's HTML file. */
 export interface PageSettings {
-  /** One run, or null where a list is shown first. */
+  /** The run shown, or null to begin with the list. */
   readonly run: string | null;
-  /** A report: everything there is lies in this file. */
+  /** A report: the file itself holds all data. */
   readonly isReport: boolean;
-  /** The run may be told what to do. */
+  /** Whether the page may steer the run. */
   readonly canSteer: boolean;
   readonly madeAt: string;
 }
 
-/** What a report has in its file. */
 export interface ReportData {
   readonly overview: RunOverview;
   readonly series: SeriesAnswer;
   readonly markers: readonly Marker[];
   readonly timeline: TimelineAnswer;
   readonly history: HistoryAnswer;
-  /** By environment; '' = all. */
+  /** Keyed by environment; '' = all of them. */
   readonly histograms: Readonly<Record<string, HistogramAnswer>>;
   readonly evals: EvaluationsAnswer;
-  /** By id: of the newest ones. */
+  /** Keyed by id; only the newest evaluations. */
   readonly evalRows: Readonly<Record<string, EvaluationAnswer>>;
   readonly searches: SearchesAnswer;
-  /** By id. */
+  /** Keyed by id. */
   readonly searchesInFull: Readonly<Record<string, SearchAnswer>>;
-  /** Newest first: those whose groups are in it, out of so many. */
+  /** The newest rollouts first, of the groups in the report. */
   readonly rollouts: readonly RolloutLine[];
   readonly of: number;
-  /** By `STEP/GROUP`. */
+  /** Keyed by `STEP/GROUP`. */
   readonly groups: Readonly<Record<string, GroupAnswer>>;
-  /** By `STEP/GROUP/INDEX`. */
+  /** Keyed by `STEP/GROUP/INDEX`. */
   readonly tokens: Readonly<Record<string, TokensAnswer>>;
-  /** What of the run could not be read, and why. */
+  /** Parts of the run that could not be read, with the reason. */
   readonly missing: readonly string[];
 }
 
 /** `/api/runs/RUN/history` */
-export interface HistoryAnswer {
+export interface HistoryAnswer extends Pick<
+  RunAudit,
+  'issued' | 'counts' | 'pending' | 'superseded' | 'timedOut' | 'isSound'
+> {
   /** Oldest first; the last is the current one. */
   readonly lineages: readonly {
     readonly lineage: string;
-    /** Null: it began with a model. */
+    /** null: the run began with a model. */
     readonly from: { readonly run: string; readonly lineage: string; readonly step: number } | null;
     readonly begunAt: string | null;
     readonly first: number;
@@ -360,14 +347,6 @@ export interface HistoryAnswer {
     /** Steps that have a sealed checkpoint. */
     readonly checkpoints: readonly number[];
   }[];
-  /** Groups; issued = all counts + pending + superseded, where it is sound. */
-  readonly issued: number;
-  readonly counts: Readonly<Record<string, number>>;
-  readonly pending: number;
-  readonly superseded: number;
-  /** By environment: rollouts that were not finished in time. */
-  readonly timedOut: Readonly<Record<string, number>>;
-  readonly isSound: boolean;
 }
 
 /** `/api/runs/RUN/histogram?environment=…`: how many rollouts have which reward, over the steps. */
@@ -381,7 +360,7 @@ export interface HistogramAnswer {
 /** `/api/runs/RUN/evals` */
 export interface EvaluationsAnswer {
   readonly evaluations: readonly {
-    /** Its folder in the run. */
+    /** Folder of the evaluation, relative to the run. */
     readonly id: string;
     readonly environment: string;
     /** `step_20`, `step_20.greedy`. */
@@ -389,9 +368,9 @@ export interface EvaluationsAnswer {
     readonly lineage: string;
     readonly step: number;
     readonly rows: number;
-    /** Mean over examples of their mean rewards; null where none has one. */
+    /** Mean over examples of their mean rewards; null without any. */
     readonly mean: number | null;
-    /** Of that mean: the middle 95 % where examples are drawn again. */
+    /** Bootstrap interval of that mean: the middle 95 %. */
     readonly interval: readonly [number, number] | null;
     readonly failed: number;
     readonly truncated: number;
@@ -409,7 +388,7 @@ export interface EvaluationAnswer {
     readonly said: string;
     readonly answer: string | null;
   }[];
-  /** So many more are in its file. */
+  /** Number of rows in its file that are left out here. */
   readonly leftOut: number;
 }
 
@@ -421,25 +400,25 @@ interface TriedPrompt {
 
 /** A search for a better prompt that branched off the run. */
 export interface ListedSearch {
-  /** Its folder in the run. */
+  /** Folder of the search, relative to the run. */
   readonly id: string;
   readonly environment: string;
   readonly lineage: string;
-  /** The step whose version it began from. */
+  /** Step of the version that it began from. */
   readonly step: number;
   readonly model: string;
   readonly reflectionModel: string;
-  /** The position of the best candidate. */
+  /** Index of the best candidate. */
   readonly best: number;
-  /** Means over the validation examples that each was scored on; null where there are none. */
+  /** Means over the validation examples that each was scored on; null without any. */
   readonly bestScore: number | null;
   readonly startScore: number | null;
-  /** Candidates, and validation examples. */
+  /** Number of candidates, and of validation examples. */
   readonly count: number;
   readonly examples: number;
   readonly calls: number | null;
   readonly maxCalls: number | null;
-  /** null: it goes on, or did not say. */
+  /** null: it continues, or gave no reason. */
   readonly stopReason: string | null;
   readonly comparison: TriedPrompt | null;
   /** The best and the prompt in use, on the newest version of the run. */
@@ -458,25 +437,25 @@ export interface SearchAnswer extends ListedSearch {
   readonly candidates: readonly {
     readonly parents: readonly number[];
     readonly score: number | null;
-    /** Validation examples that it was scored on, and those that none is better at. */
+    /** Number of validation examples that it was scored on, and of those that none is better at. */
     readonly scored: number;
     readonly bestAt: number;
     readonly isBest: boolean;
     readonly prompt: string;
-    /** As `diff -u` writes it; '' where there is nothing to compare with, or no difference. */
+    /** In the form of `diff -u`; '' without a parent, or without a difference. */
     readonly fromParent: string;
     readonly fromStart: string;
   }[];
 }
 
-/** What a page that was opened with --steer may ask of a run. */
+/** Requests that a page opened with --steer may make of a run. */
 export const steerings = ['pause', 'resume', 'stop', 'set', 'rewind', 'fork', 'adopt-prompt'] as const;
 
-/** Posted to `/api/runs/RUN/chat`, which answers with what the model says as it says it. */
+/** Posted to `/api/runs/RUN/chat`, which streams the model's answer. */
 export interface ChatAsked {
-  /** Of the version; '' = the newest. */
+  /** Step of the version; '' = the newest. */
   readonly step: string;
-  /** So far, the last of them the question. */
+  /** Conversation so far, ending with the question. */
   readonly messages: readonly { readonly role: 'system' | 'user' | 'assistant'; readonly content: string }[];
 }
 

@@ -3,7 +3,7 @@ import type { IncomingHttpHeaders } from 'node:http';
 import { foreignHeader } from '../engine/index.ts';
 
 /** Why a request is not answered. */
-export interface Refusal {
+interface Refusal {
   readonly status: 401 | 403;
   readonly message: string;
 }

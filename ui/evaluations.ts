@@ -20,12 +20,12 @@ interface Known {
   readonly listed: Listed;
 }
 
-/** An evaluation where it was found. `lineage` of one of a run. */
+/** An evaluation with its place. `lineage`: for one of a run. */
 type Found = FoundEvaluation & { readonly lineage?: string };
 
-/** Evaluations, from their own result files; a file that was read is not read again. */
+/** Evaluations from their own result files; each file is read once. */
 export class Evaluations {
-  /** Of which their ids say nothing. */
+  /** Path of the folder above them, which their ids leave out. */
   readonly #above: string;
   readonly #find: () => Promise<FoundEvaluations<Found>>;
   readonly #known = new Map<string, Promise<Known>>();
@@ -40,7 +40,7 @@ export class Evaluations {
     return new Evaluations(store.uri, async () => runEvaluations(store, await lineagesOf(place)));
   }
 
-  /** In a folder and below it, as `vf-eval`, `prime eval run` and `ratchet eval run` leave them. */
+  /** Evaluations in a folder and below it, in the layout of `vf-eval`, `prime eval run` and `ratchet eval run`. */
   static inFolder(folder: string): Evaluations {
     return new Evaluations('', () => findEvaluations(folder, folder));
   }
@@ -65,7 +65,7 @@ export class Evaluations {
     const rows: EvaluationAnswer['rows'][number][] = [];
     for (let i = 0; i < shown; i++) {
       const row = await file.row(i);
-      if (!row) continue; // the file is another one by now
+      if (!row) continue; // the file has been replaced meanwhile
       rows.push({
         exampleId: row.exampleId,
         reward: row.reward,

@@ -1,17 +1,17 @@
 import { fileURLToPath } from 'node:url';
-import { standingsIn } from '../runs/standing.ts';
+import { standingsIn } from '../runs/lineages/standing.ts';
 import type { ListedRun } from './answers.ts';
 import { Evaluations } from './evaluations.ts';
 import { type AskRun, type ListRunning, stateBy } from './run-source.ts';
 
-/** What lies in a folder of runs: the runs, and evaluations beside them; or in a folder of evaluations alone. */
+/** Contents of a folder of runs, with the evaluations beside them; or of a folder that has evaluations only. */
 export class Folder {
   readonly #store: string;
   readonly #ask: AskRun;
   readonly #running: ListRunning;
   readonly #evaluations: Evaluations | null;
 
-  /** `store`: its absolute URI. What lies in a bucket is not listed. */
+  /** `store`: absolute URI. Runs in a bucket are not listed. */
   constructor({
     store,
     ask,
@@ -27,7 +27,7 @@ export class Folder {
     this.#evaluations = store.startsWith('file:') ? Evaluations.inFolder(fileURLToPath(store)) : null;
   }
 
-  /** null: nothing of that name. */
+  /** null: there is no answer of that name. */
   async answer(name: string, asked: URLSearchParams): Promise<unknown> {
     switch (name) {
       case 'runs':
@@ -41,7 +41,7 @@ export class Folder {
     }
   }
 
-  /** Their folders tell where they stand, and those that are running tell it themselves. */
+  /** Their folders show their state; running ones are asked as well. */
   async #runs(): Promise<ListedRun[]> {
     const [stored, running] = await Promise.all([standingsIn(this.#store), this.#running()]);
     return Promise.all(

@@ -1,14 +1,14 @@
 import { auditLineages, type LineageCommits } from '../core/rl/lineages.ts';
 import type { StepOutcomes } from '../core/rl/ledger.ts';
 import { firstLineage } from '../core/names.ts';
-import { sealedSteps } from '../runs/checkpoints.ts';
+import { sealedSteps } from '../runs/versions/checkpoints.ts';
 import { begunLineages, committedSteps, requireCommit, type RunPlace, storeOf } from '../runs/run-access.ts';
 import type { HistoryAnswer } from './answers.ts';
 
 /** Commits that are read at once. */
 const readAtOnce = 64;
 
-/** The lineages of a run, and what became of every group that they issued. A commit is read once. */
+/** Lineages of a run, and the fates of all groups that they issued. Each commit is read once. */
 export class History {
   readonly #place: RunPlace;
   readonly #read = new Map<string, Map<number, StepOutcomes>>();
@@ -18,7 +18,7 @@ export class History {
     this.#place = place;
   }
 
-  /** Who asks meanwhile waits for the same reading. */
+  /** Callers that ask meanwhile share the same read. */
   tell(): Promise<HistoryAnswer> {
     this.#reading ??= this.#tell().finally(() => (this.#reading = null));
     return this.#reading;

@@ -6,7 +6,7 @@ import { answerHeaders } from './answers.ts';
 const heldMax = 24;
 const heldCharacters = 16_000_000;
 
-export interface NamedAnswer {
+interface NamedAnswer {
   readonly body: string;
   readonly headers: Readonly<Record<string, string>>;
 }
@@ -14,11 +14,14 @@ export interface NamedAnswer {
 interface Held {
   readonly body: string;
   value?: unknown;
-  /** From the answers of these names. */
+  /** Keyed by the name of the answer that the change begins with. */
   readonly changes: Map<string, string>;
 }
 
-/** Holds the newest answers by their content, so that who has one is sent what is new. A page whose answer is held no more is sent the whole. */
+/**
+ * Caches the newest answers by content, so that a page which holds one gets only the change. A page with an answer no
+ * longer cached gets the whole new one.
+ */
 export class KnownAnswers {
   readonly #held = new Map<string, Held>();
 
@@ -44,7 +47,7 @@ export class KnownAnswers {
   }
 }
 
-/** As whoever was sent it has it. */
+/** The value as the page received it. */
 function valueOf(held: Held): unknown {
   held.value ??= JSON.parse(held.body);
   return held.value;

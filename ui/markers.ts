@@ -2,9 +2,9 @@ import { changedSettings } from '../config/changed-settings.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { begunLineages, readCommit, type RunPlace, storeOf } from '../runs/run-access.ts';
-import type { FollowedHead } from '../runs/followed-head.ts';
-import type { StoredNotice } from '../runs/notices.ts';
-import { specIn } from '../runs/record-shapes.ts';
+import type { FollowedHead } from '../runs/lineages/followed-head.ts';
+import type { StoredNotice } from '../core/rl/notices.ts';
+import { specIn } from '../runs/forms/record-shapes.ts';
 import type { RunEvent } from '../workflows/control/messages.ts';
 import type { Marker, MarkerKind } from './answers.ts';
 import type { MetricsTable } from './metrics-table.ts';
@@ -15,7 +15,7 @@ const failuresShown = 200;
 const weightsShown = 500;
 const textMax = 400;
 
-/** What a run's own events are on the charts; a kind that is missing is none of them. */
+/** Kinds of run events drawn on the charts; events of other kinds are left out. */
 const kindOf: Partial<Record<RunEvent['kind'], MarkerKind>> = {
   recovery: 'fault',
   refused: 'fault',
@@ -30,7 +30,7 @@ const kindOf: Partial<Record<RunEvent['kind'], MarkerKind>> = {
   rewound: 'rewind',
 };
 
-/** Everything that the store, the logs and the run itself tell of what happened, oldest first. */
+/** Markers from the store, the logs and the run's own events, oldest first. */
 export class Markers {
   readonly #place: RunPlace;
   readonly #table: MetricsTable;
@@ -83,7 +83,7 @@ export class Markers {
     }));
   }
 
-  /** What steps report of work that was lost, and of processes that were started anew. */
+  /** Lost work and restarted processes, from the metrics of steps. */
   #faults(rows: readonly number[]): Marker[] {
     const table = this.#table;
     const isFault = (row: number): boolean =>
@@ -115,8 +115,8 @@ export class Markers {
   }
 
   /**
-   * Steps at which the settings, or what was set meanwhile, are others than at the step before. Commits are looked at by halves: where both
-   * ends of a stretch agree, it is taken to have changed nowhere.
+   * Steps at which settings or overrides differ from the step before. Compares commits by bisection: a stretch with
+   * equal ends counts as unchanged.
    */
   async #settings(): Promise<readonly Marker[]> {
     const { lineage, head } = await this.#head.now();
@@ -152,7 +152,7 @@ export class Markers {
   }
 }
 
-/** As the run itself said it. */
+/** The reason in the run's own words. */
 function reasonIn({ kind, text }: StoredNotice): string {
   return kind === 'breaker' ? `breaker: ${text}` : text;
 }

@@ -1,6 +1,7 @@
-import { isMetricsRow, type MetricsRow } from '../runs/metrics.ts';
+import { isMetricsRow } from '../runs/metrics/metrics.ts';
+import type { MetricsRow } from '../core/rl/metric-rows.ts';
 import { layout } from '../runs/layout.ts';
-import type { Store } from '../backends/store/index.ts';
+import type { Store } from '../store/index.ts';
 import type { SeriesPart } from './answers.ts';
 
 const newline = 0x0a;
@@ -11,8 +12,8 @@ interface Place {
 }
 
 /**
- * The numbers of a run as columns. What is new in `metrics.jsonl` is read when it is looked at again: of the file nothing is held.
- * A step's training and its evaluations are one row.
+ * Numbers of a run as columns. Each refresh reads only what is new in `metrics.jsonl`, and keeps nothing of the file's
+ * text. A step's training and its evaluations are one row.
  */
 export class MetricsTable {
   readonly #store: Store;
@@ -21,35 +22,35 @@ export class MetricsTable {
   #rest = new Uint8Array();
   #places: Place[] = [];
   #rows = new Map<string, number>();
-  /** Of each lineage, ascending by step. */
+  /** Rows of each lineage, ascending by step. */
   #byLineage = new Map<string, number[]>();
   #times: number[] = [];
   #columns = new Map<string, Float64Array>();
   #names: readonly string[] = [];
-  /** The names of the row that was read last, in its order: the next one mostly has the same. */
+  /** Names of the row read last, in order: the next row mostly has the same. */
   #usual: { readonly name: string; column: Float64Array }[] = [];
 
   constructor(store: Store) {
     this.#store = store;
   }
 
-  /** How many rows there are; grows, unless the file was made anew. */
+  /** Number of rows; grows, unless the file was rewritten. */
   get rows(): number {
     return this.#places.length;
   }
 
-  /** Bytes that were read: another number means that something is new. */
+  /** Bytes read so far: a change means news. */
   get offset(): number {
     return this.#offset;
   }
 
-  /** Ascending; the same list until there is another one. */
+  /** Ascending; the same list object until it changes. */
   get names(): readonly string[] {
     if (this.#names.length !== this.#columns.size) this.#names = [...this.#columns.keys()].sort();
     return this.#names;
   }
 
-  /** Who asks meanwhile waits for the same reading. */
+  /** Callers that ask meanwhile share the same read. */
   refresh(): Promise<void> {
     this.#reading ??= this.#read().finally(() => (this.#reading = null));
     return this.#reading;
@@ -59,7 +60,7 @@ export class MetricsTable {
     for (;;) {
       const piece = await this.#store.readFrom(layout.metrics(), this.#offset);
       if (piece === null) {
-        if (this.#offset > 0) this.#forget(); // made anew, and shorter
+        if (this.#offset > 0) this.#forget(); // the file was rewritten, and is shorter
         else return;
         continue;
       }
@@ -69,7 +70,7 @@ export class MetricsTable {
     }
   }
 
-  /** Rows that are chosen, in ascending steps; null where there is no value. */
+  /** The chosen rows, by ascending step; null for missing values. */
   part(lineage: string, chosen: readonly number[], names: readonly string[], perPoint = 1): SeriesPart {
     const buckets = this.points(chosen, perPoint);
     const last = buckets.map((bucket) => bucket.at(-1)!);
@@ -86,7 +87,7 @@ export class MetricsTable {
     };
   }
 
-  /** The rows of each point. Step 0 is one by itself: the mean with later steps would hide where a run began. */
+  /** Rows of each point. Step 0 is a point of its own: averaged with later steps it would hide where a run began. */
   points(chosen: readonly number[], perPoint: number): number[][] {
     const alone = chosen.length > 0 && this.stepOf(chosen[0]!) === 0 ? 1 : 0;
     const rest = chosen.slice(alone);
@@ -110,7 +111,7 @@ export class MetricsTable {
     return value === undefined || Number.isNaN(value) ? null : value;
   }
 
-  /** Of these metrics those that the row has. */
+  /** Values of these metrics, without those that the row lacks. */
   valuesOf(row: number, names: readonly string[]): Record<string, number> {
     const values: Record<string, number> = {};
     for (const name of names) {
@@ -127,7 +128,7 @@ export class MetricsTable {
     return sum;
   }
 
-  /** Of some metrics together, what all rows had by each of the chosen ones, in the order in which they were written. */
+  /** Running sums of these metrics over all rows, in the order they were written, read at each chosen row. */
   sumsUpTo(names: readonly string[], chosen: readonly number[]): number[] {
     const sums = new Float64Array(this.rows);
     for (const name of names) {
@@ -175,7 +176,7 @@ export class MetricsTable {
     }
   }
 
-  /** The row of a step, made where there is none. */
+  /** The row of a step, added if missing. */
   #place(lineage: string, step: number): number {
     const key = `${lineage}/${step}`;
     const known = this.#rows.get(key);
@@ -189,7 +190,7 @@ export class MetricsTable {
     return row;
   }
 
-  /** With room for that row. */
+  /** The metric's column, grown so that it can hold that row. */
   #column(name: string, row: number): Float64Array {
     let column = this.#columns.get(name);
     if (!column || row >= column.length) {
@@ -202,7 +203,7 @@ export class MetricsTable {
     return column;
   }
 
-  /** Where in ascending rows those from a step on begin; mostly at their end. */
+  /** Index of the first of the ascending rows at or after a step; mostly near their end. */
   #firstFrom(rows: readonly number[], step: number): number {
     if (rows.length === 0 || this.#places[rows.at(-1)!]!.step < step) return rows.length;
     let [low, high] = [0, rows.length - 1];
@@ -228,7 +229,7 @@ function rowIn(line: string): MetricsRow | null {
     const row: unknown = line === '' ? null : JSON.parse(line);
     return isMetricsRow(row) ? row : null;
   } catch {
-    return null; // what a killed writer left of a line
+    return null; // partial line of a killed writer
   }
 }
 

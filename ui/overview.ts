@@ -15,17 +15,16 @@ import {
   storeOf,
   stretchesOf,
 } from '../runs/run-access.ts';
-import { askedOf } from '../runs/standing.ts';
-import { readRunRecord } from '../runs/stored-spec.ts';
-import { showStoreUri } from '../backends/store/index.ts';
+import { askedOf } from '../runs/lineages/standing.ts';
+import { readRunRecord } from '../runs/forms/stored-spec.ts';
+import { showStoreUri } from '../store/index.ts';
 import { branchInPlayText } from '../core/gepa/figures.ts';
-import type { BranchFigures } from '../cli/describe-prompts.ts';
+import type { BranchFigures } from '../core/gepa/prompt-search.ts';
 import type { BranchUnderWay, RunEvent, RunStatus } from '../workflows/control/messages.ts';
 import type { LiveStatus, RunOverview, SeriesAnswer } from './answers.ts';
 import type { MetricsTable } from './metrics-table.ts';
 import { costIn, spentBy, spentNames } from './spent.ts';
 
-/** What a run says of itself while somebody answers for it. */
 export interface ToldByRun {
   readonly status: RunStatus;
   readonly events: readonly RunEvent[];
@@ -34,13 +33,13 @@ export interface ToldByRun {
   readonly branches?: BranchFigures;
 }
 
-/** What the metrics, the commits and the run itself tell. */
+/** The overview made from metrics, commits and the run's own answer. */
 export type ToldOverview = Omit<RunOverview, 'index' | 'notices' | 'noticesOf' | 'damagedNotices'>;
 
-/** Steps of which the usual time is taken. */
+/** Steps whose median is the pace. */
 const stepsOfPace = 20;
 
-/** What the commits tell: where they lead, and how well the time was used. */
+/** The position and effectiveness that the commits show. */
 export interface CommittedStand {
   readonly lineage: string;
   readonly head: FoundCommit | null;
@@ -49,7 +48,7 @@ export interface CommittedStand {
   readonly damage: string | null;
 }
 
-/** Where a run stands, what it waits for, and how long it needs. */
+/** The run's position, what it waits for, and its pace. */
 export async function overviewOf(
   place: RunPlace,
   table: MetricsTable,
@@ -97,7 +96,7 @@ async function unbegun(
   return { spec, stand: { maxSteps: spec.maxSteps, state: 'nothing committed yet' } };
 }
 
-/** Metrics have what `effectivenessOf` asks of commits, and are read at once. */
+/** The metrics have all that `effectivenessOf` needs of commits, and take one read. */
 export async function effectOf(place: RunPlace, table: MetricsTable, lineage: string): Promise<Effectiveness> {
   const wanted: readonly string[] = [
     ...Object.values(timeMetrics),
@@ -152,16 +151,16 @@ function branchOf(
   return { step, since, calls, inPlay: branchInPlayText({ search: figures?.inPlay, trial }) };
 }
 
-/** The steps that led to where the run stands, ascending. */
+/** Rows of the steps that led to the run's position, ascending. */
 export async function rowsOnTheWay(place: RunPlace, table: MetricsTable): Promise<number[]> {
   const stretches = await stretchesOf({ ...place, lineage: await currentLineage(place) });
-  // Where a lineage took over, the step is that of the lineage before.
+  // A step at which a lineage took over belongs to the lineage before.
   return stretches
     .toReversed()
     .flatMap(({ lineage, from, upTo }, i) => table.rowsOf(lineage, i === 0 ? 0 : from + 1, upTo));
 }
 
-/** Metrics over the steps that led to where the run stands, and over those that were left behind. */
+/** Metrics over the steps that led to the run's position, and over steps left behind. */
 export async function seriesOf(
   place: RunPlace,
   table: MetricsTable,

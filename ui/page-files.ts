@@ -6,14 +6,14 @@ import type { PageSettings } from './answers.ts';
 const root = fileURLToPath(new URL('../', import.meta.url));
 
 /** The page's code and its looks. */
-export interface PageFiles {
+interface PageFiles {
   readonly script: string;
   readonly style: string;
 }
 
 let made: Promise<PageFiles> | null = null;
 
-/** Put together from its sources and packages once a process, in a fraction of a second. */
+/** Built from its sources and packages once per process, in a fraction of a second. */
 export function pageFiles(): Promise<PageFiles> {
   made ??= bundle();
   made.catch(() => (made = null));
@@ -21,7 +21,7 @@ export function pageFiles(): Promise<PageFiles> {
 }
 
 async function bundle(): Promise<PageFiles> {
-  // Loaded when the page is first asked for.
+  // Imported on the page's first request.
   const { build, stop } = await import('esbuild');
   const { outputFiles } = await build({
     absWorkingDir: root,
@@ -38,12 +38,12 @@ async function bundle(): Promise<PageFiles> {
     legalComments: 'none',
     logLevel: 'silent',
   });
-  await stop(); // it is a process of its own, and not needed any more
+  await stop(); // esbuild runs in a process of its own, which is no longer needed
   const textOf = (end: string): string => outputFiles.find((file) => file.path.endsWith(end))?.text ?? '';
   return { script: textOf('.js'), style: textOf('.css') };
 }
 
-/** Nothing but the page's own: no text becomes markup, no address of others is asked. */
+/** Restricts the page to its own code and server: no text becomes markup, and no other address is requested. */
 export const policy = [
   "default-src 'none'",
   "script-src 'self'",
@@ -65,7 +65,7 @@ export function pageHtml(): string {
   });
 }
 
-/** All of it in one file, with what there is to show as data. */
+/** The whole page in one file, with its data. */
 export async function reportHtml(settings: PageSettings, data: unknown): Promise<string> {
   const { script, style } = await pageFiles();
   const code = script.replaceAll('</script', '<\\/script');
@@ -105,7 +105,7 @@ ${foot}
 `;
 }
 
-/** JSON in which nothing ends the element that it stands in. */
+/** JSON that cannot end the element around it. */
 function asData(value: unknown): string {
   return JSON.stringify(value).replaceAll('<', '\\u003c').replaceAll('\u2028', '\\u2028');
 }

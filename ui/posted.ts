@@ -8,7 +8,7 @@ const chatMax = 200_000;
 const messagesMax = 200;
 const roles = ['system', 'user', 'assistant'];
 
-/** What somebody asks a run to do. */
+/** Reads and validates a request to steer a run. */
 export async function steeringIn(request: IncomingMessage): Promise<Steering> {
   const found = jsonOrNull(await bodyOf(request, steeringMax)) as Partial<Steering> | null;
   const what = steerings.find((one) => one === found?.what);
@@ -17,7 +17,7 @@ export async function steeringIn(request: IncomingMessage): Promise<Steering> {
   return { what, value: found.value };
 }
 
-/** What somebody says to a version. */
+/** Reads and validates a chat message to a version. */
 export async function chatIn(request: IncomingMessage): Promise<ChatAsked> {
   const found = jsonOrNull(await bodyOf(request, chatMax)) as Partial<ChatAsked> | null;
   const { step, messages } = found ?? {};

@@ -5,19 +5,19 @@ import type { ReportData, RolloutLine } from './answers.ts';
 import { reportHtml } from './page-files.ts';
 import { type AskRun, pointsMax, RunSource } from './run-source.ts';
 
-export interface ReportLimits {
+interface ReportLimits {
   /** Groups whose rollouts are in it. */
   readonly groups: number;
-  /** Of all conversations and tokens together, as JSON. */
+  /** Bytes of all conversations and tokens together as JSON, at most. */
   readonly bytes: number;
 }
 
 export const usualLimits: ReportLimits = { groups: 200, bytes: 12_000_000 };
 
-/** Evaluations of one environment whose rows are in a report: the first ones, which say where the run began, and the newest. */
+/** Evaluations of one environment with rows in a report: the first ones, which show the start, and the newest. */
 const evaluationsInFull = { first: 2, newest: 4 };
 
-/** Which rollouts somebody who has only the report wants to look at: the newest, the best, the worst, the longest, and what went wrong. */
+/** Rollouts that a reader of the report probably wants: the newest, the best, the worst, the longest, and failures. */
 const wanted: readonly { readonly filter: RolloutFilter; readonly order: RolloutOrder; readonly share: number }[] = [
   { filter: {}, order: 'newest', share: 0.3 },
   { filter: {}, order: 'reward', share: 0.2 },
@@ -29,7 +29,7 @@ const wanted: readonly { readonly filter: RolloutFilter; readonly order: Rollout
   { filter: { outcome: 'truncated' }, order: 'newest', share: 0.05 },
 ];
 
-/** A run's page in one file: everything on it but that of its rollouts it has only some, with their whole groups. */
+/** A run's page in one file: everything except most rollouts, of which it has some with their whole groups. */
 export async function makeReport(
   place: RunPlace,
   ask: AskRun,
@@ -38,7 +38,7 @@ export async function makeReport(
   readonly html: string;
   readonly rollouts: number;
   readonly of: number;
-  /** What of the run could not be read, and why; a line each. */
+  /** One line for each part of the run that could not be read, with the reason. */
   readonly missing: readonly string[];
 }> {
   const source = new RunSource(place, ask);
@@ -46,7 +46,7 @@ export async function makeReport(
   await source.rollouts.bringUpToDate();
   const overview = await source.overview();
   const missing: string[] = [];
-  /** Of a run that is damaged the rest is shown. */
+  /** A damaged part does not hide the rest of the run. */
   const orSay = async <T>(what: string, otherwise: T, make: () => Promise<T>): Promise<T> => {
     try {
       return await make();
@@ -114,7 +114,7 @@ function endsOf<One>(all: readonly One[]): readonly One[] {
 
 const searchesInFull = 8;
 
-/** The newest ones with their prompts. */
+/** The newest searches with their prompts. */
 async function searchesOf(source: RunSource): Promise<Pick<ReportData, 'searches' | 'searchesInFull'>> {
   const searches = await source.searches.list();
   const newest = searches.searches.slice(-searchesInFull);

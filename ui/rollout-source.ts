@@ -1,18 +1,18 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { rowsOfEpisode } from '../core/rl/agents.ts';
-import type { AgentTrace, ScoredGroup, ScoredRollout, Turn } from '../core/rl/rollout.ts';
+import { rowsOfEpisode } from '../core/rl/rollout/agents.ts';
+import type { AgentTrace, ScoredGroup, ScoredRollout, Turn } from '../core/rl/rollout/rollout.ts';
 import { RatchetError } from '../core/errors.ts';
 import { present } from '../core/present.ts';
-import { tokenizerOf } from '../backends/rollouts/stored-tokenizer.ts';
-import { orIfDamaged } from '../backends/store/objects.ts';
-import { decodeStoredRows } from '../runs/stored-forms.ts';
+import { tokenizerOf } from '../play/policy/stored-tokenizer.ts';
+import { orIfDamaged } from '../store/objects.ts';
+import { decodeStoredRows } from '../runs/forms/stored-forms.ts';
 import type { ChatTokenizer } from '../engine/index.ts';
 import { type RunPlace, storeOf } from '../runs/run-access.ts';
 import { type Looked, RolloutIndex, type RolloutFilter } from '../runs/rollout-index/search.ts';
 import { indexRun } from '../runs/rollout-index/write-index.ts';
-import { scoredShape } from '../runs/scored-groups.ts';
-import { readTokenScores } from '../runs/token-scores.ts';
-import { newestSpec } from '../runs/stored-spec.ts';
+import { scoredShape } from '../runs/rollouts/scored-groups.ts';
+import { readTokenScores } from '../runs/rollouts/token-scores.ts';
+import { newestSpec } from '../runs/forms/stored-spec.ts';
 import type {
   ExampleAnswer,
   GroupAnswer,
@@ -28,15 +28,15 @@ import { Advantages, type ShownAdvantages } from './advantages.ts';
 import { tokensOf } from './tokens.ts';
 
 /** Which group, of the lineages that led to where the run stands. */
-export interface GroupPlace {
+interface GroupPlace {
   readonly step: number;
   readonly group: number;
 }
 
-/** Objects with scored groups that are held as they were read: siblings are looked at one after another. */
+/** Cache for objects with scored groups: siblings are looked at one after another. */
 const objectsHeld = 3;
 
-/** Objects whose expected answers are read for one list, and held for the next. */
+/** Objects with expected answers that are read for one list, and cached for the next. */
 const expectedReadsMax = 8;
 const expectedHeld = 256;
 const expectedCharsMax = 240;
@@ -45,7 +45,7 @@ const firstLookMs = 2_000;
 const histogramColumns = 80;
 const histogramBins = 20;
 
-/** The rollouts of a run, by the index beside its data, which is brought up to date where it can be written. */
+/** Rollouts of a run, from the index beside its data, which is updated where it can be written. */
 export class RolloutSource {
   readonly #place: RunPlace;
   readonly #index: RolloutIndex;
@@ -67,7 +67,7 @@ export class RolloutSource {
     return { step: this.#index.lastStep, error: this.#error };
   }
 
-  /** Indexes what was committed since. Who asks meanwhile waits for the same. */
+  /** Indexes new commits. Callers that ask meanwhile share the same update. */
   bringUpToDate(): Promise<void> {
     this.#indexing ??= this.#indexNew().finally(() => (this.#indexing = null));
     return this.#indexing;
@@ -81,12 +81,12 @@ export class RolloutSource {
       await this.#index.refresh();
       this.#error = null;
     } catch (error) {
-      // What is indexed can be looked at all the same; a full disk, or a folder of another user's, is told.
+      // The rows already indexed stay readable; a full disk, or a folder of another user's, is reported beside them.
       this.#error = error instanceof Error ? error.message : String(error);
     }
   }
 
-  /** Of a run that nobody has looked at, a first part of the index is waited for: all of it may take minutes. */
+  /** The first request waits only for a first part of the index: all of it may take minutes. */
   async #ready(): Promise<void> {
     if (this.#index.lastStep === null)
       await Promise.race([this.bringUpToDate(), delay(firstLookMs, undefined, { ref: false })]);
@@ -98,7 +98,7 @@ export class RolloutSource {
     return { ...found, rollouts: await this.#withExpected(found.rollouts) };
   }
 
-  /** The index has no expected answers: they are looked up in the objects that the first of these lie in, each of which is read once. */
+  /** The index has no expected answers: they come from the objects of the first rollouts, each read once. */
   async #withExpected(lines: readonly (RolloutLine & { readonly object: string })[]): Promise<RolloutLine[]> {
     const objects = [...new Set(lines.map(({ object }) => object))];
     let reads = 0;
@@ -114,7 +114,10 @@ export class RolloutSource {
     });
   }
 
-  /** Right answers by the group's ordinal. Empty if the object was removed or cannot be read: opening a group says so. */
+  /**
+   * Correct answers by the group's ordinal. Empty if the object was removed or cannot be read: opening a group reports
+   * that.
+   */
   async #expectedIn(object: string): Promise<ReadonlyMap<number, string>> {
     const groups = await orIfDamaged<readonly ScoredGroup[]>(
       async () => {
@@ -217,7 +220,7 @@ export class RolloutSource {
     return decodeStoredRows<ScoredGroup>(bytes, storeOf(this.#place).uri + key, scoredShape);
   }
 
-  /** What the trainer computed in the step that a group ended with. Siblings are looked at one after another. */
+  /** The trainer's values for a group in the step it ended with. Siblings are read one after another. */
   #scoresOf({
     lineage,
     step,
@@ -256,19 +259,19 @@ function answerOf(
     error,
     turns: turns.map((turn, i) => {
       const agent = turn.trace === undefined ? undefined : agents[turn.trace]?.name;
-      // The first agent may have been asked something else than the example.
+      // The first agent's question may differ from the example's.
       const isAsked = i === 0 && (agent === undefined || turn.heard === undefined);
       return { ...turnOf(turn, isAsked ? group : null, tokenizer), ...present({ agent }) };
     }),
   };
 }
 
-/** Of several agents the mean of what is not 0. */
+/** Mean of the advantages that are not 0, for several agents. */
 function advantageOf({ index, reward }: ScoredRollout, { ofRollouts }: ShownAdvantages): number | null {
   return reward === null ? null : (ofRollouts.get(index) ?? null);
 }
 
-/** Each with a number where several have its role, its reward and, where it is known, its advantage. */
+/** Each agent, numbered if several have its role, with its reward and known advantage. */
 function agentsOf(
   traces: readonly AgentTrace[] = [],
   advantages: readonly number[] = [],
@@ -305,7 +308,7 @@ function turnOf(turn: Turn, first: ScoredGroup | null, tokenizer: ChatTokenizer 
   };
 }
 
-/** The reasons of `filtered:…`, for people; others are words by themselves. */
+/** Words for the reasons of `filtered:…`; other fates are words already. */
 const reasons: Readonly<Record<string, string>> = {
   trained: 'trained',
   stale: 'sampled from a policy that was too old by the time it was done',

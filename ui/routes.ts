@@ -2,7 +2,6 @@ import { RatchetError } from '../core/errors.ts';
 import { rolloutOrders, type RolloutFilter, type RolloutOrder } from '../runs/rollout-index/search.ts';
 import type { RunSource } from './run-source.ts';
 
-/** A question that cannot be answered as it was asked. */
 export class BadRequest extends Error {}
 
 const rolloutsMax = 500;
@@ -10,7 +9,7 @@ const textMax = 200;
 
 type Route = (source: RunSource, asked: URLSearchParams) => Promise<unknown>;
 
-/** What can be asked of a run: `/api/runs/RUN/NAME?…`. */
+/** Requests about one run: `/api/runs/RUN/NAME?…`. */
 export const routes: Readonly<Record<string, Route>> = {
   '': (source) => source.overview(),
   series: (source, asked) => source.series(asked.getAll('name'), countIn(asked, 'points', 1_000)),
@@ -42,7 +41,7 @@ export async function answerRoute(source: RunSource, name: string, asked: URLSea
   return route(source, asked);
 }
 
-export function filterIn(asked: URLSearchParams): RolloutFilter {
+function filterIn(asked: URLSearchParams): RolloutFilter {
   const range = (name: string): { readonly [key: string]: readonly [number, number] } => {
     const text = asked.get(name);
     if (text === null || text === '') return {};
@@ -50,9 +49,9 @@ export function filterIn(asked: URLSearchParams): RolloutFilter {
     const pair = [from === '' ? -Infinity : numberIn(name, from), to === '' ? Infinity : numberIn(name, to)] as const;
     return { [name]: pair };
   };
-  const word = (name: string, as = name): Record<string, string> => {
+  const word = (name: string): Record<string, string> => {
     const text = asked.get(name);
-    return text === null || text === '' ? {} : { [as]: text.slice(0, textMax) };
+    return text === null || text === '' ? {} : { [name]: text.slice(0, textMax) };
   };
   const count = (name: string): Record<string, number> =>
     (asked.get(name) ?? '') === '' ? {} : { [name]: countIn(asked, name) };

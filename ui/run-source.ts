@@ -1,10 +1,10 @@
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
-import { orIfDamaged } from '../backends/store/objects.ts';
+import { orIfDamaged } from '../store/objects.ts';
 import { flat } from '../config/changed-settings.ts';
 import { nameInFile } from '../config/setting-names.ts';
-import { FollowedHead } from '../runs/followed-head.ts';
-import { Notices } from '../runs/notices.ts';
-import { storedSpec } from '../runs/stored-spec.ts';
+import { FollowedHead } from '../runs/lineages/followed-head.ts';
+import { Notices } from '../runs/metrics/notices.ts';
+import { storedSpec } from '../runs/forms/stored-spec.ts';
 import type { RunPlace } from '../runs/run-access.ts';
 import { currentLineage, storeOf } from '../runs/run-access.ts';
 import type { RunOverview, SeriesAnswer, TimelineAnswer, Marker } from './answers.ts';
@@ -26,23 +26,23 @@ import { Searches } from './searches.ts';
 import { Timeline } from './timeline.ts';
 
 /**
- * Asks a run: null where it has ended, or no Temporal is there; `silent` where it is running and nobody answers for it; `no answer` where the
- * server that would know does not.
+ * Asks a run. null: it has ended, or there is no Temporal; `silent`: it runs without an orchestrator that answers; `no
+ * answer`: the Temporal server itself does not answer.
  */
 export type AskRun = (run: string) => Promise<ToldByRun | 'silent' | 'no answer' | null>;
 
-/** The runs that are running; `no answer` where the server that would know does not. */
+/** Lists the running runs; `no answer` if the Temporal server does not answer. */
 export type ListRunning = () => Promise<readonly string[] | 'no answer'>;
 
-/** What stands in place of its folder's word on a run that may be running. */
+/** State shown instead of the folder's for a run that may be running. */
 const unheard = { asking: 'asking it', silent: 'running, but its orchestrator does not answer' } as const;
 
-/** Its folder tells what has ended, and not whether somebody works on the rest. */
+/** The folder shows which runs have ended, but not whether a worker is at work on the others. */
 function whileNoAnswer(stored: string): string {
   return stored === 'not running' ? 'not known: its Temporal server does not answer' : stored;
 }
 
-/** In one word where a run stands, by what it says and what its folder says. */
+/** State of a run in one word, from its own answer and its folder. */
 export function stateBy(told: Awaited<ReturnType<AskRun>>, stored: string): string {
   if (told === null) return stored;
   if (told === 'no answer') return whileNoAnswer(stored);
@@ -54,10 +54,10 @@ export const pointsMax = 2_000;
 
 const noticesShown = 12;
 
-/** A rewind changes no metrics: so long what was said of the commits holds. */
+/** Lifetime of the cached overview of commits, since a rewind changes no metrics. */
 const saidForMs = 3_000;
 
-/** All that the page shows of one run. What was read is kept, and only what is new is read again. */
+/** Everything that the page shows of one run. Reads are cached, and only what is new is read again. */
 export class RunSource {
   readonly place: RunPlace;
   readonly rollouts: RolloutSource;
@@ -72,9 +72,9 @@ export class RunSource {
   readonly #head: FollowedHead;
   #effect: { readonly of: string; readonly effect: Promise<Effectiveness> } | null = null;
   #told: ToldByRun | null = null;
-  /** `asking`: for the first time. */
+  /** `asking`: the first question is under way. */
   #asked: 'not yet' | 'asking' | 'silent' | 'no answer' | 'heard' = 'not yet';
-  /** The number of the newest event that the run told. */
+  /** Number of the newest event received from the run. */
   #lastEvent = 0;
   #saidAt = 0;
   #said: { readonly of: string; readonly overview: Promise<ToldOverview> } | null = null;
@@ -94,7 +94,7 @@ export class RunSource {
     this.searches = new Searches(place);
   }
 
-  /** Another number whenever the run's folder tells something new, or the run itself does. */
+  /** A number that changes whenever the run's folder or the run itself has news. */
   async look(): Promise<number> {
     const [notices] = await Promise.all([this.#notices.all(), this.#table.refresh()]);
     return this.#table.offset + notices.length + this.#notices.damaged.length + this.#lastEvent;
@@ -112,7 +112,7 @@ export class RunSource {
     this.#lastEvent = this.#told?.events.at(-1)?.sequence ?? this.#lastEvent;
   }
 
-  /** Made anew where something is new, and every few seconds. */
+  /** Recomputed when something is new, and every few seconds. */
   async overview(): Promise<RunOverview> {
     await this.#table.refresh();
     const of = `${this.#table.offset} ${JSON.stringify(this.#told)}`;
@@ -121,7 +121,7 @@ export class RunSource {
       this.#said = { of, overview: this.#overview() };
     }
     const { overview } = this.#said;
-    overview.catch(() => (this.#said = null)); // who asks again reads it again
+    overview.catch(() => (this.#said = null)); // the next caller reads it again
     const notices = await this.#notices.all();
     const shown = notices
       .slice(-noticesShown)
@@ -148,14 +148,14 @@ export class RunSource {
   async #overview(): Promise<ToldOverview> {
     const { lineage, head, damage } = await this.#headOrDamage();
     const of = `${lineage} ${this.#table.offset}`;
-    // It looks at every step, which may be many: only where one is new.
+    // Reads all steps, of which there may be many: only after a new one.
     if (this.#effect?.of !== of) this.#effect = { of, effect: effectOf(this.place, this.#table, lineage) };
     const { effect } = this.#effect;
     effect.catch(() => (this.#effect = null));
     return overviewOf(this.place, this.#table, { lineage, head, damage, effect: await effect }, this.#told);
   }
 
-  /** Of a run whose newest commit is damaged, the metrics tell. */
+  /** If the newest commit is damaged, the position comes from the metrics. */
   async #headOrDamage(): Promise<Pick<CommittedStand, 'lineage' | 'head' | 'damage'>> {
     return orIfDamaged<Pick<CommittedStand, 'lineage' | 'head' | 'damage'>>(
       async () => ({ ...(await this.#head.now()), damage: null }),

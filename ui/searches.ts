@@ -1,17 +1,23 @@
 import { unifiedDiff } from '../core/gepa/text-diff.ts';
 import { RatchetError } from '../core/errors.ts';
-import { orIfDamaged } from '../backends/store/objects.ts';
+import { orIfDamaged } from '../store/objects.ts';
 import { layout, lineageOf, stepOf } from '../runs/layout.ts';
 import { lineagesOf, type RunPlace, storeOf } from '../runs/run-access.ts';
-import { frontsByExample, scoreOf, searchFiles, type SearchResults, searchResultsIn } from '../runs/search-results.ts';
+import {
+  frontsByExample,
+  scoreOf,
+  searchFiles,
+  type SearchResults,
+  searchResultsIn,
+} from '../runs/searches/search-results.ts';
 import type { ListedSearch, SearchAnswer, SearchesAnswer } from './answers.ts';
 
-/** Searches whose files are held as they were read. */
+/** Searches whose parsed files are cached. */
 const searchesHeld = 64;
 const textMax = 100_000;
 
 interface Known {
-  /** Of its files, in bytes: another number means that the search went on. */
+  /** Sizes of its files in bytes: a change means that the search has continued. */
   readonly size: string;
   readonly results: SearchResults;
 }

@@ -3,7 +3,7 @@ import type { AddressInfo } from 'node:net';
 import { gzipSync } from 'node:zlib';
 import { RatchetError } from '../core/errors.ts';
 import { runNamePattern } from '../core/names.ts';
-import { openRunStore } from '../backends/store/index.ts';
+import { openRunStore } from '../store/index.ts';
 import { layout } from '../runs/layout.ts';
 import { answerHeaders, type ChatAsked, type PageSettings, type Steering } from './answers.ts';
 import { Doorkeeper } from './doorkeeper.ts';
@@ -15,23 +15,23 @@ import { answerRoute, BadRequest } from './routes.ts';
 import { type AskRun, type ListRunning, RunSource } from './run-source.ts';
 import { Viewers } from './viewers.ts';
 
-export interface PageOptions {
+interface PageOptions {
   /** Absolute URI of the folder that holds the runs. */
   readonly store: string;
-  /** The one that is opened; null: the list of them. */
+  /** The run to open; null: the list of runs. */
   readonly run: string | null;
-  /** 0 = one that is free. */
+  /** 0 = a free port. */
   readonly port: number;
   readonly ask: AskRun;
-  /** Absent: none is. */
+  /** Absent: no run is asked, only folders are read. */
   readonly running?: ListRunning;
   /** Absent: the page only shows. */
   readonly steer?: SteerRun;
-  /** Absent: nobody can be talked to. */
+  /** Absent: the page has no chat. */
   readonly chat?: ChatWithRun;
 }
 
-/** Says something to a version of a run, and tells its answer piece by piece until `signal`. */
+/** Sends a message to a version of a run, and streams its answer until `signal`. */
 export type ChatWithRun = (
   run: string,
   asked: ChatAsked,
@@ -39,13 +39,13 @@ export type ChatWithRun = (
   signal: AbortSignal,
 ) => Promise<{ readonly name: string; readonly end: 'stop' | 'length' | 'aborted' }>;
 
-/** Asks a run to do something; what it says it did. */
+/** Sends a steering request; returns the run's description of its effect. */
 export type SteerRun = (run: string, steering: Steering) => Promise<string>;
 
-export interface ServedPage {
-  /** With its token: what people open. */
+interface ServedPage {
+  /** Address with its token, for browsers. */
   readonly url: string;
-  /** Begins with what whoever opens the address will ask for. */
+  /** Starts loading the page's first answers before anybody opens it. */
   prepare(): void;
   close(): Promise<void>;
 }
@@ -69,7 +69,7 @@ const openFiles: Readonly<Record<string, { readonly type: string; readonly text:
 /** Below this, packing costs more than it saves. */
 const packedFrom = 1_500;
 
-/** Serves the page on this machine alone. Throws EADDRINUSE where the port is taken. */
+/** Serves the page on this machine only. Throws EADDRINUSE when the port is taken. */
 export async function servePage(options: PageOptions): Promise<ServedPage> {
   const site = new Site(options);
   const server = createServer((request, response) => void site.answer(request, response));
@@ -113,7 +113,7 @@ class Site {
 
   prepare(): void {
     const { run } = this.#options;
-    const told = (): undefined => undefined; // whoever asks for it is
+    const told = (): undefined => undefined; // ignored here: the caller that needs it gets the error
     pageFiles().catch(told);
     if (run !== null)
       this.#open(run)
@@ -125,7 +125,7 @@ class Site {
     for (const run of this.#runs.values())
       run.then(
         ({ viewers }) => viewers.end(),
-        () => undefined, // it was not opened, and whoever asked for it was told
+        () => undefined, // opening failed, and its caller has the error
       );
   }
 
@@ -153,7 +153,7 @@ class Site {
     await this.#show(address, request, response);
   }
 
-  /** From the page itself alone: a browser says where a post comes from. */
+  /** Accepted only from the page itself: a browser names the origin of a post. */
   async #take({ pathname }: URL, request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { steer, chat } = this.#options;
     if (!steer)
@@ -199,7 +199,7 @@ class Site {
   #open(run: string): Promise<OpenRun> {
     const opened = this.#runs.get(run) ?? this.#openAnew(run);
     this.#runs.set(run, opened);
-    opened.catch(() => this.#runs.delete(run)); // it may be there the next time
+    opened.catch(() => this.#runs.delete(run)); // the run may exist at the next request
     return opened;
   }
 
@@ -213,7 +213,7 @@ class Site {
   }
 }
 
-/** As it stands in an address; what is written wrongly there is no name. */
+/** The decoded name; text with invalid escapes decodes to no name. */
 function nameIn(text: string): string {
   try {
     return decodeURIComponent(text);
@@ -222,7 +222,7 @@ function nameIn(text: string): string {
   }
 }
 
-/** What the model says is written as it says it. A page that is closed, or does not want to hear more, ends the answer. */
+/** Streams the model's answer. A page that closes, or stops the answer, ends it. */
 async function talk(response: ServerResponse, run: string, chat: ChatWithRun, asked: ChatAsked): Promise<void> {
   const gone = new AbortController();
   response.once('close', () => gone.abort());

@@ -3,8 +3,8 @@ import type { CostAnswer, SeriesPart } from './answers.ts';
 import type { MetricsTable } from './metrics-table.ts';
 
 /**
- * What a run had spent by each of its steps, evaluations, searches and what rewinds left behind included. The page asks for them as it does for
- * metrics: curves of them, and of others by them, are drawn from one answer.
+ * Amounts that a run had spent by each step, including evaluations, searches and steps that rewinds left behind. The
+ * page requests them like metrics, so that one answer draws curves of them and curves over them.
  */
 const spent = {
   'spent/money': isMoney,
@@ -12,12 +12,12 @@ const spent = {
   'spent/gpu_hours': (name: string) => name === 'cost/gpu_hours',
 } as const;
 
-/** Those of them that a run has. */
+/** Amounts that a run has. */
 export function spentNames(table: MetricsTable): string[] {
   return Object.entries(spent).flatMap(([name, isPart]) => (table.names.some(isPart) ? [name] : []));
 }
 
-/** Of those that are asked for, their values at the rows with which each point ends. */
+/** Values of the requested amounts at the row that ends each point. */
 export function spentBy(
   table: MetricsTable,
   asked: readonly string[],
@@ -27,7 +27,7 @@ export function spentBy(
   return Object.fromEntries(known.map((name) => [name, table.sumsUpTo(table.names.filter(spent[name]), lastRows)]));
 }
 
-/** `onTheWay`: rows of the steps that led to where the run stands. */
+/** `onTheWay`: rows of the steps that led to the run's position. */
 export function costIn(
   table: MetricsTable,
   onTheWay: readonly number[],

@@ -1,5 +1,5 @@
 import { layout } from '../runs/layout.ts';
-import type { Store } from '../backends/store/index.ts';
+import type { Store } from '../store/index.ts';
 import type { Span, TimelineAnswer } from './answers.ts';
 
 /** Spans of one log that are held: the newest. */
@@ -8,28 +8,27 @@ const spansHeld = 20_000;
 const spansShown = 3_000;
 const textMax = 2_000;
 
-/** Activities in the order in which a step does them; others come after. */
+/** Activities in the order of a step; others come after. */
 const order = [
   'leaseGroups',
   'playGroups',
   'filterGroups',
   'packBatch',
-  'planStep',
-  'trainStep',
+  'trainBatch',
   'commitStep',
   'broadcastWeights',
   'saveCheckpoint',
 ];
 
 /** Of these a run has one at a time: where one begins, the process of one before that has not ended is gone. */
-const oneAtATime: ReadonlySet<string> = new Set(['leaseTrainer', 'warmUp', 'trainStep']);
+const oneAtATime: ReadonlySet<string> = new Set(['leaseTrainer', 'warmUp', 'trainBatch']);
 
 interface OpenSpan {
   readonly from: number;
   readonly what: string;
 }
 
-/** What one log tells: activities that began and ended. */
+/** Activities that began and ended, from one log. */
 class LogSpans {
   readonly worker: string;
   readonly #store: Store;
@@ -37,7 +36,7 @@ class LogSpans {
   #offset = 0;
   #rest = '';
   #spans: Span[] = [];
-  /** By what was written at their start, the oldest first. */
+  /** Open spans by the text logged at their start, oldest first. */
   readonly #open = new Map<string, OpenSpan[]>();
 
   constructor(store: Store, key: string, worker: string) {
@@ -58,7 +57,7 @@ class LogSpans {
     }
   }
 
-  /** Those that had not ended, too. One that was begun again since had lost its process. */
+  /** Includes unfinished spans, except those begun again since: their process was lost. */
   all(): Span[] {
     const begun = [...this.#open.values()].flat();
     const starts = [...this.#spans.map(({ from, text }) => ({ from, what: text })), ...begun];
@@ -96,14 +95,16 @@ class LogSpans {
     this.#spans.push(span);
   }
 
-  /** The stack of what failed stands below it; its first lines may be the message's. */
+  /** A failure's stack follows its line; the first lines may belong to the message. */
   #readMore(line: string): void {
     const span = this.#spans.at(-1);
     if (span?.error === undefined || span.error.length > textMax || /^\s+at /.test(line)) return;
     this.#spans[this.#spans.length - 1] = { ...span, error: `${span.error}\n${line}`.slice(0, textMax) };
   }
 
-  /** Of those that were begun so, the one that began nearest to then: others may have lost their process. */
+  /**
+   * Among open spans with the same start text, the one that began nearest to then: others may have lost their process.
+   */
   #take(what: string, then: number): OpenSpan | undefined {
     const open = this.#open.get(what) ?? [];
     const away = ({ from }: OpenSpan): number => Math.abs(from - then);
@@ -118,14 +119,14 @@ class LogSpans {
   }
 }
 
-/** Whether one that is begun tells that the other, which was begun before it, has ended. */
+/** Whether the begin of `later` implies that `what`, which began before it, has ended. */
 function isAfter(later: string, what: string): boolean {
   const { activity } = namesOf(what);
   if (oneAtATime.has(activity)) return namesOf(later).activity === activity;
   return later.trim() !== what.trim() && firstOf(later) === firstOf(what);
 }
 
-/** The same in every attempt. */
+/** The part that is the same in every attempt. */
 function firstOf(what: string): string {
   return what.replace(/ \(attempt \d+\)$/, '').trim();
 }
@@ -135,7 +136,7 @@ function namesOf(what: string): Pick<Span, 'activity' | 'text' | 'attempt'> {
   return { activity: what.split(' ', 1)[0]!, text: what.trim(), attempt };
 }
 
-/** What the workers of a run did, and when, as their logs tell. */
+/** The workers' activities over time, from their logs. */
 export class Timeline {
   readonly #store: Store;
   readonly #logs = new Map<string, LogSpans>();
@@ -145,7 +146,7 @@ export class Timeline {
     this.#store = store;
   }
 
-  /** Who asks meanwhile waits for the same reading. */
+  /** Callers that ask meanwhile share the same read. */
   refresh(): Promise<void> {
     this.#reading ??= this.#read().finally(() => (this.#reading = null));
     return this.#reading;
@@ -182,7 +183,7 @@ export class Timeline {
       .slice(-max);
   }
 
-  /** The last so many minutes of what happened; null = all that is held. */
+  /** Spans of the last minutes; null = all in memory. */
   told(minutes: number | null): TimelineAnswer {
     const all = [...this.#logs.values()].flatMap((log) => log.all().map((span) => ({ worker: log.worker, span })));
     const to = all.reduce((last, { span }) => Math.max(last, span.to ?? span.from), 0);
@@ -219,7 +220,7 @@ function rankOf(activity: string): number {
   return place < 0 ? order.length : place;
 }
 
-/** Milliseconds during which at least one of them was under way. */
+/** Milliseconds in which at least one span was under way. */
 function coveredOf(spans: readonly Span[], from: number, to: number): number {
   let [covered, until] = [0, from];
   for (const span of spans.toSorted((a, b) => a.from - b.from)) {

@@ -1,19 +1,19 @@
-import type { ScoredRollout, Turn } from '../core/rl/rollout.ts';
-import type { TokenRow } from '../core/rl/trajectories.ts';
+import type { ScoredRollout, Turn } from '../core/rl/rollout/rollout.ts';
+import type { TokenRow } from '../core/rl/rollout/trajectories.ts';
 import { type ChatTokenizer, Detokenizer } from '../engine/index.ts';
-import type { ScoredRow } from '../runs/batch-parts.ts';
+import type { ScoredRow } from '../runs/rollouts/batch-parts.ts';
 import type { TokensAnswer, TurnTokens } from './answers.ts';
 
 interface OfRollout {
   readonly rows: readonly TokenRow[];
   readonly unmaskedBecause: string | null;
-  /** What the trainer computed of a row. */
+  /** The trainer's values for a row. */
   readonly scoresOf: (tokenIds: readonly number[]) => ScoredRow | null;
-  /** Who says a turn, where several do, and the advantage of its tokens. */
+  /** The agent that says a turn, where there are several, and the advantage of its tokens. */
   readonly creditOf: (turn: Turn) => Pick<TurnTokens, 'agent' | 'advantage'>;
 }
 
-/** A rollout's sampled tokens, each with its text, its log probability, whether it counts in the loss, and what the trainer made of it. */
+/** A rollout's sampled tokens, each with its text, log probability, whether it is trained, and the trainer's values. */
 export function tokensOf(
   { turns }: ScoredRollout,
   tokenizer: ChatTokenizer,
@@ -57,7 +57,7 @@ interface TrainedToken {
   readonly entropy: number | null;
 }
 
-/** By the place among the sampled tokens of the rollout. Scores of a row are of its tokens that count, one after the other. */
+/** Keyed by the index among the rollout's sampled tokens. A row's scores cover its trained tokens only, in order. */
 function trainedTokens(rows: readonly TokenRow[], scoresOf: OfRollout['scoresOf']): ReadonlyMap<number, TrainedToken> {
   const found = new Map<number, TrainedToken>();
   for (const { tokenIds, lossMask, sampledAt } of rows) {

@@ -3,28 +3,28 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { changeBetween } from '../core/change-between.ts';
 import type { RunSource } from './run-source.ts';
 
-/** How often the store is looked at while somebody looks at a run: a folder, or a bucket, which costs money. */
+/** Interval between looks at the store while a run has viewers: a folder, or a bucket, which costs money. */
 const lookMs = { file: 300, s3: 5_000 } as const;
 const askMs = 1_000;
-/** So long the first look waits for what the run itself says. */
+/** Time that the first look waits for the run's own answer. */
 const firstAnswerMs = 500;
 /** A proxy or a browser gives a silent connection up. */
 const stillThereMs = 15_000;
 
 /**
- * Whoever looks at a run is told what is new as server-sent events: first the whole of where it stands (`run`), then whenever that has changed what
- * makes it of what they were told before (`change`). One look at the store is for all of them, and nobody looks while nobody watches.
+ * Sends news of a run as server-sent events: first its whole position (`run`), then each change to what the viewer last
+ * received (`change`). All viewers share one look at the store, and without viewers there is none.
  */
 export class Viewers {
   readonly #source: RunSource;
-  /** What each was told last; '' where nothing yet. */
+  /** The last text sent to each viewer; '' before the first. */
   readonly #all = new Map<ServerResponse, string>();
   #isLooking = false;
   #waiting = new AbortController();
   #offset = -1;
   #askedAt: number | null = null;
   #asking: Promise<void> | null = null;
-  /** Somebody has come who was told nothing yet. */
+  /** A viewer has come who has received nothing yet. */
   #isNewHere = false;
   #saidAt = 0;
   /** The last look at the store failed. */
@@ -58,13 +58,13 @@ export class Viewers {
       this.#waiting = new AbortController();
       try {
         await this.#look();
-        if (this.#isTroubled) this.#send('change', 'null'); // it is over, though nothing else is new
+        if (this.#isTroubled) this.#send('change', 'null'); // the trouble is over, even if nothing else is new
         this.#isTroubled = false;
       } catch (error) {
         this.#isTroubled = true;
         this.#tellTrouble(error);
       }
-      // Of a store that is slow to answer no more is asked than it answers.
+      // A slow store is asked no faster than it answers.
       await sleep(Math.max(every, performance.now() - begunAt), this.#waiting.signal);
     }
     this.#isLooking = false;
@@ -73,7 +73,8 @@ export class Viewers {
   async #look(): Promise<void> {
     const asked = this.#ask();
     const offset = await this.#source.look();
-    // Whoever has just come is not told first that the run stands still, and then that it does not; a server that is slow keeps nobody.
+    // A new viewer first waits for the run's own answer, so that the page does not flicker from stopped to running; a
+    // slow server delays it only briefly.
     if (this.#isNewHere) await Promise.race([asked, delay(firstAnswerMs, undefined, { ref: false })]);
     this.#isNewHere = false;
     this.#tellAll(JSON.stringify({ offset, overview: await this.#source.overview() }));
@@ -82,7 +83,7 @@ export class Viewers {
     this.#offset = offset;
   }
 
-  /** What the run itself says is looked at when it is there: once a second, and one question at a time. */
+  /** Asks the run itself: at most once a second, one question at a time. */
   #ask(): Promise<void> {
     const isDue = this.#askedAt === null || performance.now() - this.#askedAt > askMs;
     if (this.#asking === null && isDue) {
@@ -107,7 +108,7 @@ export class Viewers {
       return known;
     };
     for (const [response, before] of this.#all) {
-      // Who does not read is not written to, and is told later what is new by then.
+      // A viewer that does not read is skipped; later it gets everything that is new by then.
       if (before === now || response.writableNeedDrain) continue;
       this.#saidAt = performance.now();
       response.write(before === '' ? eventOf('run', now) : eventOf('change', since(before)));
@@ -125,7 +126,7 @@ function eventOf(event: string, data: string): string {
   return `event: ${event}\ndata: ${data}\n\n`;
 }
 
-/** Until then, or until it is cut short. */
+/** Resolves after that time, or when it is cut short. */
 function sleep(ms: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     if (signal.aborted) return resolve();

@@ -1,6 +1,7 @@
 /**
- * The programs, put together from their sources by esbuild, so that a command answers at once and a worker that was killed is soon back: loading
- * 300 TypeScript files one by one takes longer than most commands. Made again when a source has changed, kept with the packages they were made with.
+ * Bundles the programs with esbuild, so that a command answers at once and a killed worker is soon back: loading 300
+ * TypeScript files one by one takes longer than most commands. Rebuilt when a source has changed, and kept with the
+ * packages they were built with.
  */
 import { createHash, randomUUID } from 'node:crypto';
 import { readFileSync, statSync } from 'node:fs';
@@ -8,11 +9,11 @@ import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/p
 import module from 'node:module';
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { temporalFromScript } from './temporal-packages.mjs';
+import { temporalFromScript } from './program/temporal-packages.mjs';
 
 const ownRoot = fileURLToPath(new URL('../', import.meta.url));
 
-/** What runs in processes of its own, by name, with its source. @type {Readonly<Record<string, string>>} */
+/** Programs that run in processes of their own: name and source. @type {Readonly<Record<string, string>>} */
 export const programs = {
   main: 'cli/main.ts',
   worker: 'workers/main.ts',
@@ -20,10 +21,10 @@ export const programs = {
   trainer: 'engine/train/trainer-main.ts',
 };
 
-/** What one program asks for of another, as it says it, and what that is as built. */
+/** References from one program to another, as in the sources and as built. */
 const others = { './kit.ts': './kit.mjs', './trainer-main.ts': './trainer.mjs' };
 
-/** How long a program that is no longer current is kept: a run that was started with it may still load parts of it. */
+/** Age at which a program that is no longer current is removed: a run started with it may still load parts of it. */
 const keptMs = 30 * 24 * 3_600_000;
 
 /** Packages of many small files that every command reads: they become part of the program, the others stay where they are. */
@@ -35,8 +36,8 @@ function cacheOf(root) {
 }
 
 /**
- * Has Node keep what it compiles, beside the programs: by itself it would do so in the folder for temporary files, where another user may
- * have been first. Node 20 has no such thing.
+ * Has Node keep its compiled code beside the programs: its default is a folder for temporary files, which another user
+ * may have made first. Node 20 has no such cache.
  */
 export function keepCompiled() {
   if (process.env.NODE_COMPILE_CACHE !== undefined) return;
@@ -45,7 +46,7 @@ export function keepCompiled() {
 }
 
 /**
- * What is current: of each copy of the sources its own, where two of them share their packages.
+ * File that names the current build: one for each copy of the sources, since copies may share their packages.
  *
  * @param {string} root
  */
@@ -68,7 +69,7 @@ export async function builtProgram({ name: program = 'main', root = ownRoot } = 
   } catch (error) {
     if (error instanceof Error && 'syscall' in error) return undefined;
     if (!(error instanceof Error && 'errors' in error)) throw error;
-    // esbuild's own failure. What is wrong with a source is said once more, and better, where it runs from source.
+    // A failure of esbuild. Errors in a source appear again, and better, when it runs from source.
     process.stderr.write(`not built, so it runs from source: ${error.message.slice(0, 2000)}\n`);
     return undefined;
   }
@@ -88,7 +89,7 @@ function readCurrent(root, folder) {
     statSync(path.join(folder, name, 'main.mjs'));
     return name;
   } catch {
-    return undefined; // none yet, one that was cut off, or a source that is gone: it is made anew
+    return undefined; // missing, partial, or a source is gone: it is built again
   }
 }
 
@@ -98,7 +99,7 @@ function stateOf(file) {
   return `${mtimeMs}:${size}`;
 }
 
-/** How TypeScript of the project becomes modules that Node reads by itself. */
+/** Settings with which esbuild turns the project's TypeScript into modules for Node. */
 export const asModules = /** @type {const} */ ({
   outExtension: { '.js': '.mjs' },
   bundle: true,
@@ -123,7 +124,12 @@ async function build(root, folder) {
   const name = randomUUID();
   const outdir = path.join(folder, name);
   await mkdir(outdir, { recursive: true });
-  for (const file of ['package.json', 'npm-shrinkwrap.json', 'workers/built.mjs', 'workers/temporal-packages.mjs'])
+  for (const file of [
+    'package.json',
+    'npm-shrinkwrap.json',
+    'workers/built.mjs',
+    'workers/program/temporal-packages.mjs',
+  ])
     sources[file] = stateOf(path.join(root, file));
   await bundle({
     absWorkingDir: root,
@@ -155,12 +161,15 @@ async function build(root, folder) {
   return name;
 }
 
-/** In two pieces: a program that was built builds as well, when a source changes while it runs, and must find the words here and not its own address. */
+/**
+ * Split in two: a built program builds as well, when a source changes while it runs, and must search for this text and
+ * not its own address.
+ */
 const ownAddress = ['import.meta', 'url'].join('.');
 
 /**
- * What lies beside a source is found there. The kit alone is the built one: of the classes it shares with the program there
- * must be one of each.
+ * Paths relative to a source keep pointing beside that source. Only the kit is the built one: its classes must exist
+ * once in the process.
  *
  * @param {string} contents
  * @param {string} file

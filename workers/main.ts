@@ -1,4 +1,4 @@
-/** Entry of a worker's process: its secrets are there before anything is loaded that reads `process.env` meanwhile. */
+/** Entry of a worker's process: reads its secrets before any module that uses `process.env`. */
 import './take-secrets.ts';
 
-await import('./worker-process.ts');
+await import('./roles/worker-process.ts');

@@ -1,4 +1,4 @@
-/** Entry of the policy server's process: its secret is there before anything is loaded. */
+/** Entry of the policy server's process: reads its secret before any other module. */
 import './take-secrets.ts';
 
 await import('../engine/server/main.ts');

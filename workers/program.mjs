@@ -1,10 +1,10 @@
 /**
- * One of our programs in a process of its own, as built where it can be: `workers/program.mjs worker --role rollout`. What a worker costs to
- * start is mostly loading its files one by one, and who is killed is started again.
+ * Runs one of our programs in a process of its own, built if possible: `workers/program.mjs worker --role rollout`.
+ * Most of a worker's start is loading its files one by one, and killed workers start again.
  */
 import { builtProgram, keepCompiled, programs } from './built.mjs';
 
-// As the command does: what is built here is run by whoever reads it.
+// Same as in the command: builds written here are executed by other users of the group, so nobody else may write them.
 process.umask(process.umask() | 0o007);
 keepCompiled();
 const name = process.argv[2] ?? '';

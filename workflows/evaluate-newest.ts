@@ -18,16 +18,15 @@ import { evaluate } from './evaluate.ts';
 import { readEvaluateNewestInput } from './inputs.ts';
 import { type FoundRegression, regressionFoundSignal } from './control/messages.ts';
 
-/** What a schedule evaluates each time. */
+/** Evaluations to carry out at each scheduled time. */
 export interface EvaluateNewestInput {
-  /** A file of evaluations; null = as the run's own `[eval]` says. */
+  /** A file of evaluations; null = the run's own `[eval]`. */
   readonly config: string | null;
-  /** The run whose newest sealed checkpoint is evaluated, and its store; null = the model that the file names. */
+  /** Run whose newest sealed checkpoint is evaluated, and its store; null = the model that the file names. */
   readonly run: { readonly name: string; readonly store: string } | null;
   readonly onRegression: EvalSpec['onRegression'];
 }
 
-/** What came of one time. */
 export interface EvaluatedNewest {
   /** null = the file's model. */
   readonly step: number | null;
@@ -40,8 +39,9 @@ export interface EvaluatedNewest {
 }
 
 /**
- * Evaluates what is newest, as a Temporal Schedule asks for it again and again, and holds it against the best before. A checkpoint that was
- * evaluated before costs nothing; one that is worse raises a flag, here and at its run, and pauses or stops the run where that is asked for.
+ * Evaluates the newest checkpoint whenever a Temporal Schedule asks for it, and compares it with the best earlier one.
+ * A checkpoint evaluated before costs nothing; a worse one raises a flag, here and at its run, and pauses or stops the
+ * run if requested.
  */
 export async function evaluateNewest(...given: [EvaluateNewestInput]): Promise<EvaluatedNewest> {
   const input = readEvaluateNewestInput(given);
@@ -92,7 +92,7 @@ export async function evaluateNewest(...given: [EvaluateNewestInput]): Promise<E
     return { step, results: evaluated.map(({ result }) => smallOf(result)), regressions: lines };
   }
 
-  /** One that has ended needs no word: the flag stands here. */
+  /** An ended run needs no signal: the flag is recorded here. */
   async function tellRun(found: Omit<FoundRegression, 'action'> & { readonly regression: Regression }): Promise<void> {
     await getExternalWorkflowHandle(run!.name)
       .signal(regressionFoundSignal, { ...found, action: input.onRegression })
@@ -100,7 +100,7 @@ export async function evaluateNewest(...given: [EvaluateNewestInput]): Promise<E
   }
 }
 
-/** It would fail the same way the next time: a schedule pauses. */
+/** The next time would fail the same way, so the schedule pauses. */
 function nothingCameOf(lost: readonly EvaluationResult[]): ApplicationFailure {
   const each = lost.map(({ environment, rollouts, failures, folder }) => {
     return `all ${rollouts} rollouts of ${environment} failed (${folder}): ${failures.join('; ')}`;

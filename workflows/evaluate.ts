@@ -34,14 +34,15 @@ import { describeEvaluation, describeParts } from './control/evaluation-lines.ts
 const chunkLeftSignal = defineSignal<[chunk: number, left: number], typeof chunkLeftSignalName>(chunkLeftSignalName);
 const evaluationStatusQuery = defineQuery<EvaluationStatus>('status');
 
-/** What came of all evaluations that were asked for, in their order; of one, one. */
+/** Results of all requested evaluations, in order; also for a single one. */
 interface Evaluated {
   readonly results: readonly EvaluationResult[];
 }
 
 /**
- * Evaluates a model on an environment's held-out examples: opened, chunk after chunk, closed. Started with the path of a file it does so for
- * each of its evaluations, in child workflows. Whatever is killed, no rollout that is in the store is sampled again.
+ * Evaluates a model on an environment's held-out examples: opens the evaluation, generates chunk after chunk, closes
+ * it. Started with the path of a file, it does so for each of its evaluations, in child workflows. Whatever is killed,
+ * no stored rollout is sampled again.
  */
 export async function evaluate(
   ...given: [string | EvaluationFileInput | EvaluationsInput | EvaluationInput]
@@ -120,7 +121,7 @@ async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
   tell('finished');
   return result;
 
-  /** One at a time, and no oftener than that: the newest figures are what counts. */
+  /** One write at a time and no queue: only the newest figures matter. */
   async function noteProgress(): Promise<void> {
     while (notes.isDue) {
       notes.isDue = false;
@@ -144,7 +145,7 @@ function describeChunk({ chunkExamples, examples, rolloutsPerExample }: Evaluati
   return `examples ${from + 1}–${to} of ${examples} × ${rolloutsPerExample}`;
 }
 
-/** Each evaluation of a file in a workflow of its own, named after this one. One that fails keeps no other from its end. */
+/** Runs each evaluation of a file in its own workflow, named after this one. A failure does not stop the others. */
 async function evaluateAll(asked: EvaluationFileInput | EvaluationsInput): Promise<Evaluated> {
   const { workflowId } = workflowInfo();
   const title = 'config' in asked ? asked.config : asked.title;
@@ -206,7 +207,7 @@ async function plan(file: EvaluationFileInput): Promise<readonly EvaluationInput
   return (await evaluationParts.planEvaluations.executeWithOptions({ summary: file.config }, [asked])).inputs;
 }
 
-/** How many rollouts the chunks in play may have in flight: all together no more than the evaluation may. */
+/** Limits on rollouts in flight for each chunk, which together stay within the evaluation's. */
 class RolloutsInPlay {
   readonly #of: Pick<EvaluationHandle, 'inFlight' | 'atOnce'>;
   readonly #chunks = new Map<number, number>();
@@ -234,7 +235,8 @@ class RolloutsInPlay {
 }
 
 /**
- * So many of 0 … count−1 at once, in order, each when there is room for it. The first failure is thrown, once those under way have ended.
+ * Starts 0 … count−1 in order, each when there is room for it. Throws the first failure once those under way have
+ * ended.
  */
 async function sideBySide(
   count: number,

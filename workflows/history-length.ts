@@ -7,7 +7,7 @@ export function isHistoryLong(): boolean {
   return continueAsNewSuggested || historyLength > historyEventsMax;
 }
 
-/** Whether nothing more may be begun in it: what is in play ends, and then it is continued. */
+/** Whether nothing more may begin in this execution: work in flight ends, and then it continues as new. */
 export function isHistoryFull(): boolean {
   return workflowInfo().historyLength > 2 * historyEventsMax;
 }

@@ -4,5 +4,5 @@ export { evaluateNewest } from './evaluate-newest.ts';
 export { playRounds } from './play-rounds.ts';
 export { trainRun } from './train-run.ts';
 export { unknownWorkflow as default } from './unknown-workflow.ts';
-/** Exported here so that the digest of the workflows' code includes it (`workers/workflow-bundle.ts`). */
+/** Exported here so that the digest of the workflows' code includes it (`workers/program/workflow-bundle.ts`). */
 export { payloadConverter } from './payload-converter.ts';

@@ -34,9 +34,9 @@ import type { PlayRoundsInput } from './play-rounds.ts';
 import type { ContinuedRun } from './run-start.ts';
 
 /*
- * Validates the inputs of workflows. Any client of Temporal can start one with any input. A TypeError over an input would make Temporal
- * retry the workflow task for ever. So each workflow reads its input here first, and a wrong one fails at once: the error has the field,
- * what was expected, what came, and an example to type.
+ * Validates the inputs of workflows. Any client of Temporal can start a workflow with any input, and a TypeError over
+ * an input would make Temporal retry the workflow task for ever. So each workflow reads its input here first, and an
+ * invalid one fails at once: the error has the field, what was expected, what came, and an example to type.
  */
 
 const pathCharsMax = 4096;

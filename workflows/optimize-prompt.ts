@@ -6,11 +6,9 @@ import {
   workflowInfo,
   allHandlersFinished,
   condition,
-  patched,
 } from '@temporalio/workflow';
-import { present } from '../core/present.ts';
-import { comparedOnTest, isQuick, type SearchPace } from '../core/gepa/leases.ts';
-import { askToStop, changeBudget, next, result, settle, startSearch } from '../core/gepa/search.ts';
+import { comparedOnTest, compareScores, type SearchPace } from '../core/gepa/leases.ts';
+import { askToStop, changeBudget, result, settle, startSearch } from '../core/gepa/search.ts';
 import type { SearchAnswer, SearchState, Texts } from '../core/gepa/search-state.ts';
 import type {
   HeldOutScores,
@@ -20,30 +18,30 @@ import type {
   PromptSearchResult,
 } from '../core/gepa/prompt-search.ts';
 import { readOptimizePromptInput } from './inputs.ts';
-import { evaluationParts, promptSearches } from './options.ts';
+import { evaluationParts } from './options.ts';
 import { type KnownSearch, SearchControl, type SearchControlState } from './control/search-control.ts';
 import { tellingItsEnd } from './beside/child-work.ts';
 import { isHistoryFull, isHistoryLong } from './history-length.ts';
 import { SearchLeases } from './search-leases.ts';
 
-/** All that continue-as-new carries: scores and names of texts; what was said lies in the store. */
+/** State for continue-as-new: scores and names of texts; the texts and answers are in the store. */
 export interface CarriedPromptSearch {
   readonly handle: PromptSearchHandle;
   readonly state: SearchState;
   readonly control: SearchControlState;
   /** ms since the epoch. */
   readonly startedAt: number;
-  /** Of its rollouts; missing: nothing is known of it. */
-  readonly pace?: SearchPace;
+  /** Pace of its rollouts; null: unknown, or they were slow. */
+  readonly pace: SearchPace | null;
   readonly notify?: PromptSearchInput['notify'];
 }
 
 type GivenSearch = PromptFileInput | PromptSearchInput | CarriedPromptSearch;
 
 /**
- * Looks for a better prompt of an environment (GEPA, `core/gepa`): opened, attempt after attempt, compared where that is asked for,
- * closed. Every random number is keyed by the seed and what it is for, and every answer lies in the store under its request's id, so
- * whatever is killed, the search comes out the same and nothing is paid for twice.
+ * Looks for a better prompt of an environment (GEPA, `core/gepa`): opens the search, advances it attempt by attempt,
+ * compares the winner if requested, closes. Every random number is keyed by the seed and its use, and every answer is
+ * stored under its request's id, so whatever is killed, the result is the same and nothing is paid for twice.
  */
 export async function optimizePrompt(
   ...inputs: [string | PromptFileInput | PromptSearchInput | CarriedPromptSearch]
@@ -53,26 +51,28 @@ export async function optimizePrompt(
 }
 
 async function search(given: GivenSearch): Promise<PromptSearchResult> {
-  let attempt: CancellationScope | null = null;
   const carried = 'state' in given ? given : null;
-  const control = new SearchControl(namesOf(given), carried?.control ?? null, () => attempt?.cancel());
+  const control = new SearchControl(namesOf(given), carried?.control ?? null, () => leases.endWhole());
   const startedAt = carried?.startedAt ?? Date.now();
   const seconds = (): number => (Date.now() - startedAt) / 1000;
 
   const handle = carried?.handle ?? (await open(given as Exclude<typeof given, CarriedPromptSearch>, control));
   let state = carried?.state ?? startSearch(handle.settings, handle.start);
   const writing = new Writing(() => ({ handle, result: result(state), comparison: null, seconds: seconds() }));
-  const leases = leasesOf(handle, control, carried?.pace ?? null);
+  const leases = new SearchLeases(handle, control, { pace: carried?.pace ?? null });
+  control.shows(leases);
   control.is('searching', { handle, state });
 
   try {
     for (;;) {
       state = asAsked(state, control);
       if (result(state).isFinished) break;
-      if (isHistoryLong() && (leases?.isIdle ?? true)) await goOnAsNew();
+      if (isHistoryLong() && leases.isIdle) await goOnAsNew();
       const before = state.candidates.length;
-      if (leases === null || (leases.isIdle && isQuick(next(state), leases.pace))) await sit();
-      else await lease(leases);
+      if (!isHistoryFull()) leases.ask(state, control.state.sequence); // else what is in play ends, and the search continues as new
+      control.is('searching', { state });
+      await condition(() => leases.hasNews || (!leases.isWhole && isChangeAsked()));
+      (await leases.take()).forEach(settled);
       control.is('searching', { state });
       if (state.candidates.length > before && !result(state).isFinished) writing.note(); // else they are written at its end
     }
@@ -83,34 +83,8 @@ async function search(given: GivenSearch): Promise<PromptSearchResult> {
   await writing.done();
   return finish({ handle, state, control, writing, leases, seconds });
 
-  /** One worker takes the search on for a while, then this the same way from the answers. */
-  async function sit(): Promise<void> {
-    const scope = new CancellationScope();
-    attempt = scope;
-    const { waitingOn, calls, maxCalls, told: begunAt } = control.status();
-    const summary = `${calls} of ${maxCalls} calls: ${waitingOn.join(', ')}`.slice(0, 200);
-    const asked = { handle, state, begunAt, ...present({ pace: leases?.pace }) };
-    try {
-      const { answers, pace, ...account } = await scope.run(() =>
-        promptSearches.searchPrompts.executeWithOptions({ summary }, [asked]),
-      );
-      answers.forEach(settled);
-      if (leases !== null && pace !== undefined) leases.pace = pace;
-      control.failedRollouts(account);
-    } catch (error) {
-      if (!isCancellation(error) || !control.wantsStop) throw error; // its worker went away while it was to end
-    } finally {
-      attempt = null;
-    }
-  }
-
-  /** Whoever has room plays what is asked for; returns when something of it is answered, or people want something else. */
-  async function lease(asked: SearchLeases): Promise<void> {
-    if (!isHistoryFull()) asked.ask(next(state)); // else what is in play ends, and the search continues as new
-    control.is('searching', { state });
-    await condition(() => asked.hasNews || control.wantsCalls !== null || (control.wantsStop && !isStopped(state)));
-    const answers = await asked.take();
-    if (answers.length > 0) settled(answers);
+  function isChangeAsked(): boolean {
+    return control.wantsCalls !== null || (control.wantsStop && !isStopped(state));
   }
 
   function settled(answers: readonly SearchAnswer[]): void {
@@ -121,25 +95,15 @@ async function search(given: GivenSearch): Promise<PromptSearchResult> {
   async function goOnAsNew(): Promise<never> {
     await writing.done();
     await condition(allHandlersFinished);
-    const pace = leases?.pace;
     return continueAsNew<typeof optimizePrompt>({
       handle,
       state: asAsked(state, control),
       control: control.state,
       startedAt,
-      ...present({ pace }),
+      pace: leases.pace,
       ...notified(given),
     });
   }
-}
-
-/** null: the search was begun when one worker played all of it. */
-function leasesOf(handle: PromptSearchHandle, control: SearchControl, pace: SearchPace | null): SearchLeases | null {
-  if (handle.maxConcurrent === undefined || !patched('leased-searches')) return null;
-  const rolloutsMin = patched('leases-of-several') ? {} : { rolloutsMin: 1 };
-  const leases = new SearchLeases(handle, control, { pace, ...rolloutsMin });
-  control.shows(leases);
-  return leases;
 }
 
 /** A search that has come to its end. */
@@ -148,11 +112,11 @@ interface Ended {
   readonly state: SearchState;
   readonly control: SearchControl;
   readonly writing: Writing;
-  readonly leases: SearchLeases | null;
+  readonly leases: SearchLeases;
   readonly seconds: () => number;
 }
 
-/** Compares the winner where that was asked for, writes everything, and tells the end. */
+/** Compares the winner if requested, writes everything, and reports the end. */
 async function finish({ handle, state, control, writing, leases, seconds }: Ended): Promise<PromptSearchResult> {
   const found = result(state);
   if (found.stopReason === 'start_not_evaluated') {
@@ -199,22 +163,19 @@ async function plan(file: PromptFileInput): Promise<PromptSearchInput> {
   return (await evaluationParts.planPromptSearch.executeWithOptions({ summary: file.config }, [asked])).input;
 }
 
-async function compare(handle: PromptSearchHandle, best: Texts, leases: SearchLeases | null): Promise<HeldOutScores> {
+async function compare(handle: PromptSearchHandle, best: Texts, leases: SearchLeases): Promise<HeldOutScores> {
   const examples = Array.from({ length: handle.numTest }, (_, position) => position);
   const compared = comparedOnTest(handle.start, best);
-  if (leases !== null) {
-    const asked = compared.map((one) => ({ ...one, set: 'test' as const, keepsTraces: false, examples }));
-    await leases.play(asked, 'rollouts on examples that the search has not seen');
-  }
-  const summary = `first and best prompt on ${handle.numTest} examples`;
-  return promptSearches.comparePrompts.executeWithOptions({ summary }, [{ handle, best }]);
+  const asked = compared.map((one) => ({ ...one, set: 'test' as const, keepsTraces: false, examples }));
+  const [before, after = before] = await leases.play(asked, 'rollouts on examples that the search has not seen');
+  return compareScores(before!, after!);
 }
 
 function isStopped({ stopReason }: SearchState): boolean {
   return stopReason !== null;
 }
 
-/** What people asked for since the last attempt. */
+/** Applies requests by people since the last attempt. */
 function asAsked(state: SearchState, control: SearchControl): SearchState {
   let after = state;
   if (control.wantsCalls !== null) after = changeBudget(after, control.wantsCalls);
@@ -223,7 +184,7 @@ function asAsked(state: SearchState, control: SearchControl): SearchState {
   return after;
 }
 
-/** The files for people, written beside the attempts: one at a time, the newest state counts. */
+/** Writes the files for people beside the attempts: one write at a time, with the newest state. */
 class Writing {
   readonly #what: () => Parameters<typeof evaluationParts.writePrompts>[0];
   #under: Promise<void> | null = null;
@@ -236,7 +197,7 @@ class Writing {
   note(): void {
     this.#isDue = true;
     this.#under ??= this.#write().finally(() => (this.#under = null));
-    this.#under.catch(() => undefined); // whoever waits for it has its failure
+    this.#under.catch(() => undefined); // its caller gets the failure
   }
 
   async done(): Promise<void> {

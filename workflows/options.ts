@@ -12,26 +12,27 @@ import { notRegisteredType, taskQueues, trainerQueues } from '../core/names.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 
 /**
- * All plumbing on one screen. Every step is retried until it works or refuses: a failure that asking again can mend is
- * weather, and the run waits it out by name. What must not be retried says so itself (activities/around/failures.ts).
+ * All plumbing on one screen. Every step is retried until it works or refuses: a failure that may pass is waited for,
+ * under a label. Failures that must not be retried are marked so (activities/around/failures.ts).
  */
 const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval: '10s' } as const;
 
 /**
- * Small and idempotent, between stored objects. The worker that asks does them at once where the server allows it (eager activities). Not
- * local activities: what those answer is told in a replay where they were asked for and not where they had answered, beside everything
- * that went on meanwhile, and then the workflow goes another way (temporalio/sdk-typescript#1744, temporalio/sdk-python#1881).
+ * Small and idempotent activities between stored objects. The worker that schedules them executes them at once if the
+ * server allows it (eager activities). Not local activities: on replay their results arrive where they were scheduled
+ * and not where they completed, relative to concurrent events, and the workflow takes another path
+ * (temporalio/sdk-typescript#1744, temporalio/sdk-python#1881).
  */
 export const eager = withSummary(
   proxyActivities<OrchestratorActivities>({
     taskQueue: taskQueues.orchestrator,
-    startToCloseTimeout: '2h', // a batch of 268 million tokens is packed in minutes; of a death the heartbeat tells
+    startToCloseTimeout: '2h', // packing a batch of 268 million tokens takes minutes; a missing heartbeat shows a death
     heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
     retry,
   }),
 );
 
-/** Says in the Temporal UI of which step each is. */
+/** Shows the step of each in the Temporal UI. */
 function withSummary(activities: object): Pick<OrchestratorActivities, EagerActivity> {
   return new Proxy({} as Pick<OrchestratorActivities, EagerActivity>, {
     get: (_, name) => {
@@ -46,14 +47,14 @@ function withSummary(activities: object): Pick<OrchestratorActivities, EagerActi
   });
 }
 
-/** What the inputs of these activities call it. */
+/** Names of the step in the inputs of these activities. */
 interface StepOf {
   readonly step?: number;
   readonly round?: { readonly step: number };
   readonly state?: { readonly step: number };
 }
 
-/** For what people are told while they wait: without an answer they are told that. */
+/** Used in messages to waiting people, who also learn when there is no answer. */
 export const lookup = proxyActivities<OrchestratorActivities>({
   taskQueue: taskQueues.orchestrator,
   startToCloseTimeout: '10s',
@@ -70,7 +71,7 @@ export function orchestratorFor(spec: RunSpec) {
   });
 }
 
-/** Of an evaluation, beside its workflow: opening reads a dataset, closing all its rows. */
+/** Parts of an evaluation: opening reads a dataset, closing all its rows. */
 export const evaluationParts = proxyActivities<OrchestratorActivities>({
   taskQueue: taskQueues.orchestrator,
   startToCloseTimeout: '30m',
@@ -78,7 +79,7 @@ export const evaluationParts = proxyActivities<OrchestratorActivities>({
   retry,
 });
 
-/** A chunk takes as long as its model does; one whose servers are away is asked for again until they are back. */
+/** A chunk takes as long as its model does; while its servers are away it is retried. */
 export const evaluationChunks = proxyActivities<RolloutActivities>({
   taskQueue: taskQueues.rollout,
   startToCloseTimeout: '10000h',
@@ -86,7 +87,7 @@ export const evaluationChunks = proxyActivities<RolloutActivities>({
   retry,
 });
 
-/** An attempt of a search for a better prompt ends when it is asked to, and gives what it has. */
+/** An attempt of a search for a better prompt ends on request, and returns what it has. */
 export const promptSearches = proxyActivities<RolloutActivities>({
   taskQueue: taskQueues.rollout,
   startToCloseTimeout: '10000h',
@@ -95,7 +96,7 @@ export const promptSearches = proxyActivities<RolloutActivities>({
   retry,
 });
 
-/** What is read before a run has its settings. A worker that dies of it is noticed as soon as any other one: nothing goes on before. */
+/** Reads before a run has its settings, with the shortest detection of a dead worker: nothing continues before them. */
 export const opening = proxyActivities<Pick<OrchestratorActivities, OpeningActivity>>({
   taskQueue: taskQueues.orchestrator,
   startToCloseTimeout: '10m',
@@ -112,7 +113,7 @@ export function rolloutsFor(spec: Pick<RunSpec, 'heartbeatTimeoutS'>) {
   });
 }
 
-/** What is asked of a host that may be gone is not waited for once it is cancelled. */
+/** A request to a host that may be gone is not awaited once it is cancelled. */
 const onHeldHost = (spec: RunSpec) =>
   ({
     cancellationType: ActivityCancellationType.TRY_CANCEL,
@@ -120,8 +121,8 @@ const onHeldHost = (spec: RunSpec) =>
   }) as const;
 
 /**
- * Takes a GPU worker. Never retried by Temporal: each attempt is another epoch, and the workflow's to decide. Its own
- * queue is asked only for as long as a living worker needs to answer.
+ * Takes a GPU worker. Never retried by Temporal: each attempt is another epoch, which the workflow decides on. A
+ * worker's own queue is tried only for as long as a living worker needs to answer.
  */
 export function holdingOn(spec: RunSpec, taskQueue: string, isOwnQueue: boolean) {
   return proxyActivities<LeaseActivities>({
@@ -136,7 +137,7 @@ export function holdingOn(spec: RunSpec, taskQueue: string, isOwnQueue: boolean)
 /** Fails at once if this worker does not have the activity: only it polls the queue, so the run must ask another worker. */
 const retryWhereKnown = { ...retry, nonRetryableErrorTypes: [notRegisteredType] };
 
-/** On the GPU worker that holds the run: one thing at a time, and beside it one upload. */
+/** On the GPU worker that holds the run: one activity at a time, and one upload beside it. */
 export function trainingOn(spec: RunSpec, holder: string) {
   const taskQueue = trainerQueues(holder).steps;
   return proxyActivities<TrainActivities>({

@@ -4,7 +4,7 @@ import { UnreadablePayload } from '../core/shape.ts';
 /**
  * Payload converter for workflows. A client may send an unknown encoding or invalid JSON. The SDK's converter then throws before our code
  * runs, and Temporal retries the workflow task for ever. This one returns a placeholder, which every input check refuses with what was
- * received. It is bundled with the workflows (`workers/workflow-bundle.ts`).
+ * received. It is bundled with the workflows (`workers/program/workflow-bundle.ts`).
  */
 export const payloadConverter: PayloadConverter = {
   toPayload: (value, context, hint) => defaultPayloadConverter.toPayload(value, context, hint),

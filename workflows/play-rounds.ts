@@ -10,7 +10,7 @@ import {
 } from '@temporalio/workflow';
 import { flowIdleMs } from '../core/limits.ts';
 import { present } from '../core/present.ts';
-import type { LeasedChunk } from '../core/rl/chunks.ts';
+import type { LeasedChunk } from '../core/rl/sampling/chunks.ts';
 import type { RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { rootCause } from './beside/root-cause.ts';
@@ -20,7 +20,7 @@ import { onSignal } from './control/listen.ts';
 import { type ChunkUnderWay, chunksText } from './control/lines.ts';
 import { type RoundsPlayed, roundsPlayedSignal, rolloutsWaitSignal } from './control/messages.ts';
 
-/** A round that is leased, and those of its chunks that have groups in play. */
+/** A leased round with its chunks that have unfinished groups. */
 export interface RoundToPlay {
   readonly round: SamplingRound;
   readonly chunks: readonly ChunkToPlay[];
@@ -31,7 +31,7 @@ export interface RoundToPlay {
 
 interface ChunkToPlay {
   readonly chunk: LeasedChunk;
-  /** Of its groups those that have not ended, as ranges; absent: all. */
+  /** Groups that have not ended, as ranges; absent: all. */
   readonly only?: string;
   readonly label: string;
 }
@@ -39,26 +39,27 @@ interface ChunkToPlay {
 export interface PlayRoundsInput {
   readonly run: RunHandle;
   readonly spec: Pick<RunSpec, 'heartbeatTimeoutS'>;
-  /** Id of the run's workflow, whichever execution. */
+  /** Id of the run's workflow, for any of its executions. */
   readonly tells: string;
 }
 
-/** Plays rounds, beside those in play; one that is in play goes on. */
+/** Generates rounds besides those in flight; a round in flight continues. */
 export const playRoundsSignal = defineSignal<[readonly RoundToPlay[]], 'play'>('play');
-/** What is in play of these rounds is nobody's any more; by their first ordinals. */
+/** Gives up what is in flight of these rounds, named by their first ordinals. */
 export const giveUpRoundsSignal = defineSignal<[firsts: readonly number[]], 'give-up'>('give-up');
-/** Nobody waits for a person any more. */
+/** Ends every wait for a person. */
 export const resumeRoundsSignal = defineSignal<[], 'resume'>('resume');
 /** No more rounds will come. */
 export const leaveRoundsSignal = defineSignal<[], 'leave'>('leave');
 
 /**
- * Plays the rounds that a run has leased and hands over. It outlives the execution of the run that began it, so that a run continues as new with
- * groups in play. Workers tell the run of groups as they end; this one tells it the rest. It ends when no more rounds come and none is in play.
+ * Generates the rounds that a run has leased and handed over. It outlives the execution of the run that began it, so
+ * that a run continues as new with groups in flight. Workers notify the run of groups as they end; this workflow
+ * reports the rest. It ends when no more rounds come and none is in flight.
  */
 export async function playRounds(...given: [PlayRoundsInput]): Promise<void> {
   const flow = new Flow(readPlayRoundsInput(given));
-  // A run that was terminated says no word.
+  // A terminated run sends no signal, so an idle flow ends by itself.
   while (!flow.isOver) {
     const isBusy = await condition(() => flow.isOver || flow.isPlaying, flowIdleMs);
     if (!isBusy) return;
@@ -72,7 +73,7 @@ class Flow {
   readonly #rounds = new Map<number, CancellationScope>();
   readonly #chunks = new Set<ChunkUnderWay>();
   #isLeft = false;
-  /** Its run is gone. */
+  /** Whether the run that it works for is gone. */
   #isNobodys = false;
   #resumed = 0;
 
@@ -86,7 +87,7 @@ class Flow {
     };
     onSignal(giveUpRoundsSignal, giveUp, ignored);
     const play = (rounds: readonly RoundToPlay[]): void => {
-      this.#resumed += 1; // whoever asks does not wait for anybody
+      this.#resumed += 1; // a run that sends rounds is not paused
       for (const round of rounds) if (!this.#rounds.has(round.round.first)) void this.#play(round);
     };
     onSignal(playRoundsSignal, play, ignored);
@@ -125,7 +126,7 @@ class Flow {
     }
   }
 
-  /** Shows a chunk in the Temporal UI while it is played. */
+  /** Shows a chunk in the Temporal UI while it is generated. */
   async #shown<T>({ policyStep }: SamplingRound, { chunk }: ChunkToPlay, play: () => Promise<T>): Promise<T> {
     const { environment, groups } = chunk;
     const shown = { ...present({ environment }), groups, policyStep, since: Date.now() };
@@ -140,7 +141,7 @@ class Flow {
     }
   }
 
-  /** The run is told, which pauses. */
+  /** Notifies the run, which pauses. */
   pause(reason: string): void {
     const told = getExternalWorkflowHandle(this.#input.tells).signal(rolloutsWaitSignal, { reason });
     told.catch(() => void (this.#isNobodys = true));

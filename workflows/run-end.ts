@@ -4,7 +4,6 @@ import {
   condition,
   continueAsNew,
   isCancellation,
-  patched,
   TemporalFailure,
 } from '@temporalio/workflow';
 import type { EvaluationSummary } from '../activities/index.ts';
@@ -17,10 +16,16 @@ import type { OpenedStart } from './run-start.ts';
 import { withoutBranches } from './step/run-states.ts';
 import type { trainRun } from './train-run.ts';
 
+/** Labels of waits at the end of an execution; docs/internals/waiting.md has them. */
+const inPlayHandedOver = 'hand over the groups in play';
+const inPlayGivenUp = 'give up the groups in play';
+const requestsAnswered = 'answer the requests that have come';
+const nothingReported = 'a moment without reports of groups';
+
 const quietMs = 1_000;
 const quietTriesMax = 100;
 
-/** The newest ones, for the summary. */
+/** The newest evaluations, for the summary. */
 const evalsCarried = 10;
 
 export interface RunSummary {
@@ -35,24 +40,31 @@ export interface RunSummary {
     readonly counts: Readonly<Record<string, number>>;
     readonly isSound: boolean;
   };
-  /** Of the lineage that the run ended in. */
+  /** Effectiveness of the lineage that the run ended in. */
   readonly effectiveness: Effectiveness;
   readonly evals: readonly EvaluationSummary[];
 }
 
-/** Goes on as another execution. Everything beside the loop is drained first: a child or an activity in flight would not survive. */
+/**
+ * Continues as a new execution. Drains everything beside the loop first: a child or an activity in flight would not
+ * survive.
+ */
 export async function continueRun(parts: RunParts, { opened, typed }: OpenedStart): Promise<never> {
   const { spec, head, rollouts, weights, beside, control, account, evals, branches, lease } = parts;
-  // What is in play may have no other weights than it began with: it ends before such servers are given the next version, and the next
-  // execution would not wait for it.
+  // Groups in flight must finish with their weights: they end before such servers get the next version, for which the
+  // next execution would not wait.
   const isHeldUp = spec.inflightUpdates === 'never' && weights.holdsOne && control.rewind === null;
   if (isHeldUp) await weights.ready.catch(unlessRewind);
-  const flows = await rollouts.drain();
-  if (control.rewind !== null) await rollouts.leave();
+  const { flows, playS } = await control.waitFor(inPlayHandedOver, rollouts.drain());
+  if (control.rewind !== null) await control.waitFor(inPlayGivenUp, rollouts.leave());
   await weights.ready.catch(unlessRewind); // a version that is left behind need not be served
   await beside.finish();
-  await condition(allHandlersFinished);
-  if (rollouts.heard > 0) await quiet(() => rollouts.heard);
+  await control.waitFor(requestsAnswered, condition(allHandlersFinished));
+  if (rollouts.heard > 0)
+    await control.waitFor(
+      nothingReported,
+      quiet(() => rollouts.heard),
+    );
   const { rewind } = control;
   if (rewind !== null) await Promise.all([evals.leaveBehind(rewind.step), branches.leave('rewind')]);
   const { handle, datasets, warnings, hasSearchAttributes } = opened;
@@ -68,14 +80,16 @@ export async function continueRun(parts: RunParts, { opened, typed }: OpenedStar
       evals: evals.done.slice(-evalsCarried),
       evaluating: evals.carry(),
       trainer: lease.carry(),
+      playS,
       ...(Object.keys(flows).length === 0 || rewind !== null ? {} : { flows }),
     },
   });
 }
 
 /**
- * Waits for a moment in which nothing is heard: right after something was, as workers tell of groups in intervals. The server takes no end of an
- * execution from a task during which something new came: the task begins anew with the whole history, and more has come by its end.
+ * Waits for a quiet moment, right after a signal, since workers send theirs at intervals. The server rejects the end of
+ * an execution from a task during which a new event arrived: the task repeats with the whole history, and more has
+ * arrived by its end.
  */
 async function quiet(heard: () => number): Promise<void> {
   for (let tries = 0; tries < quietTriesMax; tries++) {
@@ -85,17 +99,21 @@ async function quiet(heard: () => number): Promise<void> {
   }
 }
 
-/** After the last step: what is under way beside it is waited for, and the record is audited. Null where the run goes on after all, from an earlier step. */
+/**
+ * Ends the run after the last step: waits for work beside it, and audits the record. Null when the run continues after
+ * all, from an earlier step.
+ */
 export async function finish(parts: RunParts): Promise<RunSummary | null> {
   const { run, spec, head, rollouts, weights, beside, control, evals, branches, lease } = parts;
   const { step, policy } = head;
   control.at('finishing', step, policy);
-  await rollouts.leave();
+  await control.waitFor(inPlayGivenUp, rollouts.leave());
   await weights.ready;
   await branches.leave('end');
   lease.releaseWhenIdle(); // evaluations under way need none
   await beside.finish();
-  await Promise.race([evals.finish(), condition(() => control.rewind !== null)]);
+  const evaluated = Promise.race([evals.finish(), condition(() => control.rewind !== null)]);
+  await control.waitFor('the evaluations that are under way', evaluated);
   if (control.rewind !== null) return null;
   const { effectiveness, ...ledger } = await control.waitFor(
     'the audit of the ledger',
@@ -105,7 +123,7 @@ export async function finish(parts: RunParts): Promise<RunSummary | null> {
   const end = endOf(step, control.maxSteps);
   control.at(end, step, head.policy);
   control.tell(end, step, finishedLine(step, control.maxSteps, effectiveness), finishedValues(effectiveness));
-  await condition(allHandlersFinished);
+  await control.waitFor(requestsAnswered, condition(allHandlersFinished));
   if (control.rewind !== null) return null;
   return {
     run: spec.name,
@@ -119,14 +137,18 @@ export async function finish(parts: RunParts): Promise<RunSummary | null> {
 }
 
 /**
- * Returns why a run fails. After a reset or with an older server database, the run's state is behind its store, and what it needs may be
- * removed there. That is then the reason, not the missing object.
+ * Why a run fails. After a reset, or with an older server database, the run's state is behind its store, and objects
+ * that it needs may be removed there. That is then the reason, not the missing object.
  */
-export async function whyItFails(error: unknown, { run, head }: Pick<RunParts, 'run' | 'head'>): Promise<unknown> {
+export async function whyItFails(
+  error: unknown,
+  { run, head, control }: Pick<RunParts, 'run' | 'head' | 'control'>,
+): Promise<unknown> {
   const isOurs = error instanceof TemporalFailure && !isCancellation(error); // else it is a bug, and the workflow waits until it is fixed
-  if (!isOurs || isConflict(error) || !patched('behind-first')) return error;
+  if (!isOurs || isConflict(error)) return error;
   try {
-    await lookup.checkBehind({ run, step: head.isCommitted ? head.step + 1 : 0 });
+    const checking = lookup.checkBehind({ run, step: head.isCommitted ? head.step + 1 : 0 });
+    await control.waitFor('compare the newest commit with the store', checking);
     return error;
   } catch (found) {
     return isConflict(found) ? found : error;

@@ -1,32 +1,20 @@
-import type { LeaseInput } from '../activities/index.ts';
-import type { RunHandle } from '../core/rl/run-state.ts';
-import type { RunSpec } from '../config/run-spec.ts';
 import { Beside } from './beside/beside.ts';
 import { OnlineEvals } from './beside/online-evals.ts';
 import { PromptBranches } from './beside/prompt-branches.ts';
 import { upgradedLine } from './control/lines.ts';
 import { RunControl } from './control/run-control.ts';
 import { opening } from './options.ts';
+import type { RunContext } from './run-context.ts';
 import type { OpenedStart } from './run-start.ts';
 import { Checkpoints } from './step/checkpoints.ts';
 import { Head } from './step/head.ts';
 import { Publishing } from './step/publishing.ts';
 import { Recoveries } from './step/recoveries.ts';
 import { Rollouts } from './step/rollouts.ts';
-import { ServedWeights } from './step/served-weights.ts';
+import { type ServedOptions, ServedWeights } from './step/served-weights.ts';
 import { ServingSchedule } from './step/serving-schedule.ts';
-import type { StepAccount } from './step/step-account.ts';
 import { TrainerLease } from './step/trainer-lease.ts';
 import { Training } from './step/training.ts';
-
-/** What every part of a run is handed. */
-export interface RunContext {
-  readonly run: RunHandle;
-  readonly spec: RunSpec;
-  readonly datasets: LeaseInput['datasets'];
-  readonly control: RunControl;
-  readonly account: StepAccount;
-}
 
 /** The parts of a run. Each owns what it keeps from one step to the next. */
 export interface RunParts extends RunContext {
@@ -43,7 +31,7 @@ export interface RunParts extends RunContext {
   readonly beside: Beside;
 }
 
-/** Puts a run together from what was opened, or from what the execution before carried. */
+/** Assembles a run from what was opened, or from what the previous execution carried. */
 export function assemble(opened: OpenedStart): RunParts {
   const { opened: found, start, carried, account } = opened;
   const { handle: run, spec, datasets } = found;
@@ -60,7 +48,8 @@ export function assemble(opened: OpenedStart): RunParts {
   const publishing = new Publishing(context, lease, recoveries);
   const serving = new ServingSchedule();
   const changesInFlight = (): boolean => rollouts.changesInFlight;
-  const weights = new ServedWeights(context, { head, publishing, serving, changesInFlight });
+  const leaseWith: ServedOptions['leaseWith'] = (...given) => rollouts.leaseWith(...given);
+  const weights = new ServedWeights(context, { head, publishing, serving, changesInFlight, leaseWith });
   const training = new Training(context, { head, lease, publishing, recoveries, weights });
 
   const beside = new Beside();
@@ -74,11 +63,13 @@ export function assemble(opened: OpenedStart): RunParts {
     recoveries,
     serving,
     ready: () => weights.ready,
+    isReady: () => weights.isReady,
     newestPolicy: () => weights.served ?? head.policy,
     prompts: () => branches.inUse,
     state: () => head.state,
     goesOn: start !== null,
     flows: carried?.rewind ? undefined : carried?.flows,
+    playS: carried?.playS ?? null,
   });
   return {
     ...context,
@@ -110,6 +101,7 @@ function openControl({ opened, start, carried, account, ...before }: OpenedStart
     isPausedByPerson: before.isPausedByPerson,
     events: carried?.control.events ?? [],
     figures: before.figures,
+    explained: carried?.control.explained,
     lost: () => account.total,
     checkRewind: (step) => opening.checkRewind.executeWithOptions({ summary: `to step ${step}` }, [{ run, step }]),
   });

@@ -9,10 +9,10 @@ import type { ControlState } from './control/run-control.ts';
 import type { CarriedFlows } from './step/rollout-flow.ts';
 import { type CarriedAccount, StepAccount } from './step/step-account.ts';
 
-/** All that continue-as-new carries: what is not here is lost. */
+/** State for continue-as-new: anything missing here is lost. */
 export interface ContinuedRun {
   readonly continued: {
-    /** What the run was started with. */
+    /** Input that the run was started with. */
     readonly typed: TypedInput;
     /** Without the spec, which is read from the store again. */
     readonly opened: Omit<OpenedRun, 'head' | 'spec'>;
@@ -21,40 +21,44 @@ export interface ContinuedRun {
     readonly parent: string;
     readonly control: ControlState;
     readonly account?: CarriedAccount;
-    /** The last few, for the summary. */
+    /** The last few evaluations, for the summary. */
     readonly evals: readonly EvaluationSummary[];
-    /** Those under way, which go on by themselves. */
+    /** Evaluations under way, which continue by themselves. */
     readonly evaluating?: readonly PendingEvaluation[];
-    /** Where to go on from in a new lineage, instead of from `state`. */
+    /** Step to continue from in a new lineage, instead of from `state`. */
     readonly rewind?: RewindRequest;
-    /** Why that could not be done after all: retention was at work meanwhile. The run goes on where it was. */
+    /**
+     * Why the rewind was impossible after all: retention removed its step meanwhile. The run continues where it was.
+     */
     readonly rewindRefused?: string;
     /** The GPU worker that held the run last: it may hold the newest version still. */
     readonly trainer?: string | null;
-    /** Who plays the rounds that are in play. */
+    /** Workflows that generate the rounds in flight. */
     readonly flows?: CarriedFlows;
+    /** Seconds that chunks of rollouts take; null: none has ended. */
+    readonly playS: number | null;
   };
 }
 
 type TypedInputOnce = Exclude<TrainRunInput, string>;
 
-/** The part of the input that a user may type, without what is done once. */
+/** The part of the input that a user may type, without requests that are done once. */
 type TypedInput = Omit<TypedInputOnce, 'rewind' | 'takesOver'>;
 
-/** Where a run goes on from: a commit's state, and its sha256. */
+/** Starting point of a run: a commit's state, and its sha256. */
 interface Start {
   readonly state: RunState;
   readonly parent: string;
-  /** Whether its lineage takes over here. */
+  /** Whether its lineage begins here. */
   readonly begins: boolean;
 }
 
 export interface OpenedStart {
   readonly typed: TypedInput;
   readonly opened: Omit<OpenedRun, 'head'>;
-  /** Null when nothing is committed yet. */
+  /** null before the first commit. */
   readonly start: Start | null;
-  /** Of the execution before, when this one continues it. */
+  /** Carried over from the previous execution, when this one continues it. */
   readonly carried: ContinuedRun['continued'] | null;
   readonly pausedBecause: AskedOfRun['pausedBecause'];
   readonly isPausedByPerson: boolean;
@@ -62,11 +66,11 @@ export interface OpenedStart {
   /** Whether an execution by other code had worked on it. */
   readonly isTakenOver: boolean;
   readonly account: StepAccount;
-  /** The curves so far; undefined where there are none. */
+  /** Curves so far; undefined without any. */
   readonly figures: RunFigures | undefined;
 }
 
-/** Opens the run, or takes up what continue-as-new carried. */
+/** Opens the run, or resumes from continue-as-new. */
 export async function openOrContinue(input: TypedInputOnce | ContinuedRun): Promise<OpenedStart> {
   if ('continued' in input) return continueFrom(input.continued);
   const { workflowId, runId } = workflowInfo();
@@ -86,7 +90,7 @@ export async function openOrContinue(input: TypedInputOnce | ContinuedRun): Prom
   };
   if (!head) return { ...rest, opened, start: null, overrides: asked?.overrides ?? {} };
   const { commit, sha256: parent } = head;
-  // What was set holds from the newest commit on; a rewind takes it back with everything else.
+  // Overrides hold from the newest commit on; a rewind takes them back with everything else.
   const { isRewound = false } = opened;
   const state = asked && !isRewound ? { ...commit.state, overrides: asked.overrides } : startOver(commit.state);
   const begins = commit.origin !== undefined;
@@ -121,11 +125,11 @@ async function continueFrom(carried: ContinuedRun['continued']): Promise<OpenedS
     start: { state: from, parent: sha256, begins: true },
     carried,
     overrides: from.overrides,
-    account: new StepAccount(), // what was lost on the way there is not the new lineage's
+    account: new StepAccount(), // losses on the way there do not belong to the new lineage
   };
 }
 
-/** What the store says against it; anything else is not an answer. */
+/** Message of a refusal by the store; any other error is rethrown. */
 function refusalOf(error: unknown): string {
   const { cause } = error as Error;
   if (error instanceof ActivityFailure && cause instanceof ApplicationFailure && cause.nonRetryable === true) {
@@ -134,7 +138,7 @@ function refusalOf(error: unknown): string {
   throw error;
 }
 
-/** When to stop was a wish for the execution that has ended; everything else stays as it was set. */
+/** A requested stop applied to the execution that has ended; all other overrides stay. */
 function startOver(state: RunState): RunState {
   return { ...state, overrides: overridesThatStay(state.overrides) };
 }

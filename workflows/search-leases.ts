@@ -1,10 +1,12 @@
 import { ApplicationFailure, CancellationScope, condition } from '@temporalio/workflow';
-import { present } from '../core/present.ts';
-import { leaseWords } from '../core/gepa/figures.ts';
+import { leaseWords, searchFigures } from '../core/gepa/figures.ts';
 import {
+  type AnsweredLease,
   answerOf,
   areQuick,
   type AskedRollouts,
+  isQuick,
+  type LeasedWork,
   longestOf,
   type PlayedSlice,
   type PromptSlice,
@@ -14,75 +16,87 @@ import {
   slicesOf,
 } from '../core/gepa/leases.ts';
 import type { PromptSearchHandle, SearchInPlay } from '../core/gepa/prompt-search.ts';
-import type { EvaluateRequest, ReflectRequest, SearchAnswer, SearchRequest } from '../core/gepa/search-state.ts';
-import { slowPlayS } from '../core/rl/window.ts';
+import { next } from '../core/gepa/search.ts';
+import type { EvaluateRequest, ReflectRequest, SearchAnswer, SearchState } from '../core/gepa/search-state.ts';
+import { present } from '../core/present.ts';
+import { slowPlayS } from '../core/rl/sampling/window.ts';
 import type { PolicyVersion } from '../core/rl/run-state.ts';
 import type { SearchControl } from './control/search-control.ts';
 import { promptSearches } from './options.ts';
 
-interface LeasedBy extends Pick<SliceBounds, 'rolloutsMin'> {
-  /** What is known of the rollouts; absent, as null: nothing. */
+interface LeasedBy {
+  /** Pace of the rollouts; absent or null: unknown. */
   readonly pace?: SearchPace | null;
-  /** In place of the version that the search was begun with. */
+  /** In place of the version that the search began with. */
   readonly policy?: PolicyVersion;
 }
 
-/** One that waits for its turn, or is in play. */
-interface Lease {
+/** A lease that waits for its turn, or is in play. */
+interface Turn {
   readonly rollouts: number;
+  readonly reflections: number;
   begin: () => void;
 }
 
+/** Answers that came together. */
+type Batch = readonly SearchAnswer[];
+
 /**
- * What a search asks for, as leases: slices of its requests, each for whichever rollout worker has room for it. Nothing waits for a slice but
- * the request that it is of.
+ * A search's requests as leases: slices, each for any rollout worker with room for it. Only the request itself waits
+ * for its slices.
  */
 export class SearchLeases {
-  /** Of the newest rollouts; null: nothing is known, or they were slow. */
+  /** Pace of the newest rollouts; null: unknown, or they were slow. */
   pace: SearchPace | null;
   readonly #handle: PromptSearchHandle;
   readonly #control: Pick<SearchControl, 'failedRollouts'>;
-  /** In place of the version that the search was begun with. */
+  /** Version in place of the one that the search began with. */
   readonly #policy: PolicyVersion | undefined;
   readonly #scope = new CancellationScope();
   readonly #bounds: SliceBounds;
-  /** By id: what was asked and not taken yet, and how many of its rollouts are awaited. */
+  /** Requests not answered yet by id, with the number of rollouts awaited. */
   readonly #asked = new Map<string, number>();
-  readonly #waiting: Lease[] = [];
-  readonly #playing = new Set<Lease>();
-  #reflections = 0;
-  #reflectionLeases = 0;
-  #answers: SearchAnswer[] = [];
+  readonly #waiting: Turn[] = [];
+  readonly #playing = new Set<Turn>();
+  /** Lease of the whole search; null without one. */
+  #whole: CancellationScope | null = null;
+  #batches: Batch[] = [];
   #failures: unknown[] = [];
 
   constructor(
     handle: PromptSearchHandle,
     control: Pick<SearchControl, 'failedRollouts'>,
-    { pace = null, policy, rolloutsMin }: LeasedBy,
+    { pace = null, policy }: LeasedBy,
   ) {
-    const { maxConcurrent = -1, workers } = handle;
+    const { maxConcurrent, workers } = handle;
     this.#handle = handle;
     this.#control = control;
     this.#policy = policy;
-    this.#bounds = { workers, inFlightMax: maxConcurrent < 1 ? Infinity : maxConcurrent, rolloutsMin };
+    this.#bounds = { workers, inFlightMax: maxConcurrent < 1 ? Infinity : maxConcurrent };
     this.pace = pace;
   }
 
-  /** Nothing was asked that is not taken. */
+  /** Whether all requested answers have been taken. */
   get isIdle(): boolean {
     return this.#asked.size === 0;
   }
 
+  /** One lease has the whole search: until it ends, nobody else may change the search. */
+  get isWhole(): boolean {
+    return this.#whole !== null;
+  }
+
+  /** Something was answered, or nothing is in play any more. */
   get hasNews(): boolean {
-    return this.#answers.length > 0 || this.#failures.length > 0;
+    return this.#batches.length > 0 || this.#failures.length > 0 || this.isIdle;
   }
 
   get inPlay(): SearchInPlay {
     return {
-      leases: this.#playing.size + this.#reflectionLeases,
-      rollouts: rolloutsOf(this.#playing),
-      waiting: rolloutsOf(this.#waiting),
-      reflections: this.#reflections,
+      leases: this.#playing.size,
+      rollouts: sumOf('rollouts', this.#playing),
+      waiting: sumOf('rollouts', this.#waiting),
+      reflections: sumOf('reflections', this.#playing),
     };
   }
 
@@ -91,65 +105,67 @@ export class SearchLeases {
     return this.#asked.get(id) ?? examples.length;
   }
 
-  /** Leases what was not asked yet. */
-  ask(requests: readonly SearchRequest[]): void {
-    const fresh = requests.filter(({ id }) => !this.#asked.has(id));
-    for (const request of fresh) this.#asked.set(request.id, request.kind === 'evaluate' ? request.examples.length : 0);
-    for (const request of fresh) if (request.kind === 'evaluate') this.#follow(this.#evaluate(request));
-    for (const together of reflectionsByIteration(fresh)) this.#follow(this.#reflect(together));
+  /** Leases what was not asked yet. `told`: events of the search by now. */
+  ask(state: SearchState, told: number): void {
+    const requests = next(state).filter(({ id }) => !this.#asked.has(id));
+    const { pace } = this;
+    const isWhole = this.isIdle && pace !== null && state.phase !== 'start' && isQuick(requests, pace);
+    for (const one of requests) this.#asked.set(one.id, one.kind === 'evaluate' ? one.examples.length : 0);
+    if (isWhole) return this.#follow(this.#searchOn({ kind: 'search', state, pace, begunAt: told }));
+    for (const one of requests) if (one.kind === 'evaluate') this.#follow(this.#evaluate(one));
+    for (const together of reflectionsByIteration(requests)) this.#follow(this.#reflect(together));
   }
 
-  /** What has been answered since. Throws what cannot be answered, once nothing is in play any more. */
-  async take(): Promise<readonly SearchAnswer[]> {
+  /** Ends the lease that has the whole search: what it has under way is finished. */
+  endWhole(): void {
+    this.#whole?.cancel();
+  }
+
+  /** What has been answered since, in the order in which it was settled. Throws what cannot be answered, once nothing is in play any more. */
+  async take(): Promise<readonly Batch[]> {
     if (this.#failures.length > 0) {
-      await condition(() => this.#playing.size + this.#reflectionLeases === 0);
+      await condition(() => this.#playing.size === 0);
       throw this.#failures[0];
     }
-    const answers = this.#answers;
-    this.#answers = [];
-    for (const { id } of answers) this.#asked.delete(id);
-    return answers;
-  }
-
-  /** Plays what no request of the search asks for: the store has the scores then. */
-  async play(asked: readonly AskedRollouts[], what: string): Promise<void> {
-    await this.#playAll(this.#slices(asked), what);
+    const batches = this.#batches;
+    this.#batches = [];
+    for (const { id } of batches.flat()) this.#asked.delete(id);
+    return batches;
   }
 
   /**
-   * The same of what nothing is known of yet. Its first lease tells how long the rest would take one worker; where that is not long, it is
-   * left to whoever takes the scores.
+   * The same for rollouts of unknown pace. The first lease shows how long the rest would take one worker; if that is
+   * short, it is left to the reader of the scores.
    */
-  async playSlow(asked: readonly AskedRollouts[], what: string): Promise<void> {
-    const [first, ...rest] = this.#slices(asked);
-    if (first === undefined) return;
-    let isOver = false;
-    const begun = this.#playAll([first], what).finally(() => (isOver = true));
-    begun.catch(() => undefined); // it is awaited below
-    if (await condition(() => isOver, slowPlayS * 1000)) {
-      const [played] = await begun;
-      if (areQuick(rolloutsIn(rest), played!.pace)) return;
-    }
-    await Promise.all([begun, this.#playAll(rest, what)]);
-  }
-
-  #slices(asked: readonly AskedRollouts[]): PromptSlice[] {
-    return asked.flatMap((one) => slicesOf(one, this.#bounds));
-  }
-
-  /** All, or none any more: of what fails the others are not played. */
-  async #playAll(slices: readonly PromptSlice[], what: string): Promise<PlayedSlice[]> {
+  async play(asked: readonly AskedRollouts[], what: string): Promise<readonly PlayedSlice['scores'][]> {
+    const slices = asked.flatMap((one) => slicesOf(one, this.#bounds));
+    const played = new Map<PromptSlice, PlayedSlice>();
+    const lease = async (leased: readonly PromptSlice[]): Promise<void> => {
+      const come = await this.#play(leased, `${rolloutsIn(leased)} ${what}`);
+      leased.forEach((slice, i) => played.set(slice, come.played[i]!));
+      this.pace = come.pace ?? this.pace;
+    };
     try {
-      return await Promise.all(slices.map((slice) => this.#play(slice, `${slice.examples.length} ${what}`)));
+      const [first, ...others] = slices;
+      const isUnknown = this.pace === null && first !== undefined;
+      const begun = isUnknown ? lease([first]) : Promise.resolve();
+      if (isUnknown) {
+        const isOver = await within(begun, slowPlayS * 1000);
+        if (isOver) await begun;
+      }
+      const rest = isUnknown ? others : slices;
+      const leased = areQuick(rolloutsIn(rest), this.pace) ? [rest] : rest.map((slice) => [slice]);
+      await Promise.all([begun, ...leased.filter(({ length }) => length > 0).map(lease)]);
     } catch (error) {
-      this.#scope.cancel();
+      this.#scope.cancel(); // of what fails the others are not played
       throw error;
     }
+    return asked.map(({ id }) => slices.flatMap((slice) => (slice.id === id ? played.get(slice)!.scores : [])));
   }
 
-  #follow(answers: Promise<readonly SearchAnswer[]>): void {
+  #follow(answers: Promise<readonly Batch[]>): void {
     answers.then(
-      (come) => void this.#answers.push(...come),
+      (come) => void this.#batches.push(...come),
       (reason: unknown) => {
         this.#failures.push(reason);
         this.#scope.cancel();
@@ -157,75 +173,102 @@ export class SearchLeases {
     );
   }
 
-  async #evaluate(request: EvaluateRequest): Promise<readonly SearchAnswer[]> {
+  async #evaluate(request: EvaluateRequest): Promise<readonly Batch[]> {
     const { id, examples, purpose } = request;
-    const played = await Promise.all(
-      slicesOf(request, this.#bounds).map(async (slice): Promise<PlayedSlice> => {
+    const leases = await Promise.all(
+      slicesOf(request, this.#bounds).map(async (slice): Promise<AnsweredLease> => {
         const { length } = slice.examples;
-        const one = await this.#play(slice, leaseWords(request, `${length} of ${examples.length}`));
+        const one = await this.#play([slice], leaseWords(request, `${length} of ${examples.length}`));
         this.#asked.set(id, this.#asked.get(id)! - length);
         return one;
       }),
     );
+    const played = leases.flatMap((one) => one.played);
     const refused = played.map((one) => one.refused);
     if (purpose === 'start' && !refused.includes(null))
       throw ApplicationFailure.nonRetryable(refused[0], 'InferenceRejected');
-    // What lay in the store says nothing of rollouts.
-    this.pace = longestOf(played) ?? this.pace ?? { seconds: 0, beside: 1 };
-    return [answerOf(request, played)];
+    // Stored results say nothing about the pace of rollouts.
+    this.pace = longestOf(leases) ?? this.pace ?? { seconds: 0, beside: 1 };
+    return [[answerOf(request, played)]];
   }
 
-  async #reflect(requests: readonly ReflectRequest[]): Promise<readonly SearchAnswer[]> {
-    this.#reflections += requests.length;
-    this.#reflectionLeases += 1;
+  async #reflect(requests: readonly ReflectRequest[]): Promise<readonly Batch[]> {
+    const turn: Turn = { rollouts: 0, reflections: requests.length, begin: () => undefined };
+    this.#playing.add(turn); // only rollouts wait for their turn
     try {
       const summary = leaseWords(requests[0]!, String(requests.length));
-      const { answers, firstFailure } = await this.#scope.run(() =>
-        promptSearches.reflectOnPrompt.executeWithOptions({ summary }, [{ handle: this.#handle, requests }]),
-      );
-      this.#control.failedRollouts({ failed: 0, firstFailure });
-      return answers;
+      return (await this.#lease({ kind: 'reflections', requests }, summary)).answers;
     } finally {
-      this.#reflections -= requests.length;
-      this.#reflectionLeases -= 1;
-    }
-  }
-
-  async #play(slice: PromptSlice, summary: string): Promise<PlayedSlice> {
-    const lease: Lease = { rollouts: slice.examples.length, begin: () => undefined };
-    const begun = new Promise<void>((resolve) => (lease.begin = resolve));
-    this.#waiting.push(lease);
-    this.#letIn();
-    await begun;
-    try {
-      const played = await this.#scope.run(() =>
-        promptSearches.evaluatePrompt.executeWithOptions({ summary }, [
-          { handle: this.#handle, slice, ...present({ policy: this.#policy }) },
-        ]),
-      );
-      this.#control.failedRollouts(played);
-      return played;
-    } finally {
-      this.#playing.delete(lease);
+      this.#playing.delete(turn);
       this.#letIn();
     }
   }
 
-  /** In their order, each when few enough rollouts are in play. */
-  #letIn(): void {
-    for (let next = this.#waiting[0]; next; next = this.#waiting[0]) {
-      if (this.#playing.size > 0 && rolloutsOf(this.#playing) + next.rollouts > this.#bounds.inFlightMax) return;
-      this.#waiting.shift();
-      this.#playing.add(next);
-      next.begin();
+  async #searchOn(work: Extract<LeasedWork, { kind: 'search' }>): Promise<readonly Batch[]> {
+    const scope = new CancellationScope({ cancellable: true, parent: this.#scope });
+    this.#whole = scope;
+    const { calls, maxCalls, waitingOn } = searchFigures(work.state);
+    const summary = `${calls} of ${maxCalls} calls: ${waitingOn.join(', ')}`.slice(0, 200);
+    try {
+      const { answers, pace } = await this.#lease(work, summary, scope);
+      this.pace = pace;
+      this.#batches.push(...answers);
+      return [];
+    } catch (error) {
+      // Its worker went away while it was to end: Temporal does not try again what was cancelled. What it did not come to is asked again.
+      if (scope.consideredCancelled && !this.#scope.consideredCancelled) return [];
+      throw error;
+    } finally {
+      this.#whole = null;
+      this.#asked.clear();
     }
   }
+
+  async #play(slices: readonly PromptSlice[], summary: string): Promise<AnsweredLease> {
+    const turn: Turn = { rollouts: rolloutsIn(slices), reflections: 0, begin: () => undefined };
+    const begun = new Promise<void>((resolve) => (turn.begin = resolve));
+    this.#waiting.push(turn);
+    this.#letIn();
+    await begun;
+    try {
+      return await this.#lease({ kind: 'slices', slices }, summary);
+    } finally {
+      this.#playing.delete(turn);
+      this.#letIn();
+    }
+  }
+
+  async #lease(work: LeasedWork, summary: string, scope = this.#scope): Promise<AnsweredLease> {
+    const lease = { handle: this.#handle, work, ...present({ policy: this.#policy }) };
+    const answered = await scope.run(() => promptSearches.answerSearch.executeWithOptions({ summary }, [lease]));
+    this.#control.failedRollouts(answered);
+    return answered;
+  }
+
+  /** In their order, each when few enough rollouts are in play. */
+  #letIn(): void {
+    for (let one = this.#waiting[0]; one; one = this.#waiting[0]) {
+      const inPlay = sumOf('rollouts', this.#playing);
+      if (inPlay > 0 && inPlay + one.rollouts > this.#bounds.inFlightMax) return;
+      this.#waiting.shift();
+      this.#playing.add(one);
+      one.begin();
+    }
+  }
+}
+
+/** Whether it has ended, well or not, after so many milliseconds at most. */
+async function within(work: Promise<unknown>, ms: number): Promise<boolean> {
+  let isOver = false;
+  const end = (): void => void (isOver = true);
+  work.then(end, end);
+  return condition(() => isOver, ms);
 }
 
 function rolloutsIn(slices: readonly PromptSlice[]): number {
   return slices.reduce((sum, { examples }) => sum + examples.length, 0);
 }
 
-function rolloutsOf(leases: Iterable<Lease>): number {
-  return [...leases].reduce((sum, { rollouts }) => sum + rollouts, 0);
+function sumOf(what: 'rollouts' | 'reflections', turns: Iterable<Turn>): number {
+  return [...turns].reduce((sum, { [what]: count }) => sum + count, 0);
 }

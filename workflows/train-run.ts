@@ -16,8 +16,8 @@ import type { TrainedStep } from './step/training.ts';
 export type { RunSummary } from './run-end.ts';
 
 /**
- * One RL run. Each turn of the loop is one optimizer step; every await is durable. A step has happened when its commit
- * is in the store: a run that starts finds the newest one and goes on from there, whatever became of Temporal's state.
+ * One RL run. Each turn of the loop is one optimizer step; every await is durable. A step has happened once its commit
+ * is in the store: a starting run finds the newest one and continues from there, whatever happened to Temporal's state.
  */
 export async function trainRun(...given: [TrainRunInput | ContinuedRun]): Promise<RunSummary> {
   const opened = await openOrContinue(readTrainRunInput(given));
@@ -80,11 +80,12 @@ async function makeFirstVersion({
     branches: branches.toCommit(0),
   });
   const metrics = { ...(loss === null ? {} : { 'sft/loss': loss }), ...account.take() };
-  await head.commit(state, { plan: null, optimizer: null, outcomes: stepOutcomes(0, []), metrics });
+  const committing = head.commit(state, { plan: null, optimizer: null, outcomes: stepOutcomes(0, []), metrics });
+  await control.waitFor('commit step 0', committing);
   await checkpoints.sealFirst();
 }
 
-/** What is due at the newest commit before the next step: its weights at the servers, evaluations, branches. */
+/** Resumes what is due at the newest commit before the next step: weights at the servers, evaluations, branches. */
 async function takeUp(parts: RunParts, { opened, start, carried }: OpenedStart): Promise<void> {
   const { run, control, head, training, weights, evals, branches } = parts;
   const { step } = head;
@@ -94,7 +95,7 @@ async function takeUp(parts: RunParts, { opened, start, carried }: OpenedStart):
     control.publish(step, null);
     control.tell('rewound', step, rewoundLine(run.lineage, step));
   }
-  // Of a step that this lineage made itself it is the upload that was cut off: that is made up for next.
+  // If this lineage made the step itself, only its upload was interrupted, which is repeated next.
   if (opened.weightsAreGone && start?.begins) await training.restore();
   if (start && !carried) await publishWhatWasCutOff(parts);
   evals.resume(carried?.evaluating ?? []);
@@ -104,19 +105,20 @@ async function takeUp(parts: RunParts, { opened, start, carried }: OpenedStart):
 }
 
 /** The run ended before these versions were in the store: they are made again from stored batches. */
-async function publishWhatWasCutOff({ run, spec, head, publishing }: RunParts): Promise<void> {
+async function publishWhatWasCutOff({ run, spec, control, head, publishing }: RunParts): Promise<void> {
   const { step, pendingEvals, pendingBranches = [] } = head.state;
-  // Groups of a step are collected once a version this near is served: older ones were in the store, and may be gone.
+  // A step's groups are collected once a version this near is served: older ones were in the store, and may be gone.
   const oldest = step - spec.maxAsyncLevel - 1;
   const due = [...pendingEvals, ...pendingBranches.map((branch) => branch.step)];
   const pending = [...new Set(due)].filter((one) => one >= oldest && one < step);
   const steps = [...pending.toSorted((a, b) => a - b), step];
-  for (const policy of await eager.findUnpublished({ run, steps })) {
+  const finding = eager.findUnpublished({ run, steps });
+  for (const policy of await control.waitFor('find the versions whose upload was cut off', finding)) {
     head.replace(policy, await publishing.publish(policy, null));
   }
 }
 
-/** The commit is the fence: before it the step has not happened, after it nobody trains it again. */
+/** The commit is the fence: before it the step has not happened, after it no worker trains it again. */
 async function commit(
   { spec, control, head, serving, evals, branches, account, weights }: RunParts,
   trained: TrainedStep,
@@ -134,7 +136,7 @@ async function commit(
     pendingEvals: isEvalDue ? [...evals.pendingSteps, policy.step] : evals.pendingSteps,
     branches: branches.toCommit(policy.step),
   });
-  return head.commit(state, {
+  const committing = head.commit(state, {
     plan,
     optimizer,
     pendingAt,
@@ -150,6 +152,7 @@ async function commit(
       account: { ...account.take(), ...weights.figures() },
     }),
   });
+  return control.waitFor(`commit step ${policy.step}`, committing);
 }
 
 function tellStep({ control, head }: RunParts, trained: TrainedStep, stepS: number): void {

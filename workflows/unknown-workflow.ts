@@ -7,7 +7,8 @@ const types = ['trainRun', 'evaluate', 'optimizePrompt', 'evaluateNewest'];
 /** Handles unknown workflow types. Without it the workflow task would fail, and Temporal would retry it for ever. */
 export async function unknownWorkflow(..._given: readonly unknown[]): Promise<never> {
   const { workflowType, parent } = workflowInfo();
-  // Ratchet itself started a child of this type, so a worker of a newer version knows it. The task fails and goes to that worker.
+  // Ratchet itself started a child of this type, so a worker of a newer version knows it. The task fails and goes to
+  // that worker.
   if (parent !== undefined) throw new TypeError(`no workflow type ${workflowType} in this version of Ratchet`);
   const near = nearestName(workflowType, types);
   throw ApplicationFailure.nonRetryable(

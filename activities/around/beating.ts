@@ -2,27 +2,26 @@ import { Context } from '@temporalio/activity';
 import type { ActivityExecuteInput, ActivityInboundCallsInterceptor, Next } from '@temporalio/worker';
 import { withHeartbeat } from './heartbeat.ts';
 
-/** What a workflow asks for between stored objects: `eager` of workflows/options.ts has these and no others. */
+/** Activities between stored objects; the same list as `eager` in workflows/options.ts. */
 const eager = [
   'readSpec',
   'leaseGroups',
   'reopenRounds',
   'filterGroups',
   'packBatch',
-  'planStep',
   'commitStep',
   'nextTrainerEpoch',
   'findUnpublished',
 ] as const;
 export type EagerActivity = (typeof eager)[number];
 
-/** What a run is opened with: `opening` of workflows/options.ts has these and no others. */
+/** Activities that open a run; the same list as `opening` in workflows/options.ts. */
 const opening = ['openRun', 'checkRewind', 'beginLineage', 'findEvaluation'] as const;
 export type OpeningActivity = (typeof opening)[number];
 
 const names: ReadonlySet<string> = new Set([...eager, ...opening]);
 
-/** Keeps them alive while they work: none of them says anything of itself. */
+/** Sends heartbeats for these activities, which send none themselves. */
 export class Beating implements ActivityInboundCallsInterceptor {
   execute(input: ActivityExecuteInput, next: Next<ActivityInboundCallsInterceptor, 'execute'>): Promise<unknown> {
     const { activityType, heartbeatTimeoutMs } = Context.current().info;

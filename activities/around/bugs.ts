@@ -13,7 +13,22 @@ import { bugAttemptsMax } from '../../core/limits.ts';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 /** Folders with our own code. Other folders may hold a user's code. */
-const rooms = ['activities', 'backends', 'cli', 'config', 'core', 'engine', 'environments', 'runs', 'workers'];
+const rooms = [
+  'activities',
+  'backends',
+  'cli',
+  'config',
+  'core',
+  'engine',
+  'environments',
+  'host',
+  'learn',
+  'load',
+  'play',
+  'runs',
+  'store',
+  'workers',
+];
 const bugs: readonly string[] = ['TypeError', 'ReferenceError', 'RangeError', 'AssertionError'];
 /** V8 reports a shortage of memory as a RangeError. It is weather, not a bug. */
 const saysMemory = /allocat|out of memory|invalid (?:string|typed array|array buffer) length/i;
@@ -84,9 +99,9 @@ function isOfUser(file: string): boolean {
 interface Met {
   /** How often it met a bug, with the attempts that ended elsewhere since this process saw the first: such a bug fails everywhere. */
   readonly count: number;
-  /** How often that was seen here. */
+  /** Number of times that it was seen in this process. */
   readonly seen: number;
-  /** The last attempt that this process knows the end of. */
+  /** Last attempt whose end this process knows. */
   readonly attempt: number;
 }
 
@@ -118,7 +133,7 @@ export class BugCount {
         });
   }
 
-  /** An attempt failed here for another reason: it does not count. */
+  /** An attempt that failed for another reason does not count. */
   sawOther(info: Info): void {
     const key = keyOf(info);
     const met = this.#counts.get(key);

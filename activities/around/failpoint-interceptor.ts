@@ -1,8 +1,8 @@
 import { Context } from '@temporalio/activity';
 import type { ActivityExecuteInput, ActivityInboundCallsInterceptor } from '@temporalio/worker';
-import { failpoint } from '../../backends/failpoints.ts';
+import { failpoint } from '../../store/failpoints.ts';
 
-/** The failpoints that every activity has: before its work, and between its work and the server's knowledge of it. */
+/** Failpoints of every activity: before its work, and between its work and the server's knowledge of it. */
 export class ActivityFailpoints implements ActivityInboundCallsInterceptor {
   async execute(
     input: ActivityExecuteInput,

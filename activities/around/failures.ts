@@ -49,7 +49,7 @@ export function toFailure(error: unknown): unknown {
   if (!(error instanceof RatchetError)) return error;
   return ApplicationFailure.create({
     type: error.code,
-    // A history is shown by programs that print what it holds.
+    // Terminal programs print histories, so control characters are removed.
     message: withoutControls(error.message),
     nonRetryable: !error.isRetryable,
     ...(error.cause instanceof Error && isTold(error.cause) ? { cause: error.cause } : {}),

@@ -1,13 +1,13 @@
 import { setMaxListeners } from 'node:events';
 import { RatchetError } from '../../core/errors.ts';
 import type { Inference, Sample } from '../../backends/inference/index.ts';
-import type { ChunkAttempt, NotReady } from '../../backends/rollouts/chunk-play.ts';
-import type { Place } from '../../backends/rollouts/training-players.ts';
+import type { ChunkAttempt, NotReady } from '../../play/chunk-play.ts';
+import type { Place } from '../../play/training-players.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import { isShutdown } from './heartbeat.ts';
 import { lostIn, type WorkProgress, WorkUnderWay } from './work-under-way.ts';
 
-/** What the heartbeats of the activity carry to whoever tries it again. */
+/** Heartbeat details of the activity, for the attempt that retries it. */
 export interface GenerationProgress {
   readonly playedMs: number;
   readonly notReady: NotReady | null;
@@ -73,7 +73,7 @@ export class GenerationAttempt implements ChunkAttempt {
     return lostIn(this.#work.ifItStopsHere(stored));
   }
 
-  /** No rollout is played any more. */
+  /** Generation is over. */
   end(): void {
     clearTimeout(this.#timer);
   }
@@ -93,19 +93,19 @@ export class GenerationAttempt implements ChunkAttempt {
 
   /** Every rollout is stored; time is all that can be lost from here on. */
   beginScoring(): void {
-    this.#work.begin('scoring');
+    this.#work.beginScoring();
   }
 
   finish(place: Place): void {
     this.#work.finish(pieceOf(place));
   }
 
-  /** The same server, with an eye on whether it answers. */
+  /** The same server, recording whether it answers. */
   watch(inference: Inference): Pick<Inference, 'sample'> {
     return { sample: (request): Promise<Sample> => this.look(() => inference.sample(request)) };
   }
 
-  /** Asks a server, and notes whether it answered. */
+  /** Asks a server, and records whether it answered. */
   async look<T>(ask: () => Promise<T>): Promise<T> {
     const since = new Date().toISOString();
     try {

@@ -11,8 +11,9 @@ import {
 const answerMs = 250;
 
 /**
- * Keeps an activity alive while it works; the work is told when it should stop. What `progress` says goes with every
- * heartbeat, the last one as the work ends, so that a retry can read it. `say` says it at once, or a little later where it was said just before.
+ * Keeps an activity alive while it works, and gives the work a signal to stop. `progress` supplies the details of every
+ * heartbeat, also of a last one as the work ends, so that a retry can read them. `say` sends one at once, or shortly
+ * after the previous one.
  */
 export async function withHeartbeat<T>(
   work: (signal: AbortSignal, say: () => void) => Promise<T>,
@@ -46,26 +47,29 @@ export async function withHeartbeat<T>(
   }
 }
 
-/** How often an activity with that timeout is heard of, and how often at most it says what is new. */
+/** Interval between heartbeats of an activity with that timeout, and least interval between reports of news. */
 function paceFor(timeoutMs: number): { readonly everyMs: number; readonly newsMs: number } {
   const everyMs = Math.min(timeoutMs / heartbeatsInTimeout, heartbeatIntervalMsMax);
   return { everyMs, newsMs: Math.min(everyMs, Math.max(heartbeatThrottleMs, everyMs / newsBetweenHeartbeats)) };
 }
 
 /**
- * A process that slept may be handed what was given up long ago, beside the attempt that took its place. The server says so
- * when it is answered; until then nothing is begun.
+ * A process that was suspended may get an activity that was given up long ago and runs elsewhere. The server says so in
+ * its answer to a heartbeat; nothing begins before that.
  */
 async function untilHeard(signal: AbortSignal): Promise<void> {
   await delay(answerMs, undefined, { signal }).catch(() => signal.throwIfAborted());
 }
 
-/** What the attempt before said with its last heartbeat; undefined in a first attempt. */
+/** Details of the previous attempt's last heartbeat; undefined in a first attempt. */
 export function lastProgress<T>(): T | undefined {
   return Context.current().info.heartbeatDetails as T | undefined;
 }
 
-/** Why an activity's signal was raised: its worker shuts down and the next one goes on, or it is to end. */
+/**
+ * Whether an activity's signal was raised by its worker's shutdown, after which another attempt continues, or by a
+ * cancellation.
+ */
 export function isShutdown(signal: AbortSignal): boolean {
   return signal.reason instanceof Error && signal.reason.message === 'WORKER_SHUTDOWN';
 }

@@ -6,7 +6,7 @@ import { RunLog } from './run-log.ts';
 import { StoreDoubts, type StoreDoubtsOptions } from './store-doubts.ts';
 import { WayBack } from './way-back.ts';
 
-/** What every activity of a worker is wrapped in, from the outside in. */
+/** Interceptors around every activity of a worker, outermost first. */
 export function activityInterceptors({
   codeVersion,
   ...options

@@ -4,8 +4,8 @@ import { isRolloutsWorkflowOf, rolloutsWorkflowPrefix } from '../../core/names.t
 import { outsideOfActivities } from './tell-workflow.ts';
 
 /**
- * Cancels the workflows that play rounds of this activity's run and are not among `known`. A run that is terminated tells them nothing: they would
- * go on beside those of the execution that comes after it, and sample the same groups.
+ * Cancels the workflows that generate rounds of this activity's run and are not among `known`. A terminated run cannot
+ * cancel them: they would continue beside those of its next execution, and sample the same groups.
  */
 export async function cancelOtherFlows(known: readonly string[]): Promise<void> {
   const { client, info } = Context.current();

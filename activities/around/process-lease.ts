@@ -42,7 +42,7 @@ export class ProcessLease {
     };
   }
 
-  /** Nobody takes it any more; whoever has it keeps it until `clear`. */
+  /** Refuses new runs; the present holder keeps the process until `clear`. */
   close(): void {
     this.#isClosed = true;
   }
@@ -60,7 +60,7 @@ export class ProcessLease {
     for (const look of this.#waiting.splice(0)) look();
   }
 
-  /** Resolves when somebody left it; it may be taken again by then. */
+  /** Resolves when a run has left it, so that it may be taken again. */
   change(signal: AbortSignal): Promise<void> {
     return new Promise((resolve, reject) => {
       signal.addEventListener('abort', () => reject(signal.reason as Error), { once: true });

@@ -8,14 +8,16 @@ import { storeOf } from '../../runs/run-access.ts';
 /** Longer than this is worth a line at its start; shorter ones get one line when they are over. */
 const slowActivities = new Set([
   'playGroups',
-  'trainStep',
+  'trainBatch',
   'warmUp',
   'broadcastWeights',
   'leaseTrainer',
   'remakeVersion',
 ]);
 
-/** Writes what this process does for a run into `<run>/logs/attempt_N/<role>.log`: each slow action at its start and its end. */
+/**
+ * Logs this process's work for a run in `<run>/logs/attempt_N/<role>.log`: each slow action at its start and its end.
+ */
 export class RunLog implements ActivityInboundCallsInterceptor {
   readonly #role: string;
   #writing: Promise<void> = Promise.resolve();
@@ -45,7 +47,7 @@ export class RunLog implements ActivityInboundCallsInterceptor {
     }
   }
 
-  /** In order, and not waited for: a log must never hold up or fail the work it tells of. */
+  /** Written in order and not awaited: a log must neither delay nor fail the work. */
   #write(run: RunHandle, text: string): void {
     const line = `${new Date().toISOString()} ${text}\n`;
     this.#writing = this.#writing
@@ -54,7 +56,10 @@ export class RunLog implements ActivityInboundCallsInterceptor {
   }
 }
 
-/** A run that ends lets go of its trainer by cancelling what holds it: that is no failure, and needs no stack. */
+/**
+ * An ending run releases its trainer by cancelling the activity that holds it: not a failure, and logged without a
+ * stack.
+ */
 function endOf(error: unknown): string {
   if (error instanceof CancelledFailure) return 'ended, as it was cancelled';
   return `failed: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}`;

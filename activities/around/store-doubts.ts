@@ -13,7 +13,7 @@ import { withHeartbeat } from './heartbeat.ts';
 import type { StoreView } from './store-view.ts';
 import { signalTo } from './tell-workflow.ts';
 
-/** Says to a run what is not seen, or cannot be read, and null when it is. */
+/** Reports to a run what this worker cannot see or read; null once it can. */
 type Tell = (why: string | null, isOlder: boolean) => void;
 
 export interface StoreDoubtsOptions {
@@ -23,7 +23,7 @@ export interface StoreDoubtsOptions {
   readonly onMissed?: (run: string, error: RatchetError) => void;
   /** How long damage is retried before it is final. */
   readonly damagePatienceMs?: number;
-  /** How long a run that was told twice is told no other thing. */
+  /** Least time between later notices to a run, after two changes. */
   readonly changeMs?: number;
 }
 
@@ -33,12 +33,12 @@ interface Told {
   readonly tell: Tell;
   /** Why the place is not seen; null if it is seen. */
   why: string | null;
-  /** It is seen, and what lies there is newer than this worker. */
+  /** The place is visible, but has objects of a newer version than this worker's. */
   isOlder: boolean;
-  /** The last report, and its time. */
+  /** Last report, and its time. */
   told: string | null;
   at: number;
-  /** How many changes were told with less than the time between them. */
+  /** Number of changes reported with less than that time between them. */
   changes: number;
   later: NodeJS.Timeout | null;
 }
@@ -56,38 +56,41 @@ const askedByPeople: readonly string[] = [
   'openPromptSearch',
 ];
 
-/** A check that takes longer is heard of by heartbeats. */
+/** A longer check sends heartbeats. */
 const quickMs = 500;
 /** Limit for the check after a failure. No heartbeats are sent then, so a check that takes longer gives no answer. */
 const lookMsMax = 2_000;
 /** Short, so that another worker can take the activity quickly. */
 const missedRetryMs = 1_000;
 const damageRetryMs = 5_000;
-/** Longer than network file systems cache names and listings, and than a server's wrong answers usually last. */
+/** Longer than network file systems cache names and listings, and than a server's wrong answers last as a rule. */
 const damagePatienceDefaultMs = 60_000;
-/** A server that does not answer is usually unreachable for every worker, so a process keeps its run this long before it releases it. */
+/**
+ * A server that does not answer is probably unreachable for every worker, so a process keeps its run this long before
+ * it releases it.
+ */
 const heldMs = 60_000;
 /** How often the same warning is sent to a run. */
 const tellAgainMs = 300_000;
-/** That a store is missed, and that it is seen again, is told at once; from then on a change is told so often. */
+/** The first two changes (missing, visible again) are reported at once, later ones this far apart. */
 const changeDefaultMs = 60_000;
 const changesAtOnce = 2;
-/** Activities whose damage is remembered, and runs that were told. */
+/** Limit for remembered damaged activities, and for notified runs. */
 const doubtsMax = 1_000;
 
 /**
- * One worker's view of a store is not the truth. Before an activity begins, and when it has failed, it is looked whether the store that its run
- * was opened in is there. Where it is not, the activity is another worker's: this one asks for no work for a while, and the run
- * is told by name. So is one that cannot read what a newer version wrote. Damage that one reads is looked at again, perhaps by another worker,
- * before it is final.
+ * Distrusts one worker's view of a store. Before an activity begins, and after it failed, this checks that the store
+ * its run was opened in is there. If not, the activity is left to other workers: this one takes no work for a while,
+ * and the run is notified with the worker's name. The same holds for a worker that cannot read a newer version's
+ * objects. Damage is read again, perhaps by another worker, before it is final.
  */
 export class StoreDoubts implements ActivityInboundCallsInterceptor {
   readonly #options: StoreDoubtsOptions;
   /** When each activity first met damage. */
   readonly #damagedAt = new Map<string, number>();
-  /** Since when a server did not answer, and when last, by place. */
+  /** Time since which a place's server has not answered, and of its last failure. */
   readonly #silent = new Map<string, { readonly since: number; readonly last: number }>();
-  /** The runs that were told, by workflow and place. */
+  /** Notified runs, by workflow and place. */
   readonly #told = new Map<string, Told>();
 
   constructor(options: StoreDoubtsOptions) {
@@ -119,7 +122,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
       cause: error,
       retryAfterMs: error.retryAfterMs ?? missedRetryMs,
     });
-    // A look at the store does not tell what this version can read.
+    // Looking at the store does not show what this version can read.
     const look = () => (isOlder ? Promise.resolve(false) : looksWell(opened));
     this.#options.view.missed(place, { look, seen: () => this.#isSeen(place) });
     this.#tell(place, input, { why: told.message, isOlder });
@@ -138,12 +141,12 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     this.#options.view.saw(place);
   }
 
-  /** Notifies every run that was told the store was missing. */
+  /** Notifies every run that was warned about the missing store. */
   #isSeen(place: string): void {
     for (const one of this.#told.values()) if (one.place === place) this.#change(one, null);
   }
 
-  /** Tells a change at once, or when it is time for one, if it is one still. */
+  /** Reports a change now, or once enough time has passed, if it still is one. */
   #change(one: Told, why: string | null): void {
     one.why = why;
     if (one.later) return;
@@ -165,7 +168,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     }, changeMs - quietMs).unref();
   }
 
-  /** Makes damage retryable for a while: a later read, or another worker, may find what was stored. */
+  /** Makes damage retryable for a while: a later read, or another worker, may find the stored bytes. */
   #lookedAtAgain(error: RatchetError): unknown {
     const { workflowExecution, activityId, retryPolicy } = Context.current().info;
     if (retryPolicy?.maximumAttempts === 1) return error; // no retry follows
@@ -190,7 +193,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     return `${role === 'train' ? 'GPU' : role} worker ${process.pid} on ${os.hostname()}`;
   }
 
-  /** Tells the run's workflow what this worker does not see. */
+  /** Notifies the run's workflow that this worker does not see the place. */
   #tell(place: string, input: unknown, { why, isOlder }: { readonly why: string; readonly isOlder: boolean }): void {
     const context = Context.current();
     const workflowId = runWorkflowOf(context.info, input);
@@ -205,7 +208,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     const tell: Tell = (said, isOld) => {
       const told: StoreMissed = { worker: this.#name(), why: said, ...(isOld ? { isOlder: true } : {}) };
       process.stderr.write(`${said ?? `work in ${place} goes on`}\n`);
-      // A run that cannot be told learns of it by the attempts that failed.
+      // A run that cannot be notified learns of it from its failed attempts.
       signalTo(client, workflowId, storeMissedSignalName, told).catch(() => undefined);
     };
     const one: Told = { place, tell, why: null, isOlder, told: null, at: -Infinity, changes: 0, later: null };
@@ -299,7 +302,7 @@ function isOfNewer(error: unknown): error is RatchetError {
   return error instanceof RatchetError && error.code === 'WrittenByNewer';
 }
 
-/** Whether a person waits for it, who is to know that a newer version is needed. */
+/** Whether a person waits for it, who should learn that a newer version is needed. */
 function isWaitedFor(): boolean {
   return askedByPeople.includes(Context.current().info.activityType);
 }

@@ -1,16 +1,16 @@
 import { setTimeout as delay } from 'node:timers/promises';
 
 interface Away {
-  /** How many pauses there were so far; each pause is longer than the last. */
+  /** Number of pauses so far; each is longer than the last. */
   pauses: number;
-  /** The one under way; null between them. */
+  /** The pause under way; null between pauses. */
   pause: object | null;
   isOver: boolean;
-  /** How often it was missed. */
+  /** Number of times that it was missed. */
   misses: number;
-  /** Whether it was missed since it was seen last. */
+  /** Whether it is missing since it was last seen. */
   isMissed: boolean;
-  /** A look that saw it ended a pause, and no work went well since: it is not for looks to end the next one. */
+  /** A look that saw the place ended a pause, and no work has succeeded since: looks alone do not end the next one. */
   wasSeen: boolean;
   look: Missed['look'];
   seen: Missed['seen'];
@@ -31,26 +31,27 @@ interface StoreViewOptions {
   /** How often the place is checked, in a pause and afterwards. */
   readonly lookMs?: number;
   readonly lookAgainMs?: number;
-  /** How long work is asked for after a pause, at least. */
+  /** Least time for which work is taken after a pause. */
   readonly openMs?: number;
 }
 
 /** A place that is missing for this long is no longer checked, since its run may be over. The next activity there checks it again. */
 const forgottenAfterMs = 3_600_000;
-/** Work in a place that went well so lately: there is more to be done there, as a rule. */
+/** Recent successful work in a place makes more work there likely. */
 const servedMs = 60_000;
 const placesMax = 100;
 
 /**
- * Which stores this process sees. After it missed one it asks for no work for a while, so that others get what is to be done, and looks
- * again. The pauses end: there may be other runs, whose stores it sees. Where there are, it asks for work as long as it paused.
+ * Tracks which stores this process sees. After one was missing it takes no work for a while, so that other workers get
+ * it, and looks again. Pauses end, since there may be other runs whose stores it sees; if there are, it takes work for
+ * as long as it paused.
  */
 export class StoreView {
   readonly #options: Required<StoreViewOptions>;
   readonly #away = new Map<string, Away>();
   /** When work went well, by place, the latest last. */
   readonly #served = new Map<string, number>();
-  /** No pause begins before. */
+  /** Time before which no pause begins. */
   #openUntil = -Infinity;
   #waiting: (() => void)[] = [];
 
@@ -69,7 +70,7 @@ export class StoreView {
     const none = { pauses: 0, pause: null, isOver: false, misses: 0, isMissed: true, wasSeen: false };
     const away: Away = known ?? { ...none, look, seen };
     this.#away.set(place, away);
-    Object.assign(away, { look, seen }); // of the newest reason
+    Object.assign(away, { look, seen }); // replaced by those of the newest reason
     away.misses += 1;
     away.isMissed = true;
     if (!known) void this.#watch(place, away);

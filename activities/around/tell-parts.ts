@@ -1,15 +1,15 @@
 import { Context } from '@temporalio/activity';
 import { groupsEndedSignalName } from '../../core/names.ts';
 import { outsideOfActivities, signalTo } from './tell-workflow.ts';
-import type { PartsNotice, PlayedPart } from '../../core/rl/played-part.ts';
+import type { PartsNotice, PlayedPart } from '../../core/rl/rollout/played-part.ts';
 
 /**
- * A worker tells a run no oftener than this, and all workers together no oftener than the other: a signal costs the run a task, and it cannot be
- * continued as new while it hears something.
+ * Least time between a worker's signals to a run, and between those of all workers together: a signal costs the run a
+ * workflow task, and prevents continue-as-new while it arrives.
  */
 const signalMs = 250;
 const signalMsOfAll = 125;
-/** Runs that are told of theirs. */
+/** Limit for runs with an outbox. */
 const outboxesMax = 256;
 /** Parts in one signal; each has a kilobyte. */
 const partsMax = 256;
@@ -19,7 +19,7 @@ interface Waiting {
   readonly told: (isTold: boolean) => void;
 }
 
-/** What the activities of this process have to tell one run. */
+/** Parts that this process has yet to send to one run. */
 class Outbox {
   send: (parts: readonly PlayedPart[]) => Promise<void> = () => Promise.resolve();
   everyMs = signalMs;
@@ -47,7 +47,7 @@ class Outbox {
       this.#sentAt = performance.now();
       const isTold = await this.send(sent.map(({ part }) => part)).then(
         () => true,
-        () => false, // the end of its activity says it
+        () => false, // the activity's result has them as well
       );
       for (const { told } of sent) told(isTold);
     }
@@ -57,7 +57,10 @@ class Outbox {
 
 const outboxes = new Map<string, Outbox>();
 
-/** Tells a run's workflow of groups that have ended, with what else there is to tell it. False where it could not be told, or nobody is to be. */
+/**
+ * Notifies a run's workflow of ended groups, together with other pending parts. False when it cannot be notified, or no
+ * workflow was named.
+ */
 export async function tellParts(
   workflowId: string | undefined,
   { lineage, workers = 1 }: { readonly lineage: string; readonly workers?: number | undefined },
@@ -69,7 +72,7 @@ export async function tellParts(
   const outbox = outboxes.get(key) ?? new Outbox();
   outbox.send = (parts) =>
     signalTo(client, workflowId, groupsEndedSignalName, { lineage, parts } satisfies PartsNotice);
-  // The newest last; one that is forgotten would tell again at once.
+  // Newest last. A dropped outbox only loses its interval.
   outboxes.delete(key);
   outboxes.set(key, outbox);
   for (const [oldest, { isIdle }] of outboxes) {

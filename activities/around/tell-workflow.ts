@@ -2,10 +2,10 @@ import { AsyncLocalStorage } from 'node:async_hooks';
 import { Context } from '@temporalio/activity';
 import type { Client } from '@temporalio/client';
 
-/** What an activity has sent is not cut off when it is cancelled meanwhile. */
+/** Context in which sends are not cut off when their activity is cancelled. */
 export const outsideOfActivities = AsyncLocalStorage.snapshot();
 
-/** Tells the workflow that asked for the activity. */
+/** Signals the workflow that scheduled the activity. */
 export async function tellWorkflow(signalName: string, ...args: readonly unknown[]): Promise<void> {
   const { client, info } = Context.current();
   const { workflowExecution } = info;

@@ -4,8 +4,8 @@ import type { ActivityExecuteInput, ActivityInboundCallsInterceptor } from '@tem
 import { RatchetError } from '../../core/errors.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
 
-/** What a GPU worker that is to end does not begin any more; what is trained by then it still uploads. */
-const beginnings = new Set(['warmUp', 'trainStep', 'restoreVersion']);
+/** A GPU worker that is to end begins no training any more; it still uploads trained versions. */
+const beginnings = new Set(['warmUp', 'trainBatch', 'restoreVersion']);
 /** An upload is asked for right after its step: when nothing was for so long, nothing more comes. */
 const quietMs = 3_000;
 
@@ -49,7 +49,9 @@ export class TrainerDrain implements ActivityInboundCallsInterceptor {
     }
   }
 
-  /** From now on nothing is begun. Resolves when what was begun is done, or the grace is over: with what is under way then. */
+  /**
+   * Begins nothing from now on. Resolves when work under way is done, or after the grace with what is still under way.
+   */
   async drain(graceMs: number): Promise<readonly string[]> {
     this.#isDraining = true;
     this.#look();

@@ -1,6 +1,6 @@
 import type { ActivityExecuteInput, ActivityInboundCallsInterceptor } from '@temporalio/worker';
-import { isRecord } from '../../backends/store/objects.ts';
-import { withWayBack } from '../../runs/way-back.ts';
+import { isRecord } from '../../store/objects.ts';
+import { withWayBack } from '../../runs/lineages/way-back.ts';
 
 /** Adds to a failed read the newest step that the run can continue from. */
 export class WayBack implements ActivityInboundCallsInterceptor {

@@ -1,48 +1,49 @@
 import { Context } from '@temporalio/activity';
 import { addLost, type LostWork, nothingLost } from '../../core/rl/lost-work.ts';
 
-/** What an attempt's heartbeats say of its work, for the attempt after it. */
+/** Heartbeat details of an attempt's work, for the next attempt. */
 export interface WorkProgress {
   /** From 1, as Temporal counts. */
   readonly attempt: number;
-  /** When it was said; ms since 1970. */
+  /** Time of the report, ms since 1970. */
   readonly at: number;
-  /** When the oldest of what is under way was begun, ms since 1970; null = nothing is. */
+  /** Begin of the oldest work under way, ms since 1970; null = none. */
   readonly since: number | null;
-  /** Rollouts, or whatever the work is made of, begun by now; those that were in the store before included. */
+  /** Rollouts, or other pieces of work, begun so far; includes those stored before. */
   readonly pieces: number;
-  /** Of those, how many are finished. */
+  /** Finished ones among them. */
   readonly done: number;
   /** Tokens sampled for them by now, those that were in the store before included. */
   readonly tokens: number;
-  /** The attempt has ended by itself, as when it failed. */
+  /** Whether the attempt has ended by itself, for instance by a failure. */
   readonly isOver: boolean;
   /** An attempt before it failed, which is counted once. */
   readonly hasFailed: boolean;
-  /** By the attempts before it. */
+  /** Work that earlier attempts lost. */
   readonly lost: LostWork;
 }
 
-/** Rollouts of a chunk that lie in the store, and the tokens sampled for them and for those that are unfinished. */
+/** Rollouts of a chunk in the store, and the tokens sampled for them and for unfinished ones. */
 interface StoredWork {
   readonly rollouts: number;
   readonly tokens: number;
 }
 
 /**
- * What one attempt of an activity has under way, and what the attempts before it lost. Only the attempt that begins anew
- * counts a loss: one that was given up and goes on nevertheless counts nothing.
+ * Work under way in one attempt of an activity, and losses of earlier attempts. Only an attempt that starts over counts
+ * a loss; one that was given up but continues counts none.
  */
 export class WorkUnderWay {
   readonly #attempt: number;
   readonly #firstScheduledAt: number;
   readonly #before: WorkProgress | undefined;
   readonly #underWay = new Map<string, { readonly since: number; tokens: number }>();
-  /** In the store, or finished since. */
+  /** Pieces stored before, or finished since. */
   #done = { pieces: 0, tokens: 0 };
+  #scoringSince = Infinity;
   #hasFailed: boolean;
   #isOver = false;
-  /** Until it has looked at what the attempts before left, it says what they said. */
+  /** Until stored work is read, heartbeats repeat the previous attempt's progress. */
   #hasLooked = false;
   #lost: LostWork;
 
@@ -55,14 +56,14 @@ export class WorkUnderWay {
     this.#lost = before?.lost ?? nothingLost;
   }
 
-  /** By the attempts before this one. */
+  /** Losses of earlier attempts. */
   get lost(): LostWork {
     return this.#lost;
   }
 
   /**
-   * Called once, before anything is begun: what the attempts before had begun and is not in the store is lost. `stored`
-   * null: all of it is there, or it is no rollouts; then time is lost at most.
+   * Called once, before anything begins: work that earlier attempts began and did not store is lost. `stored` null:
+   * everything is stored, or the work is not rollouts; then at most time is lost.
    */
   goOnFrom(stored: StoredWork | null): void {
     this.#hasLooked = true;
@@ -86,6 +87,11 @@ export class WorkUnderWay {
     this.#underWay.set(piece, { since: this.#underWay.get(piece)?.since ?? Date.now(), tokens: 0 });
   }
 
+  /** All pieces are done and are scored: only time can be lost. */
+  beginScoring(): void {
+    this.#scoringSince = Date.now();
+  }
+
   sampled(piece: string, tokens: number): void {
     const work = this.#underWay.get(piece);
     if (work) work.tokens += tokens;
@@ -101,7 +107,7 @@ export class WorkUnderWay {
     this.#isOver = true;
   }
 
-  /** What is lost when this attempt stops here, and something takes its place. */
+  /** Loss if this attempt stops here and another takes its place. */
   ifItStopsHere(stored: StoredWork): LostWork {
     const { pieces, tokens, since, at } = this.progress();
     return addLost(this.#lost, {
@@ -115,10 +121,11 @@ export class WorkUnderWay {
   progress(): WorkProgress {
     if (!this.#hasLooked && this.#before) return this.#before;
     const underWay = [...this.#underWay.values()];
+    const oldest = underWay.reduce((least, { since }) => Math.min(least, since), this.#scoringSince);
     return {
       attempt: this.#attempt,
       at: Date.now(),
-      since: underWay.length === 0 ? null : underWay.reduce((oldest, { since }) => Math.min(oldest, since), Infinity),
+      since: oldest === Infinity ? null : oldest,
       pieces: this.#done.pieces + underWay.length,
       done: this.#done.pieces,
       tokens: this.#done.tokens + underWay.reduce((sum, { tokens }) => sum + tokens, 0),
@@ -129,7 +136,7 @@ export class WorkUnderWay {
   }
 }
 
-/** As a part of an activity's result; nothing lost is left out. */
+/** Part of an activity's result; absent without a loss. */
 export function lostIn(lost: LostWork): { readonly lost?: LostWork } {
   return lost.recoveries === 0 && lost.seconds === 0 ? {} : { lost };
 }

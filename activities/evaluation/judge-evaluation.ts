@@ -4,25 +4,25 @@ import { rewardRow } from '../../core/eval/measured-row.ts';
 import { judgeAgainst, referencesAmong, type Regression, rewardsByExample } from '../../core/eval/regression.ts';
 import { differencesOf } from '../../core/eval/same-evaluation.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
-import type { RolloutRow } from '../../core/rl/rollout.ts';
+import type { RolloutRow } from '../../core/rl/rollout/rollout.ts';
 import type { PolicyVersion, RunHandle } from '../../core/rl/run-state.ts';
-import { evaluationsIn, placeIn } from '../../backends/configs/evaluation-folders.ts';
-import { requireStorePlace } from '../../engine/trusted-files.ts';
-import { decodeRows } from '../../backends/store/objects.ts';
-import { decodeStored } from '../../runs/stored-forms.ts';
+import { evaluationsIn, placeIn } from '../../load/evaluations/evaluation-folders.ts';
+import { requireStorePlace } from '../../host/trusted-files.ts';
+import { decodeRows } from '../../store/objects.ts';
+import { decodeStored } from '../../runs/forms/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf, stretchesOf } from '../../runs/run-access.ts';
-import { evaluationKeys } from '../../runs/evaluation-store.ts';
+import { evaluationKeys } from '../../runs/evaluations/evaluation-store.ts';
 
 interface JudgeInput {
   readonly result: EvaluationResult;
-  /** The version that was evaluated; null = the model is the same each time, and what may have changed is what serves it. */
+  /** The evaluated version; null = the model is always the same, and only its server may have changed. */
   readonly version: { readonly run: RunHandle; readonly policy: PolicyVersion } | null;
-  /** Evaluations that are judged beside this one, itself included; one when missing. */
+  /** Evaluations judged together with this one, including itself; one when missing. */
   readonly environments?: number;
 }
 
-/** Holds an evaluation against the best before it that was carried out in the same way; null where there is none. */
+/** Compares an evaluation with the best earlier one of the same settings; null without one. */
 export async function judgeEvaluation({ result, version, environments = 1 }: JudgeInput): Promise<Regression | null> {
   return withHeartbeat(async () =>
     version === null
@@ -53,14 +53,14 @@ export async function regressionOf(
   return judge(place, policy.step, candidates, { key, mayDiffer: ['policy'], environments });
 }
 
-/** Of a file's model: among the evaluations that lie beside it. */
+/** Compares an evaluation of a file's model with the evaluations beside it. */
 async function regressionInFolder(
   { place, environment, model }: EvaluationResult,
   environments: number,
 ): Promise<Regression | null> {
   if (!place.store.startsWith('file:')) return null;
   const folder = fileURLToPath(place.store);
-  await requireStorePlace(folder); // what lies beside is read by name
+  await requireStorePlace(folder); // siblings are read by name
   const others = (await evaluationsIn(folder)).filter(({ id }) => id !== place.name);
   const candidates = others.map(({ id }, i) => ({ place: placeIn(folder, id), step: i, name: id }));
   return judge(place, others.length, candidates, { key: [model, environment], mayDiffer: [], environments });
@@ -75,7 +75,7 @@ interface Candidate {
 interface JudgedBy {
   readonly key: readonly string[];
   readonly mayDiffer: readonly string[];
-  /** Judged at once. */
+  /** Number of environments evaluated together. */
   readonly environments: number;
 }
 
@@ -106,13 +106,13 @@ async function judge(
   return judgeAgainst({ step, rewards: await rewards(place) }, { best, last, window, count }, { key, environments });
 }
 
-/** Whether the two differ in nothing but what they may, and the number of examples. */
+/** Whether the two differ only in what they may, and in the number of examples. */
 function isComparable(before: StoredEvaluation, now: StoredEvaluation, mayDiffer: readonly string[]): boolean {
   const differences = differencesOf(before.input, now.input, { before: 0, now: 0 });
   return differences.every((line) => mayDiffer.some((name) => line.startsWith(`${name} `)));
 }
 
-/** What tells evaluations of one version apart, in the name of their folder: '' for `…/step_12.r1/`. */
+/** Variant in the name of the folder, which distinguishes evaluations of one version: '' for `…/step_12.r1/`. */
 function variantOf(prefix: string): string {
   return /\/step_\d+(?:\.r\d+)?(?:\.([^/]+))?\/$/.exec(prefix)?.[1] ?? '';
 }
@@ -126,14 +126,14 @@ async function newestAttempt(place: EvaluationPlace): Promise<StoredEvaluation |
   return bytes && decodeStored<StoredEvaluation>(bytes, key);
 }
 
-/** Null where that attempt was not brought to its end. */
+/** null when that attempt did not end. */
 async function resultOf(place: EvaluationPlace, attempt: number): Promise<EvaluationResult | null> {
   const key = evaluationKeys.summary(place, attempt);
   const bytes = await storeOf(place).read(key);
   return bytes && decodeStored<EvaluationResult>(bytes, key);
 }
 
-/** What was said and what it was given for it, as people read it. */
+/** Rows with answers and rewards, from the results that people read. */
 export async function judgedRows(place: EvaluationPlace): Promise<RolloutRow[]> {
   const key = evaluationKeys.results(place);
   return decodeRows<RolloutRow>((await storeOf(place).read(key)) ?? Buffer.of(), key);

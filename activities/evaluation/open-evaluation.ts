@@ -5,20 +5,20 @@ import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
 import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
 import type { Environment } from '../../backends/environments/types.ts';
-import { isPriced, type Prices, pricesAt } from '../../backends/inference/prices.ts';
-import { requireReadable } from '../../backends/rollouts/text-models.ts';
-import { requireOwnFolder, showStoreUri, type Store } from '../../backends/store/index.ts';
-import { sha256 } from '../../backends/store/file-store.ts';
-import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
+import { isPriced, type Prices, pricesAt } from '../../backends/inference/openai/prices.ts';
+import { requireReadable } from '../../play/policy/text-models.ts';
+import { requireOwnFolder, showStoreUri, type Store } from '../../store/index.ts';
+import { sha256 } from '../../store/file-store.ts';
+import { decodeStored, encodeStored } from '../../runs/forms/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { adoptTheirs, differencesFromTheirs } from '../../runs/evaluations/adopt-results.ts';
-import { evaluationKeys } from '../../runs/evaluation-store.ts';
+import { evaluationKeys } from '../../runs/evaluations/evaluation-store.ts';
 import { writeMetadata, writeResults } from './write-results.ts';
 
 interface OpenEvaluationInput {
   readonly input: EvaluationInput;
-  /** Who asks, `WORKFLOW_ID/EXECUTION_ID`: the same one asking again opens nothing anew. */
+  /** Requester, `WORKFLOW_ID/EXECUTION_ID`: a repeated request opens no new attempt. */
   readonly request: string;
 }
 
@@ -26,13 +26,13 @@ interface OpenDependencies {
   readonly codeVersion: string;
   readonly countRolloutWorkers: () => Promise<number>;
   readonly environments?: Environments;
-  /** What a model costs at its servers; missing = as those tell that do. */
+  /** Looks up a model's prices at its servers; missing = asks servers that report them. */
   readonly prices?: typeof pricesOf;
 }
 
 /**
- * Opens an evaluation, or one that lies in its folder once more: then it goes on with what is missing there, and what infrastructure took.
- * Refuses one that is not the same. Idempotent for who asks.
+ * Opens an evaluation, or reopens the one in its folder, which then continues with missing rollouts and those lost to
+ * infrastructure. Refuses a different one. Idempotent for each requester.
  */
 export const createOpenEvaluation =
   ({
@@ -68,7 +68,10 @@ export const createOpenEvaluation =
       return handle;
     });
 
-/** `metadata.json` has a cost where verifiers' has one. An evaluation whose prices cannot be learned goes on without. */
+/**
+ * `metadata.json` has a cost in the same place as verifiers' has. An evaluation whose prices are unknown continues
+ * without.
+ */
 export async function pricesOf(
   model: EvaluationInput['model'],
 ): Promise<{ readonly prices: Prices | null; readonly warning: string | null }> {
@@ -82,7 +85,7 @@ export async function pricesOf(
   }
 }
 
-/** The newest attempt where it is ours, else the next one. Of several who ask at once each gets its own. */
+/** The newest attempt if this requester opened it, else the next one. Concurrent requesters get separate attempts. */
 async function openAttempt(
   store: Store,
   environment: Environment,
@@ -178,7 +181,9 @@ function nothingToEvaluate({ environment, numExamples }: EvaluationInput, length
   return new RatchetError('ConfigInvalid', `There is nothing to evaluate: ${why}.`);
 }
 
-/** Environments warn of what matters to a run; here its sampling does count, and examples are only looked at. */
+/**
+ * Warnings that only matter to training; an evaluation uses the environment's own sampling, and only reads examples.
+ */
 function isOfTraining(line: string): boolean {
   return /the run's \[sampling\] decides|that it is trained on/.test(line);
 }

@@ -2,14 +2,14 @@ import { createHash } from 'node:crypto';
 import type { EvaluationFileInput, EvaluationInput } from '../../core/eval/evaluation.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { evaluationsInFileMax } from '../../core/limits.ts';
-import { choosePlace, placeName } from '../../backends/configs/evaluation-folders.ts';
-import { grantByFile, namedByEnvironments, namedByModel } from '../../backends/configs/grant.ts';
-import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
-import { linesOfStore } from '../../backends/store/index.ts';
+import { choosePlace, placeName } from '../../load/evaluations/evaluation-folders.ts';
+import { grantByFile, namedByEnvironments, namedByModel } from '../../load/grants/grant.ts';
+import { loadEvaluationFile } from '../../load/evaluations/load-evaluations.ts';
+import { linesOfStore } from '../../store/index.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 
 interface PlanEvaluationsInput extends EvaluationFileInput {
-  /** Who asks, `WORKFLOW_ID/EXECUTION_ID`. */
+  /** Requester, `WORKFLOW_ID/EXECUTION_ID`. */
   readonly request: string;
 }
 
@@ -18,7 +18,9 @@ interface PlanDependencies {
   readonly isWorkflowRunning: (workflowId: string) => Promise<boolean>;
 }
 
-/** Reads a file of evaluations, and decides where each one's results go: with what of it was interrupted, or anew. */
+/**
+ * Reads a file of evaluations, and decides the place of each one's results: an interrupted evaluation, or a new one.
+ */
 export const createPlanEvaluations =
   (dependencies: PlanDependencies) =>
   async ({
@@ -47,7 +49,7 @@ export const createPlanEvaluations =
         const { place: results } = await choosePlace(planned, {
           projectFolder,
           goOn,
-          // The same again when this is asked once more.
+          // Derived from the request, so that repeating it gives the same id.
           newId: createHash('sha256').update(`${request}/${i}`).digest('hex').slice(0, 8),
           taken: new Set(inputs.map((input) => placeName(input.results))),
           isHeld: async (holder) => !request.startsWith(holder) && dependencies.isWorkflowRunning(holder),

@@ -1,17 +1,17 @@
 import type { JsonValue } from '../../config/run-spec.ts';
-import { grantByFile, namedByEnvironments } from '../../backends/configs/grant.ts';
-import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
+import { grantByFile, namedByEnvironments } from '../../load/grants/grant.ts';
+import { loadEvaluationFile } from '../../load/evaluations/load-evaluations.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import type { RunPlace } from '../../runs/run-access.ts';
-import { type CheckpointPlan, newestSealed, planCheckpoints } from '../../runs/checkpoint-evaluations.ts';
+import { type CheckpointPlan, newestSealed, planCheckpoints } from '../../runs/evaluations/checkpoint-evaluations.ts';
 
 interface PlanNewestInput {
   readonly run: RunPlace;
-  /** A file of evaluations, whose models are of no matter; null = as the run's own `[eval]` says. */
+  /** A file of evaluations, whose models are ignored; null = the run's own `[eval]`. */
   readonly config: string | null;
 }
 
-/** What is to be evaluated of a run's newest sealed checkpoint, now. */
+/** Evaluations due for a run's newest sealed checkpoint. */
 export const createPlanNewest =
   ({ projectFolder }: { readonly projectFolder: string }) =>
   async ({ run, config }: PlanNewestInput): Promise<CheckpointPlan['evaluations']> =>
@@ -20,7 +20,7 @@ export const createPlanNewest =
       if (config === null) return (await planCheckpoints(run, choice, { kind: 'own', settings: {} })).evaluations;
       const over: Record<string, JsonValue> = { model: run.name, provider: 'local' };
       const { evaluations } = await loadEvaluationFile(config, { projectFolder, over });
-      // What is laid over it names the model alone.
+      // The overlay only names the model.
       grantByFile(namedByEnvironments(evaluations.map(({ input }) => input.environment)), true);
       const subject = { kind: 'planned' as const, evaluations: evaluations.map(({ input }) => input) };
       return (await planCheckpoints(run, choice, subject)).evaluations;

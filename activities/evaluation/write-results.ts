@@ -1,4 +1,4 @@
-import { inTemporaryFolder } from '../../backends/store/temporary-folder.ts';
+import { inTemporaryFolder } from '../../store/temporary-folder.ts';
 import { appendFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { averageMetrics, averageReward, averageUsage, costOf, emptyTally, tallyOf } from '../../core/eval/tally.ts';
@@ -11,13 +11,13 @@ import type {
 import { evaluationMetadata } from '../../core/eval/metadata.ts';
 import { passFigures } from '../../core/eval/pass-at-k.ts';
 import { describeFailures } from '../../core/rl/failures.ts';
-import type { RolloutRow } from '../../core/rl/rollout.ts';
+import type { RolloutRow } from '../../core/rl/rollout/rollout.ts';
 import type { Environments } from '../../backends/environments/index.ts';
 import type { Environment } from '../../backends/environments/types.ts';
-import { environmentsOfEvaluation } from '../../backends/rollouts/environment-users.ts';
-import { showStoreUri } from '../../backends/store/index.ts';
-import { encodeJson, encodeRows } from '../../backends/store/objects.ts';
-import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
+import { environmentsOfEvaluation } from '../../play/environment-users.ts';
+import { showStoreUri } from '../../store/index.ts';
+import { encodeJson, encodeRows } from '../../store/objects.ts';
+import { decodeStored, encodeStored } from '../../runs/forms/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import {
@@ -26,17 +26,17 @@ import {
   type ScoredExample,
   scoredExamples,
   storedEvaluation,
-} from '../../runs/evaluation-store.ts';
+} from '../../runs/evaluations/evaluation-store.ts';
 
-/** What all scored examples come to. */
+/** Results over all scored examples. */
 interface WrittenResults {
   readonly tally: EvaluationTally;
   readonly says: EvaluationSaying | null;
 }
 
 /**
- * `results.jsonl` anew, from what lies in the store: in order, each rollout once. A chunk at a time, as all of them may be more than a
- * process holds.
+ * Rewrites `results.jsonl` from the store: in order, each rollout once. Works chunk by chunk, as all rows may not fit
+ * into memory.
  */
 export async function writeResults(handle: EvaluationHandle): Promise<WrittenResults> {
   const store = storeOf(handle.place);
@@ -58,13 +58,13 @@ export async function writeResults(handle: EvaluationHandle): Promise<WrittenRes
       const isSettled = sample !== undefined && isWhole(sample, handle.rolloutsPerExample);
       if (!isSettled) sample = scored.find((one) => isWhole(one, handle.rolloutsPerExample)) ?? sample ?? scored[0];
     }
-    await store.removeAll(`${key}.tail/`); // of a store whose logs do not grow: lines that are in it now
+    await store.removeAll(`${key}.tail/`); // parts of a store that cannot append; their lines are in the file now
     await store.putFile(key, file);
     return { tally: tally.rollouts === 0 ? emptyTally : tally, says: sayingOf(sample) };
   });
 }
 
-/** `metadata.json` over what the tally sums. */
+/** Writes `metadata.json` for the tally. */
 export async function writeMetadata(
   handle: EvaluationHandle,
   {
@@ -88,12 +88,12 @@ export async function writeMetadata(
 
 interface ProgressInput {
   readonly handle: EvaluationHandle;
-  /** Of the chunks that are finished. */
+  /** Tally of the finished chunks. */
   readonly tally: EvaluationTally;
   readonly seconds: number;
 }
 
-/** Figures so far, for whoever looks into the folder meanwhile. */
+/** Writes figures so far, for people who look into the folder. */
 export const createNoteProgress =
   ({ environments }: { readonly environments?: Environments }) =>
   async ({ handle, tally, seconds }: ProgressInput): Promise<void> => {
@@ -109,7 +109,7 @@ interface CloseEvaluationInput {
   readonly seconds: number;
 }
 
-/** Brings results and metadata into their final form. Whoever closes an attempt first decides what came of it. */
+/** Writes the final results and metadata. Idempotent: the first close of an attempt wins. */
 export const createCloseEvaluation =
   ({ environments }: { readonly environments?: Environments }) =>
   async (closing: CloseEvaluationInput): Promise<EvaluationResult> =>
@@ -153,7 +153,7 @@ export const createCloseEvaluation =
       return decodeStored<EvaluationResult>(bytes, key);
     });
 
-/** Of history nothing more is asked than a look at it. */
+/** Truncated: history keeps a preview only. */
 const sayingCharsMax = 400;
 
 function sayingOf(example: ScoredExample | undefined): EvaluationSaying | null {

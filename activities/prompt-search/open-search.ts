@@ -1,4 +1,4 @@
-import type { Example } from '../../core/rl/rollout.ts';
+import type { Example } from '../../core/rl/rollout/rollout.ts';
 import { drawExamples, shrunkTo } from '../../core/gepa/examples.ts';
 import { classicSettings, defaultSettings, leastBudget, mergeDefaults } from '../../core/gepa/settings.ts';
 import { tunedSettings } from '../../core/gepa/tuning.ts';
@@ -12,24 +12,24 @@ import {
 import { startOfParts, systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type { Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { systemPromptOf } from '../../core/rl/system-prompt.ts';
-import { grantByFile, namedBySearch } from '../../backends/configs/grant.ts';
-import { loadPromptSearchFile, tooSmallBudget } from '../../backends/configs/load-prompt-search.ts';
-import { differencesOfSearches, placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
+import { systemPromptOf } from '../../core/rl/rollout/system-prompt.ts';
+import { grantByFile, namedBySearch } from '../../load/grants/grant.ts';
+import { loadPromptSearchFile, tooSmallBudget } from '../../load/searches/load-prompt-search.ts';
+import { differencesOfSearches, placeOfPromptSearch } from '../../load/searches/prompt-search-folders.ts';
 import type { Environment, Environments } from '../../backends/environments/index.ts';
-import { openReadable } from '../../backends/rollouts/text-models.ts';
-import { linesOfStore, requireOwnFolder, showStoreUri } from '../../backends/store/index.ts';
-import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
+import { openReadable } from '../../play/policy/text-models.ts';
+import { linesOfStore, requireOwnFolder, showStoreUri } from '../../store/index.ts';
+import { decodeStored, encodeStored } from '../../runs/forms/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
-import { handleOf, searchKeys, textName } from '../../runs/search-store.ts';
+import { handleOf, searchKeys, textName } from '../../runs/searches/search-store.ts';
 
 interface PlanPromptSearchInput extends PromptFileInput {
-  /** Who asks, `WORKFLOW_ID/EXECUTION_ID`. */
+  /** Requester, `WORKFLOW_ID/EXECUTION_ID`. */
   readonly request: string;
 }
 
-/** Reads a file of prompt optimization and decides where its results go: on with what was interrupted, or anew. */
+/** Reads a file of prompt optimization and decides the place of its results: an interrupted search, or a new one. */
 export const createPlanPromptSearch =
   ({ projectFolder }: { readonly projectFolder: string }) =>
   async ({
@@ -57,8 +57,8 @@ interface OpenDependencies {
 }
 
 /**
- * Opens a search: draws its examples, stores its first prompt. Whoever does so first decides; a search that lies there already goes on
- * with what it drew, and is refused where it is another one.
+ * Opens a search: draws its examples, and stores its first prompt. The first to open wins; an existing search continues
+ * with the examples it drew, and a different one is refused.
  */
 export const createOpenPromptSearch =
   ({ codeVersion, countRolloutWorkers, environments }: OpenDependencies) =>

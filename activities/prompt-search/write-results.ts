@@ -14,15 +14,15 @@ import {
   treeDocument,
 } from '../../core/gepa/results.ts';
 import type { Candidate, SearchResult } from '../../core/gepa/search-state.ts';
-import { linkNewestSearch } from '../../backends/configs/newest-search.ts';
-import { sha256 } from '../../backends/store/file-store.ts';
-import { encodeJson, encodeRows } from '../../backends/store/objects.ts';
-import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
+import { linkNewestSearch } from '../../load/searches/newest-search.ts';
+import { sha256 } from '../../store/file-store.ts';
+import { encodeJson, encodeRows } from '../../store/objects.ts';
+import { decodeStored, encodeStored } from '../../runs/forms/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
-import { AnswerJournal } from '../../runs/answer-journal.ts';
-import { recordSearchCost } from '../../runs/search-cost.ts';
-import { searchKeys, storedSearch } from '../../runs/search-store.ts';
+import { AnswerJournal } from '../../runs/rollouts/answer-journal.ts';
+import { recordSearchCost } from '../../runs/searches/search-cost.ts';
+import { searchKeys, storedSearch } from '../../runs/searches/search-store.ts';
 
 interface WritePromptsInput {
   readonly handle: PromptSearchHandle;
@@ -31,7 +31,7 @@ interface WritePromptsInput {
   readonly seconds: number;
 }
 
-/** What a search has found so far, for whoever looks into its folder meanwhile. */
+/** Writes the state of a search, for people who look into its folder. */
 export const createWritePrompts =
   () =>
   async (input: WritePromptsInput): Promise<void> =>
@@ -45,7 +45,7 @@ interface ClosePromptSearchInput extends WritePromptsInput {
   readonly failed: number;
 }
 
-/** Brings what was found into its final form. Whoever closes a search first decides what came of it. */
+/** Writes the final results of a search. Idempotent: the first close wins. */
 export const createClosePromptSearch =
   () =>
   async (input: ClosePromptSearchInput): Promise<PromptSearchResult> =>
@@ -91,7 +91,7 @@ function scoredOf({ scores }: Candidate): number {
   return scores.filter((score) => score !== null).length;
 }
 
-/** Names that others have given the file with the best prompt. */
+/** Names that other programs use for the file with the best prompt. */
 const promptFiles = ['best_prompt.txt', 'system_prompt.txt', 'best_system_prompt.txt'] as const;
 
 async function writeFiles({ handle, result, comparison, seconds }: WritePromptsInput) {
@@ -109,7 +109,7 @@ async function writeFiles({ handle, result, comparison, seconds }: WritePromptsI
   const put = (name: string, bytes: Uint8Array) => store.put(`${place.prefix}${name}`, bytes);
   const [ref] = await Promise.all([
     put(names[0], whole),
-    // The names that others have given it mean a system prompt; of several parts that alone, where there is one.
+    // Those names mean a system prompt: of several parts only that one is written, if there is one.
     ...names.slice(1).flatMap((name) => {
       const text = isOne ? whole : texts[systemPrompt] === undefined ? null : Buffer.from(texts[systemPrompt]);
       return text === null ? [] : [put(name, text)];

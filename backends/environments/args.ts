@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import { looksSecret } from '../../config/secrets.ts';
+import { looksSecret } from '../../config/toml/secrets.ts';
 
 /** Checks an environment's arguments, `[[env]] args = { … }`, and fills in its defaults. */
 export function parseArgs<T extends z.ZodType>(environment: string, schema: T, args: unknown): z.infer<T> {
@@ -9,7 +9,7 @@ export function parseArgs<T extends z.ZodType>(environment: string, schema: T, a
   if (parsed.success) return parsed.data;
   const lines = parsed.error.issues.map((issue) => {
     const what = issue.path.length > 0 ? `args.${issue.path.join('.')}` : 'args';
-    // A rule over several arguments is given all of them, defaults too; the one it names is meant.
+    // A rule over several arguments receives all of them, defaults included; it names the wrong one.
     const found = issue.code === 'custom' ? valueAt(issue.input, issue.path) : issue.input;
     const input = JSON.stringify(found) ?? 'nothing';
     const received = issue.code === 'unrecognized_keys' || looksSecret(input) ? '' : `, received ${input}`;
@@ -29,16 +29,16 @@ function valueAt(args: unknown, path: readonly PropertyKey[]): unknown {
 
 let lastSchema: z.ZodType | undefined;
 
-/** One argument of an environment, as people are told of it. */
+/** Description of one argument of an environment, for people. */
 export interface ArgumentHelp {
   readonly name: string;
-  /** As JSON; undefined = it has to be given, or may be left out. */
+  /** Default as JSON; undefined = required, or optional without a default. */
   readonly defaultValue: string | undefined;
-  /** What the schema says of the values: its type, its bounds, and its description where it has one. */
+  /** The schema's statement about the values: its type, bounds, and description if it has one. */
   readonly kind: string;
 }
 
-/** The arguments that were asked for while `load` ran; empty where it asked for none. */
+/** Records the arguments that `load` requests; empty if it requests none. */
 export async function watchArguments<T>(load: () => Promise<T>): Promise<{ loaded: T; args: ArgumentHelp[] }> {
   lastSchema = undefined;
   const loaded = await load();

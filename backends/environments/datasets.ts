@@ -1,8 +1,9 @@
 import { lazily } from '../../core/lazily.ts';
-import { otherPart, readMessage, type WrittenMessage } from '../../core/rl/message-parts.ts';
+import { present } from '../../core/present.ts';
+import { otherPart, readMessage, type WrittenMessage } from '../../core/rl/rollout/message-parts.ts';
 import type { Dataset } from './types.ts';
 
-/** A dataset from rows in memory, or from a function that makes them when they are first needed; an example's id is its position. */
+/** A dataset from rows in memory, or from a function that makes them on first use; an example's id is its index. */
 export function listDataset(given: readonly DatasetRow[] | (() => readonly DatasetRow[])): Dataset {
   const rows = typeof given === 'function' ? lazily(given) : () => given;
   return {
@@ -14,7 +15,7 @@ export function listDataset(given: readonly DatasetRow[] | (() => readonly Datas
       if (row === undefined) throw new RangeError(`Example ${index} of a dataset of ${rows().length}.`);
       const prompt =
         typeof row.prompt === 'string' ? [{ role: 'user' as const, content: row.prompt }] : row.prompt.map(readMessage);
-      return { id: index, prompt, answer: row.answer, ...(row.info === undefined ? {} : { info: row.info }) };
+      return { id: index, prompt, answer: row.answer, ...present({ info: row.info }) };
     },
     unlikeText() {
       for (const [index, { prompt }] of rows().entries()) {
@@ -26,7 +27,10 @@ export function listDataset(given: readonly DatasetRow[] | (() => readonly Datas
   };
 }
 
-/** One row as its author writes it: a prompt that is plain text is one user message. A message's content may be parts, pictures among them. */
+/**
+ * One row in its author's form: a prompt that is plain text is one user message. A message's content may be parts,
+ * pictures among them.
+ */
 export interface DatasetRow {
   readonly prompt: string | readonly WrittenMessage[];
   readonly answer: string;

@@ -1,14 +1,15 @@
+import { environmentTraits } from '../../core/kinds/environments.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { Environment } from './types.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { randomStream, uniform } from '../../core/random.ts';
-import type { TrainSample } from '../../core/rl/batch.ts';
-import { drawByWeight } from '../../core/rl/curriculum.ts';
+import type { TrainSample } from '../../core/rl/learning/batch.ts';
+import { drawByWeight } from '../../core/rl/sampling/curriculum.ts';
 import type { ChatTokenizer } from '../../engine/index.ts';
 import { openEnvironment } from './index.ts';
-import { demonstrationRows } from '../../core/rl/demonstration-rows.ts';
+import { demonstrationRows } from '../../core/rl/rollout/demonstration-rows.ts';
 
-/** Why the warm-up that a run asks for has nothing to learn from; null where it has. `environments` = those that it trains on. */
+/** Why a run's warm-up has no demonstrations; null if it has. `environments` = those of the training. */
 export function whyNoDemonstrations(
   { sft }: Pick<RunSpec, 'sft'>,
   environments: readonly Pick<Environment, 'name' | 'demonstrate'>[],
@@ -26,8 +27,8 @@ export async function demonstrations(
   spec: RunSpec,
   tokenizer: ChatTokenizer,
 ): Promise<(step: number) => Promise<TrainSample[]>> {
-  // Those of verifiers demonstrate nothing: no Python is started to be told so.
-  const own = spec.environments.filter(({ python }) => python === undefined);
+  // Avoids starting a process for environments without demonstrations.
+  const own = spec.environments.filter((entry) => environmentTraits(entry).demonstrates);
   const environments = await Promise.all(
     own.map(async (entry) => ({ ...entry, environment: await openEnvironment(entry) })),
   );

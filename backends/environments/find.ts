@@ -26,20 +26,20 @@ import {
 } from './packages/installed.ts';
 import { builtInEnvironmentsFolder, environmentEntry, listEnvironments } from './load.ts';
 
-/** Where environments are looked for. */
 interface EnvironmentPlaces {
   readonly projectFolder: string;
-  /** Of the run file: a Python package beside it can be installed. */
+  /** Folder of the run file: a Python package beside it can be installed. */
   readonly fileFolder?: string;
-  /** Python environments whose packages count; missing = `.venv` of the project, and the one that is active. */
+  /** Python environments to search for packages; missing = `.venv` of the project, and the active one. */
   readonly pythonEnvironments?: readonly string[];
   readonly builtIns?: readonly string[];
 }
 
 /**
- * Finds environments by what people write, in this order: a folder `environments/NAME` of the project (NAME with underscores), a Python
- * package that is installed, a built-in by its own name. `owner/name` is a built-in only where `builtin` says so. A package in a folder beside
- * the run file is found to be installed first. Only looks: no code is run, nothing is fetched.
+ * Finds environments by their written ids, in this order: a folder `environments/NAME` of the project (NAME with
+ * underscores), an installed Python package, a built-in by its own name. `owner/name` is a built-in only if `builtin`
+ * says so. A package in a folder beside the run file is suggested for installation. Only looks: no code is run, nothing
+ * is fetched.
  */
 export function environmentFinder(places: EnvironmentPlaces): FindEnvironment {
   const { projectFolder, builtIns = listEnvironments() } = places;
@@ -73,7 +73,7 @@ interface Asked {
   readonly places: EnvironmentPlaces;
 }
 
-/** A Python package of ./environments, which has to be installed before it can be loaded. */
+/** A Python package of ./environments, which must be installed before it can be loaded. */
 function packageOfProject(asked: Asked, folder: string): FoundEnvironment {
   const { written, id, expected, places } = asked;
   for (const environment of managedEnvironments(places.projectFolder)) {
@@ -90,7 +90,7 @@ function isFrom(from: InstalledPackage['from'], folder: string): boolean {
   return from.kind === 'folder' && path.resolve(from.path) === path.resolve(folder);
 }
 
-/** A Python package that is installed, with no folder of the project's under this name. */
+/** An installed Python package, if the project has no folder of this name. */
 function packageByName(asked: Asked): FoundEnvironment | undefined {
   const { id, places } = asked;
   for (const environment of managedEnvironments(places.projectFolder)) {
@@ -101,7 +101,7 @@ function packageByName(asked: Asked): FoundEnvironment | undefined {
   return foreign && ofForeignPackage(asked, foreign);
 }
 
-/** A Python package in a folder beside the run file, which is not installed. */
+/** A Python package in a folder beside the run file, not installed. */
 function packageBeside({ written, id, expected, places }: Asked): FoundEnvironment | undefined {
   const { projectFolder, fileFolder } = places;
   if (fileFolder === undefined || id.owner !== null) return undefined;
@@ -172,7 +172,7 @@ function installs(what: string): string {
   return `npx ratchet-rl env install ${inShell(what)} installs it`;
 }
 
-/** Brackets and comparisons mean something to a shell. */
+/** Quotes brackets and comparisons for a shell. */
 function inShell(what: string): string {
   return /[[\]<>!*~ ]/.test(what) && !what.startsWith('~/') ? `'${what}'` : what;
 }
@@ -181,7 +181,7 @@ function ofProject(written: string, { version }: EnvironmentId, where: string, e
   return { ok: true, id: entry, said: `environment ${written} is ${where} of this project${unlooked(version)}` };
 }
 
-/** Where a file is another system's, a bare name says a package there, and not ours: which one plays is said. */
+/** In another system's file, a bare name means a package of that system, not one of ours: the choice is reported. */
 function taken(
   written: string,
   { owner, name, module, version }: EnvironmentId,
@@ -219,10 +219,9 @@ function missing(
   return { ok: false, expected, received: `${shown(written)}, which is not here`, suggestion };
 }
 
-/** Built-in environments that pose problems of the same shape as one of the Hub. */
+/** Built-in environments with problems of the same shape as one of the Hub. */
 const alike: Readonly<Record<string, string>> = { gsm8k: 'word-problems' };
 
-/** Where a built-in is asked for and none has the name. */
 function noneBuiltIn({ name }: EnvironmentId, builtIns: readonly string[]): string {
   const kin = alike[name];
   const named = kin === undefined ? '' : `; problems of the same shape are ${kin}'s: --env.id ${kin}`;
@@ -237,7 +236,7 @@ function shown(id: string): string {
   return JSON.stringify(id.length > 80 ? `${id.slice(0, 77)}...` : id);
 }
 
-/** `environments/NAME` of the project; not where these are the ones that come with Ratchet. */
+/** `environments/NAME` of the project, unless these are Ratchet's own. */
 function ownFolder(projectFolder: string, module: string): string | undefined {
   const folder = path.join(projectFolder, 'environments', module);
   if (!existsSync(folder) || realpathSync(path.dirname(folder)) === realpathSync(builtInEnvironmentsFolder))
@@ -245,7 +244,7 @@ function ownFolder(projectFolder: string, module: string): string | undefined {
   return folder;
 }
 
-/** In virtual environments that others made, nearest first. */
+/** Packages in virtual environments not made by Ratchet, nearest first. */
 function foreignPackages(places: EnvironmentPlaces, module: string): ForeignPackage[] {
   const active = process.env['VIRTUAL_ENV'];
   const environments = places.pythonEnvironments ?? [

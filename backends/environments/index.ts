@@ -1,4 +1,4 @@
-import type { EnvironmentSpec, JsonValue } from '../../config/run-spec.ts';
+import type { EnvironmentEntry } from '../../core/settings/environments.ts';
 import { loadEnvironment } from './load.ts';
 import type { Environment } from './types.ts';
 import { RatchetError } from '../../core/errors.ts';
@@ -8,33 +8,28 @@ import { type InstalledState, installedState } from './packages/installed-state.
 import { underSystemPrompt } from './own-prompt.ts';
 import { openVerifiers } from './verifiers/open.ts';
 
-export type { Environment, Policy, RolloutRecord } from './types.ts';
+export type { Environment } from './types.ts';
 
-export type EnvironmentEntry = Pick<
-  EnvironmentSpec,
-  'id' | 'args' | 'sha256' | 'python' | 'variables' | 'limits' | 'systemPrompt' | 'agent' | 'episode'
-> & {
-  /** Set on a verifiers environment once it is loaded (`set_kwargs`). */
-  readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
-  /** Columns of its rollouts' state that a verifiers environment (v0) adds to their rows. */
-  readonly stateColumns?: readonly string[] | undefined;
-};
+export type { EnvironmentEntry };
 type Entry = EnvironmentEntry;
 
-/** How rollouts and rubrics reach environments. */
+/** Access to environments for rollouts and rubrics. */
 export interface Environments {
-  /** An environment by id and arguments; the same arguments give the same instance while what is installed is the same. */
+  /** An environment by id and arguments; equal arguments give the same instance while the installation is unchanged. */
   open(entry: Entry): Promise<Environment>;
-  /** A fresh one in place of one that failed. Of several that ask because of the same one, all get the same. */
+  /** A fresh instance in place of a failed one. Several calls about one failed instance get the same. */
   reopen(entry: Entry, broken: Environment): Promise<Environment>;
-  /** The same for one run, evaluation or search: it keeps what was installed when it first asked, whatever is installed meanwhile. */
+  /**
+   * Environments for one run, evaluation or search: it keeps the installation of its first request, whatever is
+   * installed meanwhile.
+   */
   for?(user: string): Environments;
 }
 
-/** Runs and evaluations whose state is remembered in a process: more than are ever under way in one. */
+/** Runs and evaluations whose state is remembered in a process: more than ever run in one. */
 const usersMax = 512;
 
-/** @param stateOf Digest of what is installed where an environment runs: with another one it is loaded anew. */
+/** @param stateOf Digest of the installation of an environment: another digest reloads it. */
 export function createEnvironments(
   load: (entry: Entry, state: string) => Promise<Environment>,
   stateOf: (entry: Entry) => string = () => '',
@@ -64,7 +59,7 @@ export function createEnvironments(
     if (known) return known;
     const loading = load(entry, state);
     opened.set(key, loading);
-    // A failed load is tried again, its error belongs to whoever awaits it.
+    // A failed load is tried again; its awaiting caller gets the error.
     loading.catch(() => opened.get(key) === loading && opened.delete(key));
     return loading;
   };
@@ -75,7 +70,7 @@ export function createEnvironments(
       const key = `${state} ${keyOf(entry)}`;
       const current = opened.get(key);
       const isBroken = (await current) === broken;
-      if (isBroken && opened.get(key) === current) opened.delete(key); // unless someone else has by now
+      if (isBroken && opened.get(key) === current) opened.delete(key); // unless it was replaced meanwhile
       return openIn(entry, state);
     },
   });
@@ -96,7 +91,7 @@ export function createEnvironments(
         try {
           return await seen.open(entry);
         } catch (error) {
-          states.delete(keyOf(entry)); // what it lacked may be installed before the next try
+          states.delete(keyOf(entry)); // the missing part may be installed before the next try
           throw error;
         }
       };
@@ -105,18 +100,17 @@ export function createEnvironments(
   };
 }
 
-/** Those of one run, evaluation or search. */
+/** The environments of one run, evaluation or search. */
 export function environmentsFor(environments: Environments, user: string): Environments {
   return environments.for?.(user) ?? environments;
 }
 
-/** Those of this process. */
 export const environments: Environments = createEnvironments(
   async (entry, state) => {
     const { id, args, sha256, python, variables, systemPrompt, agent, episode } = entry;
     requireNamed(entry);
     const { values } = givenVariables(variablesFor({ python, variables }));
-    // One in TypeScript works in this process, which has them.
+    // An environment in TypeScript runs in this process, which has the variables.
     if ((agent ?? episode) !== undefined && python?.api !== 'v1') {
       throw new RatchetError(
         'ConfigInvalid',
@@ -131,7 +125,7 @@ export const environments: Environments = createEnvironments(
   ({ python }) => (python ? JSON.stringify(installedState(python)) : ''),
 );
 
-/** An environment by id and arguments; the same arguments give the same instance. */
+/** An environment by id and arguments; equal arguments give the same instance. */
 export function openEnvironment(entry: Entry): Promise<Environment> {
   return environments.open(entry);
 }

@@ -1,55 +1,57 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
-import { askServer, type Destination } from '../../engine/ask-server.ts';
-import { grantHere, linesOfServer } from '../../engine/grants.ts';
-import { asItIs, readBodyText } from '../../engine/read-body.ts';
+import { askServer, type Destination } from '../../host/ask-server.ts';
+import { grantHere, linesOfServer } from '../../host/grants.ts';
+import { asItIs, readBodyText } from '../../host/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { quoted } from '../../core/steering.ts';
 import { errorIn, wordsOfPage } from '../answer-words.ts';
-import { causeOf } from '../fetch-cause.ts';
-import { answerJson } from '../inference/answer-json.ts';
-import { turnIn } from '../inference/chat-answer.ts';
+import { causeOf } from '../../host/fetch-cause.ts';
+import { answerJson } from '../inference/openai/answer-json.ts';
+import { turnIn } from '../inference/openai/chat-answer.ts';
 import { serverRoot } from '../inference/model-server.ts';
 import { lazily } from '../../core/lazily.ts';
-import type { ChatMessage } from '../../core/rl/rollout.ts';
+import type { ChatMessage } from '../../core/rl/rollout/rollout.ts';
 import { requireKnownOptions } from './known-options.ts';
 import { lastNumber } from './parsers.ts';
 import type { RewardFunction, RewardInput } from './types.ts';
 
 /** A judge as an environment's argument: `args = { judge = { base_url = "…", model = "…", api_key_var = "RATCHET_JUDGE_KEY" } }`. */
 export const judgeArgs = z.strictObject({
-  /** Of an OpenAI-compatible API, with its `/v1`. */
+  /** Base URL of an OpenAI-compatible API, with its `/v1`. */
   base_url: z.url({ protocol: /^https?$/ }),
   model: z.string().min(1),
-  /** Name of the environment variable that holds the key, never the key. Missing = the endpoint wants none. Workers see names that begin with RATCHET_. */
+  /**
+   * Name of the environment variable that holds the key, never the key. Missing = the endpoint needs none. Workers see
+   * names that begin with RATCHET_.
+   */
   api_key_var: z
     .string()
     .regex(/^[A-Z][A-Z0-9_]*$/, 'expected the NAME of an environment variable')
     .optional(),
   requests_per_minute: z.number().positive().default(600),
-  /** Requests under way at once. */
+  /** Bound on concurrent requests. */
   max_in_flight: z.int().min(1).default(16),
-  /** After 408, 409, 429, 5xx, or no answer; longer and longer apart, or as the server asks. */
+  /** Retries after 408, 409, 429, 5xx, or no answer, with growing pauses or the server's. */
   max_retries: z.int().min(0).max(20).default(5),
-  /** Of one request. */
+  /** Timeout of one request. */
   timeout_s: z.number().positive().default(60),
   temperature: z.number().min(0).default(0),
   max_tokens: z.int().min(1).default(512),
 });
 export type JudgeArgs = z.input<typeof judgeArgs>;
 
-/** A model that is asked for its opinion. */
 export interface Judge {
-  /** The same question is asked once per process. Rejects when the retries are used up, or the endpoint refuses. */
+  /** An equal question is sent once per process. Rejects when the retries are used up, or the endpoint refuses. */
   ask(prompt: string | readonly ChatMessage[]): Promise<string>;
 }
 
-/** Answers kept; the oldest are forgotten first. */
+/** Bound on cached answers; the oldest are dropped first. */
 const answersMax = 10_000;
 
 /**
- * Only code that this user may run opens one, with an address of its own or with arguments that somebody named (`requireNamed`): that grants
- * the server its key.
+ * Only code that this user may run opens one, with an address of its own or with named arguments (`requireNamed`): that
+ * grants the server its key.
  */
 export function openJudge(args: JudgeArgs): Judge {
   const options = judgeArgs.parse(args);
@@ -57,27 +59,27 @@ export function openJudge(args: JudgeArgs): Judge {
   const apiKey = keyOf(keyVar);
   const server = { what: 'The judge', url, keys: keyVar === undefined ? [] : [keyVar] };
   grantHere(linesOfServer(server));
-  // Loaded when it is asked the first time: most who look at an environment ask nothing.
+  // Loaded at the first question: most uses of an environment ask none.
   const client = lazily(async () => {
     const [{ default: OpenAI }, { default: PQueue }] = await Promise.all([import('openai'), import('p-queue')]);
     const queue = new PQueue({
       concurrency: options.max_in_flight,
-      // By the second, so that a minute's requests do not go out at once.
+      // Spaced by the second, so that a minute's requests do not go out at once.
       intervalCap: 1,
       interval: 60_000 / options.requests_per_minute,
     });
     return new OpenAI({
       baseURL: url,
       apiKey: 'none',
-      // Not those of variables that nobody named for this server.
+      // Excludes variables that were not named for this server.
       organization: null,
       project: null,
       maxRetries: options.max_retries,
-      // Waiting for its turn is no part of a request's time.
+      // Waiting in the queue does not count as a request's time.
       timeout: waitMaxMs,
       fetch: async (at, init) => {
         const authorization = { authorization: `Bearer ${apiKey}` };
-        // Some servers that want no key refuse a request without the header.
+        // Some servers without a key still refuse a request without the header.
         const sent = keyVar === undefined ? { headers: authorization } : { headers: {}, secrets: () => authorization };
         return queue.add(() =>
           fetchWhole(server, at as string, { ...sent, init, timeoutMs: options.timeout_s * 1000 }),
@@ -109,7 +111,7 @@ export function openJudge(args: JudgeArgs): Judge {
       if (known) return known;
       const asking = complete(messages);
       answers.set(key, asking);
-      // What failed may be asked again; its error belongs to whoever awaits it.
+      // A failed question may be asked again; its awaiting caller gets the error.
       asking.catch(() => answers.delete(key));
       if (answers.size > answersMax) answers.delete(answers.keys().next().value!);
       return asking;
@@ -121,13 +123,13 @@ interface JudgeRewardOptions<State> {
   readonly name: string;
   readonly weight: number;
   readonly judge: Judge;
-  /** What the judge is asked of a rollout. */
+  /** Builds the judge's prompt for a rollout. */
   readonly prompt: (rollout: RewardInput<State>) => string | readonly ChatMessage[];
-  /** The score an answer means; undefined when it means none. By default the last number in it. */
+  /** The score in an answer; undefined when there is none. By default the last number in it. */
   readonly parse?: (answer: string) => number | undefined;
 }
 
-/** A reward function that asks a judge. An answer it can make nothing of, like a judge that fails, is a `judge_failure`. */
+/** A reward function that asks a judge. An unusable answer, like a failing judge, is a `judge_failure`. */
 export function judgeReward<State = unknown>(options: JudgeRewardOptions<State>): RewardFunction<State> {
   requireKnownOptions<JudgeRewardOptions<State>>('judgeReward(…)', options, {
     name: true,
@@ -151,7 +153,7 @@ export function judgeReward<State = unknown>(options: JudgeRewardOptions<State>)
 
 const wordsMax = 500;
 
-/** Its client says "Connection error." of whatever went wrong before an answer came. */
+/** Its client reports "Connection error." for every failure before an answer. */
 function whyOf(error: unknown): string {
   if (error instanceof SyntaxError) return `its answer is not JSON (${error.message})`;
   if (!(error instanceof Error)) return String(error);
@@ -182,7 +184,10 @@ interface Sent {
   readonly timeoutMs: number;
 }
 
-/** The whole answer, so that a request is in flight until its last byte. A redirect would take the prompt to another server: it is an error. */
+/**
+ * Reads the whole answer, so that a request is in flight until its last byte. A redirect would send the prompt to
+ * another server: it is an error.
+ */
 async function fetchWhole(
   server: Destination,
   url: string,
@@ -206,7 +211,7 @@ async function fetchWhole(
   }
   const error = errorIn(json);
   const retryAfter = response.headers.get('retry-after');
-  // Its client asks again by the status, which is that of the error where a gateway answers 200.
+  // The client retries by status, so an error within a 200 answer of a gateway gets its own.
   return Response.json(error === null ? (json ?? {}) : { error: { message: error.words } }, {
     status: status < 300 && error !== null ? (error.status ?? 500) : status,
     statusText,

@@ -1,7 +1,7 @@
 /** `ratchet-rl/environments`: everything that an environment's author imports. */
 export { z } from 'zod';
 export { hash32, permutation, randomStream, uniform } from '../../core/random.ts';
-export type { ContentPart, WrittenMessage } from '../../core/rl/message-parts.ts';
+export type { ContentPart, WrittenMessage } from '../../core/rl/rollout/message-parts.ts';
 export {
   type AgentTrace,
   type ChatMessage,
@@ -10,7 +10,7 @@ export {
   type ToolCall,
   type ToolSchema,
   type Turn,
-} from '../../core/rl/rollout.ts';
+} from '../../core/rl/rollout/rollout.ts';
 export { parseArgs } from './args.ts';
 export { type DatasetRow, listDataset } from './datasets.ts';
 export { type Judge, judgeArgs, type JudgeArgs, judgeReward, openJudge } from './judge.ts';

@@ -1,9 +1,9 @@
 import { nearestName } from '../../core/suggest.ts';
 
-/** The names of all options, each once: the compiler holds them against the type. */
+/** The names of all options, each once: the compiler checks them against the type. */
 type NamesOf<Options> = Readonly<Record<keyof Options & string, true>>;
 
-/** Options that are often looked for in a maker, and where they are given instead. */
+/** Options that are often given to the wrong maker, with their right place. */
 const elsewhere: Readonly<Record<string, string>> = {
   systemPrompt:
     "A system prompt is the first message of an example's prompt, { role: 'system', content: … }, or system_prompt of the run file's [[env]].",
@@ -11,8 +11,8 @@ const elsewhere: Readonly<Record<string, string>> = {
 };
 
 /**
- * Throws where an object of options has a key that nothing reads. tsx checks no types, so without this a misspelt option
- * of a user's environment has no effect, and nothing says so. An instance of a class may hold more than is read.
+ * Throws if an object of options has an unknown key. tsx checks no types, so a misspelt option of a user's environment
+ * would silently have no effect. An instance of a class may have more fields.
  */
 export function requireKnownOptions<Options extends object>(
   what: string,

@@ -10,13 +10,13 @@ import { environmentName, isEnvironmentFile } from '../../core/names.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import { nearestName } from '../../core/suggest.ts';
 import { readTypeScript } from '../../engine/read-typescript.ts';
-import { trustedFile } from '../../engine/trusted-files.ts';
+import { trustedFile } from '../../host/trusted-files.ts';
 import type * as OwnCode from './own-code.mjs';
 import { requireKnownOptions } from './known-options.ts';
 import type { Environment } from './types.ts';
-import { readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
+import { readRegularSync, whyUnreadable } from '../../host/regular-file.ts';
 
-/** The environments that come with Ratchet. */
+/** Folder of the built-in environments. */
 export const builtInEnvironmentsFolder = fileURLToPath(new URL('../../environments', import.meta.url));
 
 /** A folder name and nothing else: an id never climbs out of the environments folder. */
@@ -27,17 +27,17 @@ const entryFiles = ['index.ts', 'index.js'];
 
 interface LoadOptions {
   readonly environmentsFolder?: string;
-  /** How long a file of the user's may take to be imported, and its loadEnvironment(args) to answer. */
+  /** Time limit for importing a user's file, and for its loadEnvironment(args). */
   readonly timeoutMs?: number;
-  /** Of a file of the user's: what it has to be. Missing = as it is now. */
+  /** Required digest of a user's file. Missing = as it is now. */
   readonly sha256?: string | undefined;
 }
 
 /**
- * Loads an environment by id. Loading runs its code, so only what lies in the environments folder is loaded, or a file
- * that is named by its path (absolute, or from the working folder). What else an id may stand for is found before
- * (`find.ts`): one with an owner, as `primeintellect/reverse-text`, is no built-in. An id that does not exist is
- * EnvironmentUnknown; arguments it cannot work with, and a file that cannot be loaded, are ConfigInvalid.
+ * Loads an environment by id. Loading runs its code, so an id must be in the environments folder, or a file's path
+ * (absolute, or from the working folder). Other ids are resolved before (`find.ts`): one with an owner, as
+ * `primeintellect/reverse-text`, is no built-in. Throws EnvironmentUnknown for a missing id, and ConfigInvalid for
+ * wrong arguments or a file that cannot be loaded.
  */
 export async function loadEnvironment(
   id: string,
@@ -47,14 +47,13 @@ export async function loadEnvironment(
   return (await importEnvironment(id, options)).loadEnvironment(args);
 }
 
-/** What an environment's file exports. */
 interface EnvironmentModule {
   loadEnvironment(args: Readonly<Record<string, JsonValue>>): Environment | Promise<Environment>;
   /** The arguments, for `ratchet env info`: a zod schema. */
   readonly Args?: unknown;
 }
 
-/** The module of an environment, not yet asked for anything. */
+/** The module of an environment, before any call. */
 export async function importEnvironment(id: string, options: LoadOptions = {}): Promise<EnvironmentModule> {
   if (isEnvironmentFile(id)) return importFile(path.resolve(id), options);
   const folder = options.environmentsFolder ?? builtInEnvironmentsFolder;
@@ -62,7 +61,7 @@ export async function importEnvironment(id: string, options: LoadOptions = {}): 
   const entry = folderPattern.test(name) && !id.includes('/') ? environmentEntry(path.join(folder, name)) : undefined;
   if (entry === undefined) throw unknownEnvironment(id, listEnvironments(folder));
   const isBuiltIn = folder === builtInEnvironmentsFolder;
-  // Written so that esbuild finds them all and makes them part of the program.
+  // Written so that esbuild finds all files and bundles them.
   const module: unknown = await (isBuiltIn
     ? import(`../../environments/${name}/index.ts`)
     : import(pathToFileURL(entry).href));
@@ -79,10 +78,10 @@ export function listEnvironments(folder: string = builtInEnvironmentsFolder): st
     .sort();
 }
 
-/** What Node keeps of files that are CommonJS to it, as JavaScript is where no package.json says otherwise: by path alone. */
+/** Node caches CommonJS files by path alone; JavaScript without a package.json that says otherwise is CommonJS. */
 const { cache } = createRequire(import.meta.url);
 
-/** A file of the user's, as long as it is the one that was looked at. With other contents it is another module. */
+/** Imports a user's file if it is unchanged since the check. Other contents are another module. */
 async function importFile(named: string, options: LoadOptions): Promise<EnvironmentModule> {
   const file = trustedFile(named, 'The environment');
   const { sha256: expected, timeoutMs = environmentLoadMsMax } = options;
@@ -122,7 +121,7 @@ async function importFile(named: string, options: LoadOptions): Promise<Environm
   };
 }
 
-/** A file that ends the process would end a worker, or a command without a word. Whoever else ends it meanwhile does. */
+/** A file that ends the process would end a worker, or a command silently. Other code may still end it meanwhile. */
 async function withoutExit<T>(file: string, work: () => Promise<T>): Promise<T> {
   const exit = Reflect.get(process, 'exit');
   const refusing = (code?: number | string | null): never => {
@@ -142,7 +141,7 @@ async function withoutExit<T>(file: string, work: () => Promise<T>): Promise<T> 
   }
 }
 
-/** What awaits something that never comes would be waited for in silence. */
+/** Bounds the wait for a file that awaits something endless. */
 async function inTime<T>(work: Promise<T>, timeoutMs: number, what: string): Promise<T> {
   const over = new AbortController();
   const late = delay(timeoutMs, undefined, { signal: over.signal }).then(() => {
@@ -171,21 +170,21 @@ function readOwn(file: string): Uint8Array {
 
 let registering: Promise<void> | null = null;
 
-/** From now on `ratchet-rl/environments` is the kit beside this file, and TypeScript is read. Who comes meanwhile waits for it. */
+/** Makes `ratchet-rl/environments` the kit beside this file, and enables TypeScript. Concurrent callers wait for it. */
 export function registerKit(): Promise<void> {
   return (registering ??= registerHooks());
 }
 
 async function registerHooks(): Promise<void> {
   const kit = import.meta.resolve('./kit.ts');
-  // Behind those of tsx, so that they are asked before them.
+  // Registered after tsx's hooks, so that these run first.
   await readTypeScript();
   const hooks = new URL('./own-code.mjs', import.meta.url).href;
   const { registerHere } = (await import(hooks)) as typeof OwnCode;
   if (!registerHere({ kit })) register(hooks, { data: { kit } });
 }
 
-/** What failed, and the first place of it in the user's own file. */
+/** The failure, with its first position in the user's own file. */
 function placed(error: unknown, file: string): string {
   if (!(error instanceof Error)) return `${file} threw ${String(error)}`;
   const clean = (error.stack ?? '').replaceAll(/\?sha256=[0-9a-f]+/g, '');
@@ -203,7 +202,7 @@ function checked(module: unknown, entry: string): EnvironmentModule {
   throw new RatchetError('ConfigInvalid', `${entry} does not export a function loadEnvironment(args).`);
 }
 
-/** What user code returns is looked at before it is believed. */
+/** Checks an environment that user code returned. */
 function complete(environment: Environment, file: string): Environment {
   const given = (environment ?? {}) as Partial<Record<keyof Environment, unknown>>;
   const isDataset = (value: unknown): boolean =>
@@ -256,7 +255,7 @@ function requireLength(file: string, name: string, { length }: { readonly length
   );
 }
 
-/** The file that a folder with an environment begins with; undefined where it is no TypeScript or JavaScript. */
+/** The entry file of an environment's folder; undefined if it is no TypeScript or JavaScript. */
 export function environmentEntry(folder: string): string | undefined {
   return entryFiles.map((file) => path.join(folder, file)).find((file) => existsSync(file));
 }

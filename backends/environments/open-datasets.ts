@@ -4,7 +4,7 @@ import { openEnvironment } from './index.ts';
 import { requireTextOf } from './unlike-text.ts';
 import { whatIsLacking } from './what-is-lacking.ts';
 
-/** All environments of a run, opened: how many examples each has to train on, and what they warn of. */
+/** Opens all environments of a run: their numbers of training examples, and their warnings. */
 export async function openDatasets(spec: RunSpec): Promise<{
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
   readonly warnings: readonly string[];

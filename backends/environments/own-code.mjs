@@ -1,21 +1,22 @@
 /**
- * How the file of a user's own environment is imported, wherever it lies. Runs where Node resolves modules: in a thread of its own, or,
- * in a Node that has such hooks (22.15 and newer), in the thread that imports. There tsx hooks in as well, and asks no other thread.
+ * Import hooks for a user's own environment file, at any path. They run where Node resolves modules: in a thread of
+ * their own, or, in a Node that has such hooks (22.15 and newer), in the importing thread. There tsx has its hooks as
+ * well, without another thread.
  *
- * Its import of `ratchet-rl/environments` gives the kit of the Ratchet that runs it. It is an ES module, and so is what it imports in
- * TypeScript, also where no package.json says so.
+ * An import of `ratchet-rl/environments` resolves to the kit of the Ratchet that runs it. The file is an ES module, and
+ * so is the TypeScript that it imports, even without a package.json that says so.
  */
 import module from 'node:module';
 
 /** @type {string} */
 let kit;
-/** Files of the user's, by URL. */
+/** Files of the user, by URL. */
 const own = new Set();
 
-/** The second is the name in environments that were written before the package was called ratchet-rl. */
+/** The second is the name in environments from before the package was called ratchet-rl. */
 const kitNames = ['ratchet-rl/environments', 'ratchet/environments'];
 
-/** TypeScript, with what tsx adds to the URL of a file that it would have read as CommonJS. */
+/** TypeScript, with tsx's addition to the URL of a file that it would have read as CommonJS. */
 const typescript = /^(file:[^?]*?\.m?ts)(?:%3F[^?]*)?(?:\?.*)?$/;
 
 /** @param {{ kit: string }} given */

@@ -1,10 +1,11 @@
-import { withSystemPrompt } from '../../core/rl/system-prompt.ts';
+import { withSystemPrompt } from '../../core/rl/rollout/system-prompt.ts';
 import type { Dataset, Environment, Policy, RolloutPlace } from './types.ts';
-import type { Example } from '../../core/rl/rollout.ts';
+import type { Example } from '../../core/rl/rollout/rollout.ts';
 
 /**
- * The environment whose examples begin with this system prompt; '' = with none, undefined = as they are. An environment in Python makes
- * its own conversations, so it is told the prompt with each rollout, unless that brings another one.
+ * An environment whose examples begin with this system prompt; '' = with none, undefined = unchanged. A Python
+ * environment builds its own conversations, so it receives the prompt with each rollout, unless the rollout has another
+ * one.
  */
 export function underSystemPrompt(environment: Environment, systemPrompt: string | undefined): Environment {
   if (systemPrompt === undefined) return environment;

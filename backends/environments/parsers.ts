@@ -1,6 +1,6 @@
-/** What a model said, taken apart. Every parser takes any text and never throws. */
+/** Parsers for completions. Every parser accepts any text and never throws. */
 
-/** Without its reasoning: what follows the last `</think>`, up to a `<think>` that was not closed; trimmed. */
+/** Removes reasoning: returns the text after the last `</think>`, up to an unclosed `<think>`; trimmed. */
 export function withoutThinking(text: string): string {
   const rest = text.slice(text.lastIndexOf(thinkEnd) < 0 ? 0 : text.lastIndexOf(thinkEnd) + thinkEnd.length);
   const open = rest.indexOf('<think>');
@@ -9,13 +9,13 @@ export function withoutThinking(text: string): string {
 
 const thinkEnd = '</think>';
 
-/** Tags that a completion is to have. */
+/** Tags that a completion should have. */
 export interface XmlParser<Field extends string> {
-  /** What stands in the last `<field>…</field>` of each, trimmed; undefined where there is none. Reasoning is not looked at. */
+  /** Content of the last `<field>…</field>` of each, trimmed; undefined if there is none. Reasoning is ignored. */
   parse(text: string): Readonly<Record<Field, string | undefined>>;
   /** The tags around values, in the order of the fields; for prompts and demonstrations. */
   format(values: Readonly<Partial<Record<Field, string>>>): string;
-  /** 1 when every field is there exactly once, in order, and nothing but blanks beside them; less for each that is not so. */
+  /** 1 when every field occurs exactly once, in order, with only spaces beside them; less for each violation. */
   formatReward(text: string): number;
 }
 
@@ -43,7 +43,10 @@ export function xmlParser<Field extends string>(fields: readonly Field[]): XmlPa
   };
 }
 
-/** Where the contents of each `<field>…</field>` lie. No regular expression: on a text full of openings it would take hours. */
+/**
+ * Positions of the contents of each `<field>…</field>`. No regular expression: on a text full of openings it would take
+ * hours.
+ */
 function tagsIn(text: string, field: string): { from: number; to: number; end: number }[] {
   const [opening, closing] = [`<${field}>`, `</${field}>`];
   const tags: { from: number; to: number; end: number }[] = [];
@@ -56,7 +59,7 @@ function tagsIn(text: string, field: string): { from: number; to: number; end: n
   return tags;
 }
 
-/** Whether a text that has each tag once is nothing but them, in their order, and blanks. */
+/** Whether a text with each tag once consists of only these, in order, and spaces. */
 function isNothingBeside(text: string, fields: readonly string[]): boolean {
   let end = 0;
   for (const field of fields) {
@@ -68,9 +71,9 @@ function isNothingBeside(text: string, fields: readonly string[]): boolean {
   return text.slice(end).trim() === '';
 }
 
-/** What stands in the last `\boxed{…}`, braces inside of it balanced; undefined where there is none that is closed. */
+/** Content of the last `\boxed{…}`, with balanced braces inside; undefined if none is closed. */
 export function boxed(text: string): string | undefined {
-  // One pass over the text, whatever it holds: the braces that are open, each as where its contents begin.
+  // One pass over any text, with the positions of the open braces' contents.
   const open: number[] = [];
   let last: { from: number; to: number } | undefined;
   for (let at = 0; at < text.length; at++) {
@@ -85,7 +88,7 @@ export function boxed(text: string): string | undefined {
 
 const opening = String.raw`\boxed{`;
 
-/** A number as people write it: sign, thousands with commas, decimals. */
+/** A number in its usual notation: sign, thousands with commas, decimals. */
 const numberPattern = /(?<![\d.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?/g;
 
 /** Every number in a text, in order. `3-2` are 3 and 2; `$1,000.50` is 1000.5. */
@@ -97,12 +100,12 @@ export function numbersIn(text: string): number[] {
   });
 }
 
-/** The last number said, reasoning left out; undefined when there is none. */
+/** The last number outside reasoning; undefined when there is none. */
 export function lastNumber(text: string): number | undefined {
   return numbersIn(withoutThinking(text)).at(-1);
 }
 
-/** The number after the last `####`, as gsm8k writes its answers; undefined when there is none. */
+/** The number after the last `####`, the form of gsm8k's answers; undefined when there is none. */
 export function numberAfterHashes(text: string): number | undefined {
   const said = withoutThinking(text);
   const at = said.lastIndexOf('####');

@@ -18,12 +18,11 @@ export function rubric<State = unknown>(functions: readonly RewardFunction<State
   return { functions };
 }
 
-/** One rubric of a combination. */
 export interface RubricPart<State = unknown> {
   readonly rubric: Rubric<State>;
   /** Multiplies the weights of its functions; 1 when left out. */
   readonly weight?: number;
-  /** Put before the names of its functions, with a slash, so that two rubrics may use the same names. */
+  /** Prefix of its functions' names, with a slash, so that two rubrics may use equal names. */
   readonly name?: string;
 }
 

@@ -1,25 +1,25 @@
 import { present } from '../../core/present.ts';
 import { setTimeout as delay } from 'node:timers/promises';
 import { judgeAttemptsMax, judgeRetryMs } from '../../core/limits.ts';
-import { type Example, isRewardedOutcome, type Judgement, type Rollout } from '../../core/rl/rollout.ts';
-import type { RewardedOutcome, ScoredRollout } from '../../core/rl/rollout.ts';
+import { type Example, isRewardedOutcome, type Judgement, type Rollout } from '../../core/rl/rollout/rollout.ts';
+import type { RewardedOutcome, ScoredRollout } from '../../core/rl/rollout/rollout.ts';
 import { type ScoreOptions, inTime, scoreRollout, tracebackOf } from './score.ts';
 import type { Environment, JudgeOptions } from './types.ts';
 
-/** What of an environment it takes to score its rollouts. */
+/** The part of an environment that scoring needs. */
 type Scoring = Pick<Environment, 'rubric' | 'stateAfter' | 'judge'>;
 
 /**
- * Scores the stored rollouts of one example: each by itself with the rubric, or all that carry a reward together where the
- * environment judges by itself. What was judged in place keeps its judgement. `onScored` is told each as soon as it is known.
+ * Scores the stored rollouts of one example: each by itself with the rubric, or all rewarded ones together if the
+ * environment judges by itself. Rollouts that were judged in place keep their judgement. `onScored` is called for each
+ * as soon as its score is known.
  */
 export async function scoreGroup(
   environment: Scoring,
   example: Example,
   rollouts: readonly Rollout[],
-  options: ScoreOptions & Pick<JudgeOptions, 'dataset'> & { readonly onScored?: (rollout: ScoredRollout) => void },
+  options: ScoreOptions & Pick<JudgeOptions, 'dataset'>,
 ): Promise<ScoredRollout[]> {
-  const { onScored = () => undefined } = options;
   const { judge } = environment;
   const together = judge ? rollouts.filter((one) => isRewardedOutcome(one.outcome) && !one.judged) : [];
   const judgements = judge && together.length > 0 ? await judgePatiently({ judge }, example, together, options) : [];
@@ -27,11 +27,7 @@ export async function scoreGroup(
   return Promise.all(
     rollouts.map(async (rollout) => {
       const judgement = rollout.judged ?? judged.get(rollout);
-      const scored = judgement
-        ? withJudgement(rollout, judgement)
-        : await scoreRollout(environment, example, rollout, options);
-      onScored(scored);
-      return scored;
+      return judgement ? withJudgement(rollout, judgement) : scoreRollout(environment, example, rollout, options);
     }),
   );
 }
@@ -49,7 +45,7 @@ function rewarded(rollout: Rollout, outcome: RewardedOutcome, judgement: Judgeme
   return { ...rollout, outcome, reward, metrics, ...present({ turnRewards, raised, scoredS, traces }) };
 }
 
-/** What an environment says is looked at before it is believed; null = nothing is wrong with it. */
+/** Checks an environment's judgement; null = it is valid. */
 function whyWrong(judgement: Judgement | undefined): string | null {
   if (judgement === undefined) return 'The environment gave no judgement of this rollout.';
   if ('error' in judgement) return judgement.error;
@@ -63,7 +59,7 @@ function whyWrong(judgement: Judgement | undefined): string | null {
   return strange ? `${strange[0]}: expected a finite number, received ${String(strange[1])}` : null;
 }
 
-/** Asked again, longer and longer apart, while it throws or any of what it says is an error. */
+/** Retries with growing pauses while it throws or returns any error. */
 async function judgePatiently(
   { judge }: Required<Pick<Environment, 'judge'>>,
   example: Example,

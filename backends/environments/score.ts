@@ -1,17 +1,24 @@
 import { present } from '../../core/present.ts';
 import { setTimeout as delay } from 'node:timers/promises';
 import { judgeAttemptsMax, judgeRetryMs, tracebackCharsMax } from '../../core/limits.ts';
-import { contentOf, isRewardedOutcome } from '../../core/rl/rollout.ts';
-import type { ChatMessage, Example, FailedOutcome, Rollout, ScoredRollout, Turn } from '../../core/rl/rollout.ts';
-import { withoutSecrets } from '../../config/secrets.ts';
+import { contentOf, isRewardedOutcome } from '../../core/rl/rollout/rollout.ts';
+import type {
+  ChatMessage,
+  Example,
+  FailedOutcome,
+  Rollout,
+  ScoredRollout,
+  Turn,
+} from '../../core/rl/rollout/rollout.ts';
+import { withoutSecrets } from '../../config/toml/secrets.ts';
 import { secretsHere } from './variables.ts';
 import type { Environment, RewardFunction, RewardInput } from './types.ts';
 
 /**
  * Scores a stored rollout with its environment's rubric: reward = Σ weight · score. Only outcomes that carry a reward
- * are looked at. A reward function that throws, answers with something that is not a finite number, or does not answer within
- * `timeoutMs`, is asked again; if it goes on, the rollout is a `judge_failure` without a reward. The tokens stay good and may
- * be scored again.
+ * are scored. A reward function is called again if it throws, returns no finite number, or does not return within
+ * `timeoutMs`. If it keeps failing, the rollout is a `judge_failure` without a reward. Its tokens stay valid and may be
+ * scored again.
  */
 export async function scoreRollout(
   environment: Pick<Environment, 'rubric' | 'stateAfter'>,
@@ -53,14 +60,16 @@ export async function scoreRollout(
 }
 
 export interface ScoreOptions {
-  /** Of one answer of a judge. */
   readonly timeoutMs?: number;
   readonly signal?: AbortSignal;
 }
 
 type SaidTurn = Pick<Turn, 'heard' | 'text' | 'content'>;
 
-/** The conversation of a rollout: its prompt, then what the policy heard and said, all of it or the part that `read` gives. */
+/**
+ * The conversation of a rollout: its prompt, then environment and policy in turn, entirely or the part that `read`
+ * returns.
+ */
 export function conversationOf(
   example: Example,
   turns: readonly SaidTurn[],
@@ -85,7 +94,7 @@ async function rebuildState(
 
 class JudgeFailure extends Error {}
 
-/** One finite number, or one for each turn, asked for a few times: judges are services too. */
+/** One finite number, or one for each turn, with a few retries: judges are services too. */
 async function scorePatiently(
   judge: RewardFunction,
   rollout: RewardInput,
@@ -110,7 +119,7 @@ function isOfTurns(score: unknown, turns: number): score is readonly number[] {
   return Array.isArray(score) && score.length === turns && score.every((value) => Number.isFinite(value));
 }
 
-/** Throws when the answer takes longer. */
+/** Throws when the result takes longer. */
 export async function inTime<T>(work: T | Promise<T>, timeoutMs: number): Promise<T> {
   if (!(work instanceof Promise) || timeoutMs === Infinity) return work;
   const over = new AbortController();
@@ -124,18 +133,18 @@ export async function inTime<T>(work: T | Promise<T>, timeoutMs: number): Promis
   }
 }
 
-/** A failure as it may be kept: message and stack, bounded, without the secrets of this process. */
+/** A failure for storage: message and stack, bounded, without the secrets of this process. */
 export function tracebackOf(error: unknown): string {
   const text = error instanceof Error ? (error.stack ?? String(error)) : String(error);
   return withoutSecrets(text, secretsHere()).slice(0, tracebackCharsMax);
 }
 
-/** What a rollout says that reached the `timeout` of its [[env]]. */
+/** Message for a rollout that reached the `timeout` of its [[env]]. */
 export function tookLonger(seconds: number): string {
   return `Not finished after ${seconds} s, the timeout of its [[env]].`;
 }
 
-/** A rollout that its environment gave up, or that was given up. */
+/** A rollout that failed or was given up. */
 export function failedRollout(
   place: Pick<Rollout, 'group' | 'index' | 'exampleId' | 'turns'>,
   outcome: FailedOutcome,

@@ -1,10 +1,10 @@
 import { randomUUID } from 'node:crypto';
-import type { ChatMessage, Example, Rollout, ScoredRollout, Turn } from '../../core/rl/rollout.ts';
+import type { ChatMessage, Example, Rollout, ScoredRollout, Turn } from '../../core/rl/rollout/rollout.ts';
 import { readSpeech } from '../../engine/speech/speech.ts';
 import { scoreGroup } from './score-group.ts';
 import type { Environment, Policy, RolloutPlace } from './types.ts';
 
-/** A policy that says what it is told to, without a model: for looking at an environment, and for its tests. */
+/** A policy with scripted answers, without a model: for inspecting an environment, and for its tests. */
 export function scriptedPolicy(say: (messages: readonly ChatMessage[], turn: number) => string): Policy {
   let asked = 0;
   return {
@@ -26,7 +26,7 @@ export function scriptedPolicy(say: (messages: readonly ChatMessage[], turn: num
   };
 }
 
-/** Plays one example through with a policy and scores it: what a run does with it, without a model or a store. */
+/** Generates and scores one rollout of an example, like a run but without a model or a store. */
 export async function playAndScore(
   environment: Environment,
   example: Example,
@@ -40,7 +40,7 @@ export async function playAndScore(
   return scored!;
 }
 
-/** The policy that says what the environment itself demonstrates; null where it demonstrates nothing. */
+/** The policy that follows the environment's own demonstration; null without one. */
 export async function demonstratingPolicy(
   environment: Environment,
   example: Example,

@@ -1,11 +1,11 @@
 import { RatchetError } from '../../core/errors.ts';
-import { meanReward } from '../../core/rl/agents.ts';
-import type { AgentTrace, Judgement } from '../../core/rl/rollout.ts';
-import { mean } from '../../core/rl/series.ts';
+import { meanReward } from '../../core/rl/rollout/agents.ts';
+import type { AgentTrace, Judgement } from '../../core/rl/rollout/rollout.ts';
+import { mean } from '../../core/rl/advice/series.ts';
 
 /**
- * What `rollout` gives as `judged` where it played several agents: the mean of those that are trained, and their scores by name, each after
- * its agent's. A turn says by `trace` which of them it is of. At least one is trained.
+ * Builds `judged` of a rollout with several agents: the mean reward of the trained ones, and all scores by name, each
+ * after its agent's. `trace` of a turn is the index of its agent. At least one is trained.
  */
 export function judgeAgents(traces: readonly AgentTrace[]): Judgement {
   const trained = traces.filter(({ isTrained }) => isTrained);

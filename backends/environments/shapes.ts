@@ -1,11 +1,12 @@
-import { readMessage, type WrittenMessage } from '../../core/rl/message-parts.ts';
-import type { ChatMessage, Example, ToolSchema, Turn } from '../../core/rl/rollout.ts';
+import { present } from '../../core/present.ts';
+import { readMessage, type WrittenMessage } from '../../core/rl/rollout/message-parts.ts';
+import type { ChatMessage, Example, ToolSchema, Turn } from '../../core/rl/rollout/rollout.ts';
 import { readToolCalls } from '../../engine/speech/speech.ts';
 import { requireKnownOptions } from './known-options.ts';
 import { conversationOf } from './score.ts';
 import type { Dataset, Demonstration, Environment, Policy, RolloutRecord, Rubric } from './types.ts';
 
-/** The shapes an environment may have. Most need no more than a dataset, a rubric and an answer to each turn. */
+/** Common shapes of environments. Most need only a dataset, a rubric and an answer to each turn. */
 
 export interface SingleTurnOptions {
   readonly name: string;
@@ -16,7 +17,7 @@ export interface SingleTurnOptions {
   readonly demonstrate?: (example: Example, random: () => number) => string;
 }
 
-/** An environment where the policy is asked once and answers once. */
+/** An environment with a single turn of the policy. */
 export function singleTurn(options: SingleTurnOptions): Environment {
   requireKnownOptions<SingleTurnOptions>('singleTurn(…)', options, {
     name: true,
@@ -36,18 +37,21 @@ export function singleTurn(options: SingleTurnOptions): Environment {
   };
 }
 
-/** A conversation as far as it has come. */
+/** A conversation so far. */
 export interface Conversation<State> {
   readonly example: Example;
-  /** What `respond` gave last; before the first turn, what `setup` gave. */
+  /** The last result of `respond`; before the first turn, of `setup`. */
   readonly state: State;
   /** The turns so far, the newest last. */
   readonly turns: readonly Pick<Turn, 'text' | 'toolCalls' | 'heard'>[];
-  /** The example's prompt, and all that was said since. */
+  /** The example's prompt, and all messages since. */
   readonly messages: readonly ChatMessage[];
 }
 
-/** What the environment says to the newest turn. Text is one user message; a message's content may be parts, pictures among them. */
+/**
+ * The environment's reply to the newest turn. Text is one user message; a message's content may be parts, pictures
+ * among them.
+ */
 export type Reply<State> = { readonly state: State } & (
   | { readonly say: string | readonly WrittenMessage[] }
   /** The rollout is complete; `policy_failure` = the policy broke the rules. Both carry a reward. */
@@ -60,25 +64,28 @@ export interface MultiTurnOptions<State> {
   /** Held out: shares no example with `dataset`. */
   readonly evalDataset: Dataset;
   readonly rubric: Rubric<State>;
-  /** Turns of the policy at most; after the last one nothing is said any more. */
+  /** Most turns of the policy; the last one gets no reply. */
   readonly maxTurns: number;
-  /** What a rollout of this example begins with. Never changed in place: `respond` gives the next. */
+  /** Initial state of a rollout of this example. Never changed in place: `respond` returns the next. */
   readonly setup: (example: Example) => State;
   /**
-   * Answers the newest turn, or ends the rollout. Asked after the last turn as well, so that the state knows of it. Where the environment
-   * is deterministic it depends on its argument alone: it is asked again with the same when a rollout goes on after a
-   * crash, and when a stored rollout is scored.
+   * Replies to the newest turn, or ends the rollout. Also called after the last turn, to update the state. In a
+   * deterministic environment it must depend on its argument alone: it is called again with the same argument when a
+   * rollout resumes after a crash, and when a stored rollout is scored.
    */
   readonly respond: (conversation: Conversation<State>) => Reply<State> | Promise<Reply<State>>;
-  /** What the assistant would say next, possibly imperfect, for supervised warm-up. */
+  /** The assistant's next message, possibly imperfect, for supervised warm-up. */
   readonly demonstrate?: (conversation: Conversation<State>, random: () => number) => string;
-  /** False = `respond` may answer differently to the same: then unfinished rollouts begin anew, and the rubric has no state. */
+  /**
+   * False = `respond` may reply differently to equal inputs: unfinished rollouts then start over, and the rubric has no
+   * state.
+   */
   readonly isDeterministic?: boolean;
   readonly tools?: readonly ToolSchema[];
 }
 
 /**
- * An environment that answers each turn of the policy until it is complete, a turn is cut off by length, or `maxTurns` is
+ * An environment that replies to each turn of the policy until it is complete, a turn is truncated, or `maxTurns` is
  * reached. Every rollout has a state of its own.
  */
 export function multiTurn<State>(options: MultiTurnOptions<State>): Environment {
@@ -99,7 +106,7 @@ export function multiTurn<State>(options: MultiTurnOptions<State>): Environment 
     throw new TypeError(`Environment "${name}": expected maxTurns to be a whole number from 1, received ${maxTurns}.`);
   }
 
-  /** Speaks with whoever gives the turns. Turns that ended by length are not answered. */
+  /** Runs the conversation with a source of turns. Turns that ended by length get no reply. */
   async function converse<T extends SpokenTurn>(
     example: Example,
     next: (conversation: Conversation<State>) => T | null | Promise<T | null>,
@@ -129,7 +136,7 @@ export function multiTurn<State>(options: MultiTurnOptions<State>): Environment 
     isDeterministic,
     isSingleTurn: maxTurns === 1,
     maxTurns,
-    ...(tools === undefined ? {} : { tools }),
+    ...present({ tools }),
     async rollout(example: Example, policy: Policy): Promise<RolloutRecord> {
       const { turns, outcome } = await converse(example, ({ messages }) => policy.sample(messages, tools && { tools }));
       return { turns, outcome };
@@ -144,7 +151,7 @@ export function multiTurn<State>(options: MultiTurnOptions<State>): Environment 
       async demonstrate(example: Example, random: () => number): Promise<Demonstration> {
         const { turns } = await converse(example, (conversation) => {
           const text = demonstrate(conversation, random);
-          return { text, finishReason: 'stop' as const, ...(tools && { toolCalls: readToolCalls(text) }) };
+          return { text, finishReason: 'stop' as const, ...present({ toolCalls: tools && readToolCalls(text) }) };
         });
         return conversationOf(example, turns).slice(example.prompt.length);
       },

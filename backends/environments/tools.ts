@@ -1,20 +1,19 @@
 import { z } from 'zod';
-import { contentOf } from '../../core/rl/rollout.ts';
-import type { ChatMessage, Example, ToolCall, ToolSchema, Turn } from '../../core/rl/rollout.ts';
+import { contentOf } from '../../core/rl/rollout/rollout.ts';
+import type { ChatMessage, Example, ToolCall, ToolSchema, Turn } from '../../core/rl/rollout/rollout.ts';
 import { requireKnownOptions } from './known-options.ts';
 import { type Conversation, multiTurn, type Reply } from './shapes.ts';
 import type { Dataset, Environment, Rubric } from './types.ts';
 
-/** A function the model may call. */
 export interface Tool {
   readonly schema: ToolSchema;
-  /** The text the model is answered with, also when it called it wrongly. */
+  /** The answer to the model, even to a wrong call. */
   call(argumentsJson: string, context: ToolContext): Promise<string>;
 }
 
 export interface ToolContext {
   readonly example: Example;
-  /** What was called before in this rollout, in order, and how it was answered: a tool that remembers does so by these alone. */
+  /** Earlier calls of this rollout in order, with their answers: the only memory of a tool. */
   readonly earlier: readonly AnsweredCall[];
 }
 
@@ -23,7 +22,7 @@ export interface AnsweredCall {
   readonly answer: string;
 }
 
-/** Thrown by a tool: the model is told the message and may do better. Anything else that is thrown is infrastructure. */
+/** Thrown by a tool: the model sees the message and may do better. Any other error counts as infrastructure. */
 export class ToolError extends Error {
   override readonly name = 'ToolError';
 }
@@ -35,7 +34,7 @@ interface ToolOptions<Parameters extends z.ZodObject> {
   readonly run: (args: z.infer<Parameters>, context: ToolContext) => string | Promise<string>;
 }
 
-/** A tool from a typed function. The model is told the names, types and descriptions of its parameters. */
+/** Makes a tool from a typed function. The model sees the names, types and descriptions of its parameters. */
 export function tool<Parameters extends z.ZodObject>(options: ToolOptions<Parameters>): Tool {
   requireKnownOptions<ToolOptions<Parameters>>('tool(…)', options, {
     name: true,
@@ -67,17 +66,18 @@ export interface ToolEnvironmentOptions {
   readonly evalDataset: Dataset;
   readonly rubric: Rubric;
   readonly tools: readonly Tool[];
-  /** Turns of the policy at most; calls in the last one are not answered any more. */
+  /** Most turns of the policy; calls in the last one get no answer. */
   readonly maxTurns: number;
-  /** What the assistant would say next, for supervised warm-up; calls are written as the model writes them, see `callText`. */
+  /** The assistant's next message for supervised warm-up; calls have the model's written form, see `callText`. */
   readonly demonstrate?: (conversation: Conversation<undefined>, random: () => number) => string;
-  /** False = a tool may answer differently to the same call: then unfinished rollouts begin anew. */
+  /** False = a tool may answer differently to equal calls: unfinished rollouts then start over. */
   readonly isDeterministic?: boolean;
 }
 
 /**
- * An environment where the policy may call tools. Their answers go back as messages of the role `tool`, in the order of the calls; a turn
- * without a call is the final answer. A tool that does not exist and arguments that do not fit are told to the model.
+ * An environment where the policy may call tools. Their answers go back as messages of the role `tool`, in the order of
+ * the calls; a turn without a call is the final answer. Calls of unknown tools and unfit arguments are reported to the
+ * model.
  */
 export function toolEnvironment(options: ToolEnvironmentOptions): Environment {
   requireKnownOptions<ToolEnvironmentOptions>('toolEnvironment(…)', options, {
@@ -123,11 +123,11 @@ export function toolEnvironment(options: ToolEnvironmentOptions): Environment {
       return { state, say };
     },
   });
-  // There is no state to make again, so no tool is called again when a stored rollout is scored.
+  // There is no state to rebuild, so no tool is called again when a stored rollout is scored.
   return { ...environment, stateAfter: () => undefined };
 }
 
-/** Calls that were answered, in order: what a turn called, the next one heard. */
+/** Answered calls, in order: each turn's calls with the answers before the next. */
 export function answeredCallsOf(turns: readonly Pick<Turn, 'toolCalls' | 'heard'>[]): AnsweredCall[] {
   return turns.flatMap(({ toolCalls = [] }, i) => {
     const answers = (turns[i + 1]?.heard ?? []).filter(({ role }) => role === 'tool');
@@ -140,7 +140,7 @@ export function toolCallsOf(turns: readonly Turn[]): ToolCall[] {
   return turns.flatMap(({ toolCalls = [] }) => toolCalls);
 }
 
-/** A call as the model writes it (hermes' format), for demonstrations. */
+/** A call in the model's form (hermes), for demonstrations. */
 export function callText(name: string, args: Readonly<Record<string, unknown>>): string {
   return `<tool_call>\n${JSON.stringify({ name, arguments: args })}\n</tool_call>`;
 }
@@ -152,7 +152,7 @@ function isBrokenCall(text: string): boolean {
   return text.includes('<tool_call>');
 }
 
-/** What is not JSON fits no schema. */
+/** Invalid JSON fits no schema. */
 function parseJson(text: string): unknown {
   try {
     return JSON.parse(text) as unknown;

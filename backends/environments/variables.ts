@@ -1,30 +1,30 @@
 import { parseEnv } from 'node:util';
+import { environmentTraits } from '../../core/kinds/environments.ts';
 import { isKeptFromEnvironments } from '../../core/child-environment.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { trustedFile } from '../../engine/trusted-files.ts';
-import { secretValues } from '../../config/secrets.ts';
-import type { EnvironmentSpec } from '../../config/run-spec.ts';
-import type { EnvironmentVariables } from '../../config/settings/environments.ts';
-import { NotAFile, readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
+import { trustedFile } from '../../host/trusted-files.ts';
+import { secretValues } from '../../config/toml/secrets.ts';
+import type { EnvironmentVariables, EnvironmentEntry } from '../../core/settings/environments.ts';
+import { NotAFile, readRegularSync, whyUnreadable } from '../../host/regular-file.ts';
 
-/** Variables that a config lists for its environments: keys of judges and tools. Values are read where they are needed, and never stored. */
+/**
+ * Variables that a config lists for its environments: keys of judges and tools. Values are read on use, and never
+ * stored.
+ */
 
 interface GivenVariables {
   readonly values: Readonly<Record<string, string>>;
-  /** In a file, and not for environments: credentials of the store, of Temporal and of metrics. */
+  /** Variables of a file that environments must not see: credentials of the store, of Temporal and of metrics. */
   readonly kept: readonly string[];
 }
 
-/** What an environment is to see. One in TypeScript works in the worker's process, so no file is read for it. */
-export function variablesFor({
-  python,
-  variables,
-}: Pick<EnvironmentSpec, 'python' | 'variables'>): EnvironmentVariables {
-  const { names, files } = variables ?? { names: [], files: [] };
-  return { names, files: python === undefined ? [] : files };
+/** The variables that an environment sees. */
+export function variablesFor(entry: Pick<EnvironmentEntry, 'python' | 'variables'>): EnvironmentVariables {
+  const { names, files } = entry.variables ?? { names: [], files: [] };
+  return { names, files: environmentTraits(entry).readsVariableFiles ? files : [] };
 }
 
-/** By name; what has a value in `environment` has that one, whatever a file says. Throws `ConfigInvalid` naming what is missing. */
+/** Values by name; `environment` wins over files. Throws `ConfigInvalid` with the missing names. */
 export function givenVariables(
   { names, files }: EnvironmentVariables,
   environment: Readonly<NodeJS.ProcessEnv> = process.env,
@@ -39,7 +39,7 @@ export function givenVariables(
   return { values, kept: all.filter(isKeptFromEnvironments) };
 }
 
-/** Names that a config lists and that have no value, in a process whose environment this is. */
+/** Listed names without a value, in a process with this environment. */
 export function missingVariables(
   { names, files }: EnvironmentVariables,
   environment: Readonly<NodeJS.ProcessEnv> = process.env,
@@ -48,7 +48,7 @@ export function missingVariables(
   return names.filter((name) => !environment[name] && !written.has(name));
 }
 
-/** Lines `NAME=value`, as Node's `--env-file` reads them. Throws `ConfigInvalid` where there is no such file, or nothing in it. */
+/** Lines `NAME=value`, in the format of Node's `--env-file`. Throws `ConfigInvalid` for a missing or empty file. */
 export function readVariablesFile(file: string): Record<string, string> {
   const refuse = (why: string, cause?: unknown) =>
     new RatchetError('ConfigInvalid', `env_files: ${file} ${why}. Expected a file of lines NAME=value.`, { cause });
@@ -66,14 +66,14 @@ export function readVariablesFile(file: string): Record<string, string> {
   return variables;
 }
 
-/** What must not be told of: the secrets of this process, and what its environments were given. */
+/** Values that must not appear in messages: the secrets of this process, and the variables of its environments. */
 export function secretsHere(): string[] {
   return [...secretValues(process.env), ...given];
 }
 
-/** Values that environments of this process were given. */
+/** Values given to environments of this process. */
 const given = new Set<string>();
-/** Shorter ones would tear holes into every text. */
+/** Shorter values would occur in every text. */
 const secretCharsMin = 6;
 
 function whatIsMissing(names: readonly string[], files: readonly string[]): string {

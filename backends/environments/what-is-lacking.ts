@@ -1,27 +1,27 @@
+import { environmentTraits } from '../../core/kinds/environments.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
-import { learnsFromTeacher } from '../../core/rl/batch.ts';
-import type { Example, ScoredGroup } from '../../core/rl/rollout.ts';
+import { learnsFromTeacher } from '../../core/rl/learning/batch.ts';
+import type { Example, ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { EnvironmentSpec, JsonValue, RunSpec } from '../../config/run-spec.ts';
 import { whyNoDemonstrations } from './demonstrations.ts';
 import type { Environment } from './types.ts';
 import { unlikeText, whatIsShown } from './unlike-text.ts';
 
-/** What a run asks of the environments that it trains on. */
 type Asked = Pick<RunSpec, 'environments' | 'sft' | 'teacher' | 'distillation' | 'turnCredit' | 'lengthPenalty'>;
 interface Opened {
   readonly entry: Pick<EnvironmentSpec, 'name' | 'python'>;
   readonly environment: Pick<Environment, 'name' | 'demonstrate' | 'dataset' | 'isSingleTurn'>;
 }
 
-/** What is wrong, by the place of the setting that asks for it. */
+/** A missing ability, by the setting that needs it. */
 interface Lack {
   readonly at: readonly string[];
   readonly expected: string;
   readonly received: string;
 }
 
-/** What of it those that were opened do not have. */
+/** Requirements that the opened environments do not meet. */
 export function whatIsLacking(
   spec: Asked,
   opened: readonly Opened[],
@@ -52,11 +52,11 @@ function whatItShows({ entry, environment: { dataset } }: Opened): Lack | null {
   return { at: ['env'], expected: 'environments whose prompts are text', received: whatIsShown(entry.name, found) };
 }
 
-/** By its first example; an environment in Python may say it in its rollouts only. */
+/** Judges by the first example; an environment in a process of its own may only say it in its rollouts. */
 function whyUntold(spec: Asked, { entry, environment }: Opened): Lack | null {
   const key = demonstrationKey(spec, entry.name);
   const { dataset } = environment;
-  if (key === undefined || entry.python !== undefined || dataset.length === 0) return null;
+  if (key === undefined || environmentTraits(entry).process === 'child' || dataset.length === 0) return null;
   const told = { example: dataset.at(0), record: undefined };
   if (demonstrationIn(told, key) !== undefined) return null;
   return {
@@ -87,13 +87,13 @@ function turnWarnings({ turnCredit, lengthPenalty }: Asked, opened: readonly Ope
   ];
 }
 
-/** An example, and a rollout of it where its environment leaves a record. */
+/** An example, with a rollout of it if its environment leaves a record. */
 interface Told {
   readonly example: Example | undefined;
   readonly record: Readonly<Record<string, JsonValue>> | undefined;
 }
 
-/** The text of that name that tells how the example is done; undefined where there is none. */
+/** The demonstration of an example under this name; undefined if there is none. */
 function demonstrationIn({ example, record }: Told, key: string): string | undefined {
   const [said, shown] = [tableOf(record?.['info']), tableOf(example?.info)];
   const found =
@@ -106,7 +106,10 @@ function demonstrationIn({ example, record }: Told, key: string): string | undef
   return typeof found === 'string' && found !== '' ? found : undefined;
 }
 
-/** What the policy is told when it is its own teacher. What is not there is said with the first group, before a batch is made of it. */
+/**
+ * The demonstration for a policy that is its own teacher. A missing one is reported with the first group, before a
+ * batch is made of it.
+ */
 export function demonstrationOf(
   spec: Pick<RunSpec, 'teacher' | 'environments' | 'distillation'>,
   { exampleId, environment, example, rollouts }: Omit<ScoredGroup, 'demonstration'>,
@@ -122,7 +125,7 @@ export function demonstrationOf(
   );
 }
 
-/** Where the policy teaches itself in that environment. */
+/** The key of demonstrations if the policy is its own teacher in that environment. */
 function demonstrationKey(
   spec: Pick<RunSpec, 'teacher' | 'environments' | 'distillation'>,
   environment: string,
@@ -131,7 +134,7 @@ function demonstrationKey(
   return learnsFromTeacher(spec, entry) ? spec.teacher?.demonstration?.key : undefined;
 }
 
-/** Names of the texts that an example has, for people. */
+/** Names of an example's texts, for people. */
 function textsOf({ example, record }: Told): string {
   const tables = [record, tableOf(record?.['info']), tableOf(example?.info)];
   const tasks = tables.map((table) => tableOf(table?.['task']));

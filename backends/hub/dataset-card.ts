@@ -3,8 +3,8 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 
 /**
- * What the card of a dataset (README.md) says of its files: `configs` of the YAML before its text, as the `datasets` library reads it
- * (datasets/utils/metadata.py, `MetadataConfigs`; data_files.py, `sanitize_patterns`).
+ * The file patterns in a dataset's card (README.md): `configs` of the YAML before its text, as the `datasets` library
+ * reads it (datasets/utils/metadata.py, `MetadataConfigs`; data_files.py, `sanitize_patterns`).
  */
 
 const Patterns = z.union([z.string(), z.array(z.string())]).transform((given) => [given].flat());
@@ -22,17 +22,16 @@ const Config = z.looseObject({
   default: z.boolean().optional(),
 });
 
-/** A subset as the card has it. */
 export interface CardSubset {
   readonly name: string;
   readonly isDefault: boolean;
-  /** In which its files are; null = the repository. */
+  /** Folder of its files; null = the repository. */
   readonly folder: string | null;
-  /** Patterns of the files of each split; null = as their names say. */
+  /** Patterns of the files of each split; null = derived from their names. */
   readonly splits: readonly { readonly split: string; readonly patterns: readonly string[] }[] | null;
 }
 
-/** Empty where the card says nothing of files. Throws ModelUnsupported for one that cannot be read. */
+/** Empty if the card names no files. Throws ModelUnsupported for an unreadable one. */
 export function subsetsOfCard(id: string, card: string): CardSubset[] {
   const [, written] = /^\uFEFF?---\r?\n([\s\S]*?)\r?\n---[ \t]*(?:\r?\n|$)/.exec(card) ?? [];
   if (written === undefined) return [];
@@ -64,7 +63,10 @@ function plainPath(written: string): string {
   return written.replace(/^(?:\.?\/)+/, '').replace(/\/+$/, '');
 }
 
-/** Whether a pattern of the card means a file: `*` and `?` within a folder, `**` through folders, `[…]` one of these characters. */
+/**
+ * Whether a pattern of the card matches a file: `*` and `?` within a folder, `**` through folders, `[…]` one of these
+ * characters.
+ */
 export function matches(pattern: string, name: string): boolean {
   const source = pattern.replaceAll(/\*\*\/?|\*|\?|\[!?[^\]/]+\]|[^*?[]+|\[/g, (piece) => {
     if (piece === '**/') return '(?:.*/)?';

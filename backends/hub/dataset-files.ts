@@ -2,27 +2,30 @@ import { RatchetError } from '../../core/errors.ts';
 import { type CardSubset, matches, subsetsOfCard } from './dataset-card.ts';
 
 /**
- * Which files of a dataset's repository have its rows, as its card says, or else by their names as the `datasets` library takes them
- * (datasets/data_files.py): a split is a word of a file's or a folder's name, a subset a folder. Scripts are never run.
+ * Finds the files with a dataset's rows in its repository, by its card or else by their names, as the `datasets`
+ * library does (datasets/data_files.py): a split is a word of a file's or a folder's name, a subset a folder. Scripts
+ * are never run.
  */
 
 export interface DatasetPart {
-  /** Its folder in the repository; null where it has one subset. */
+  /** Its folder in the repository; null if there is only one subset. */
   readonly subset: string | null;
   readonly split: string;
 }
 
-/** Formats that the library reads and that are not read here: without them a split would be a part of itself. */
+/** Formats that only the library reads: without them a split would be incomplete. */
 const isData = (name: string): boolean => /\.(?:csv|tsv|json|txt|xml|arrow|zip|gz|zst|xz|bz2|tar)$/.test(name);
 const isRows = (name: string): boolean => /\.(?:parquet|jsonl)$/.test(name);
-/** In the order in which they are asked for. */
+/** In order of search. */
 const splitWords: readonly (readonly [split: string, words: readonly string[]])[] = [
   ['train', ['train', 'training']],
   ['validation', ['validation', 'valid', 'dev', 'val']],
   ['test', ['test', 'testing', 'eval', 'evaluation']],
 ];
 
-/** Of its files those with the rows of a part, in their order. Throws ModelUnsupported, and says what there is. `card`: its README.md. */
+/**
+ * The files with the rows of a part, in order. Throws ModelUnsupported with the available parts. `card`: its README.md.
+ */
 export function filesOfPart(
   id: string,
   names: readonly string[],
@@ -60,7 +63,7 @@ function filesOfSplit(id: string, ofSubset: readonly string[], split: string): s
   throw refused(`${id} has no split ${JSON.stringify(split)}; it has ${has}.`);
 }
 
-/** A subset that is not named is the one alone, or the one called default. */
+/** Without a name: the only subset, or the one called default. */
 function filesOnCard(
   id: string,
   of: {
@@ -100,7 +103,7 @@ function filesOnCard(
   );
 }
 
-/** Files of a part that its own names say there are, and that are not among them: `train-00001-of-00003.parquet`. */
+/** Files of a part that are missing by the others' names: `train-00001-of-00003.parquet`. */
 export function missingShards(files: readonly string[]): string[] {
   return files.flatMap((name) => {
     const [, before, , count = '', after] = /^(.*-)(\d{5})-of-(\d{5})(\.\w+)$/.exec(name) ?? [];
@@ -112,7 +115,7 @@ export function missingShards(files: readonly string[]): string[] {
   });
 }
 
-/** Names stay below the folder that they are put into. */
+/** Rejects names that leave their target folder. */
 function isPlain(name: string): boolean {
   return name.split('/').every((part) => /^[\w\-+= ][\w.\-+= ]*$/.test(part));
 }
@@ -129,7 +132,7 @@ function splitOf(name: string): string | null {
   return parts.map(splitIn).find((split) => split !== null) ?? null;
 }
 
-/** By a word of the library's, or by the name before the number of a shard: `train_sft-00000-of-00001`. */
+/** The split from one of the library's words, or from the name before a shard's number: `train_sft-00000-of-00001`. */
 function splitIn(part: string): string | null {
   const [, shard] = /^(\w[\w.]*)-\d{5}-of-\d{5}(?:-\w+)?\.\w+$/.exec(part) ?? [];
   if (shard !== undefined) return shard;

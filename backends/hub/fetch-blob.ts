@@ -6,8 +6,8 @@ import path from 'node:path';
 import { setTimeout as wait } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
 import { hubAttemptsMax, hubPaceBytesMin, hubPauseMs, hubStallMsMax } from '../../core/limits.ts';
-import { Pace } from '../../engine/read-body.ts';
-import { isAlive } from '../is-alive.ts';
+import { Pace } from '../../host/read-body.ts';
+import { isAlive } from '../../host/is-alive.ts';
 import type { HubClient, HubFile } from './hub-client.ts';
 
 interface Wanted {
@@ -16,13 +16,13 @@ interface Wanted {
   readonly file: HubFile;
   /** The folder of contents. */
   readonly blobs: string;
-  /** Called with the bytes that are here. */
+  /** Called with the number of bytes so far. */
   readonly onBytes: (bytes: number) => void;
 }
 
 /**
- * The path of a file's content in the cache: what is there, or what is fetched and has the digest that the Hub names. What a connection that
- * broke off has brought stays, and is continued, also by another process later.
+ * The path of a file's content in the cache: existing, or fetched and verified with the Hub's digest. Partial content
+ * of a broken connection stays, and is continued, even by another process later.
  */
 export async function fetchBlob(client: HubClient, wanted: Wanted): Promise<string> {
   const { file, blobs, onBytes } = wanted;
@@ -32,10 +32,10 @@ export async function fetchBlob(client: HubClient, wanted: Wanted): Promise<stri
     return blob;
   }
   await mkdir(blobs, { recursive: true });
-  // Not huggingface_hub's `.incomplete`: it may be writing there. Other machines have their own, on a disk that they share.
+  // Not huggingface_hub's `.incomplete`, which it may be writing. Machines with a shared disk have one each.
   const part = `${blob}.${hostname()}.ratchet-incomplete`;
   return alone(`${part}.lock`, async () => {
-    if ((await sizeOf(blob)) === file.sizeBytes) return blob; // whoever was waited for has fetched it
+    if ((await sizeOf(blob)) === file.sizeBytes) return blob; // another process has fetched it
     await fetchWhole(client, wanted, part);
     const found = await digestOf(part, file);
     if (found !== file.digest) {
@@ -48,11 +48,11 @@ export async function fetchBlob(client: HubClient, wanted: Wanted): Promise<stri
   });
 }
 
-/** One process of this machine at a time; a lock whose process is gone is taken over. */
+/** One process of this machine at a time; the lock of a dead process is taken over. */
 async function alone<T>(lock: string, work: () => Promise<T>): Promise<T> {
   while (!(await take(lock))) {
     const holder = Number(await readFile(lock, 'utf8').catch(() => ''));
-    // An empty one is being written.
+    // An empty lock is being written.
     if (holder > 0 && !isAlive(holder)) await rm(lock, { force: true });
     else await wait(hubPauseMs);
   }
@@ -111,7 +111,7 @@ async function appendFrom(client: HubClient, wanted: Wanted, part: string, from:
       for await (const chunk of response.body as AsyncIterable<Uint8Array>) {
         pace.came(chunk.length);
         here += chunk.length;
-        // A server that sends more than it said is not listened to.
+        // Stops at a server that sends more than announced.
         if (here > file.sizeBytes) break;
         await target.write(chunk);
         onBytes(here);
@@ -128,7 +128,7 @@ async function appendFrom(client: HubClient, wanted: Wanted, part: string, from:
   }
 }
 
-/** sha256, or what git calls a content: sha1 over `blob SIZE\0` and the bytes. */
+/** sha256, or git's digest of content: sha1 over `blob SIZE\0` and the bytes. */
 async function digestOf(part: string, { digest, sizeBytes }: HubFile): Promise<string> {
   const hash = digest.length === 64 ? createHash('sha256') : createHash('sha1').update(`blob ${sizeBytes}\0`);
   for await (const chunk of createReadStream(part) as AsyncIterable<Buffer>) hash.update(chunk);

@@ -3,14 +3,14 @@ import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { datasetCardBytesMax } from '../../core/limits.ts';
 import { type DatasetPart, filesOfPart, missingShards } from './dataset-files.ts';
-import { writeAtOnce } from '../../engine/model/write-at-once.ts';
+import { writeAtOnce } from '../../host/write-at-once.ts';
 import { repositoryFolder, snapshotIn } from './hub-cache.ts';
 import { HubClient, type HubFile } from './hub-client.ts';
 import type { HubSettings } from './hub-settings.ts';
 import { again, bytesOf, type HubProgress, requireRevision, requireRoom, Snapshot } from './snapshot.ts';
 
 interface Asked extends DatasetPart {
-  /** OWNER/NAME. */
+  /** Form: OWNER/NAME. */
   readonly id: string;
   /** A branch, a tag or a commit. */
   readonly revision?: string;
@@ -20,11 +20,11 @@ interface Asked extends DatasetPart {
 export interface GotDataset {
   readonly folder: string;
   readonly commit: string;
-  /** With the rows of the part, absolute, in their order. */
+  /** Files with the rows of the part, absolute, in order. */
   readonly files: readonly string[];
 }
 
-/** A part of a dataset that is in the Hugging Face cache; null where it is not, or not all of it. */
+/** A part of a dataset in the Hugging Face cache; null if it is missing or incomplete. */
 export function findCachedDataset(
   { cache }: Pick<HubSettings, 'cache'>,
   { id, revision, ...part }: Asked,
@@ -37,14 +37,15 @@ export function findCachedDataset(
     if (missingShards(files).length > 0 || !isWhole(noteOf(cache, id, found.commit), part)) return null;
     return { ...found, files: files.map((name) => path.join(found.folder, ...name.split('/'))) };
   } catch (error) {
-    if (error instanceof RatchetError) return null; // what is there is of another part
+    if (error instanceof RatchetError) return null; // the present files are of another part
     throw error;
   }
 }
 
 /**
- * A part of a dataset of the Hub in the Hugging Face cache, fetched as models are (`getModel`): what is there is not fetched again, each file is
- * compared with its digest, and what is broken off is continued. Throws ModelUnsupported, ServerUnavailable, StoreFull, CheckpointDamaged.
+ * A part of a Hub dataset in the Hugging Face cache, fetched like models (`getModel`): existing files are not fetched
+ * again, each file is verified with its digest, and interrupted downloads are continued. Throws ModelUnsupported,
+ * ServerUnavailable, StoreFull, CheckpointDamaged.
  */
 export async function getDataset(settings: HubSettings, asked: Asked): Promise<GotDataset> {
   const { id, revision = 'main', onProgress, ...part } = asked;
@@ -72,8 +73,8 @@ export async function getDataset(settings: HubSettings, asked: Asked): Promise<G
 }
 
 /**
- * Which parts were fetched whole: patterns of a card would also mean what was fetched for another part alone. Without a note whoever filled
- * the cache fetched all of it.
+ * Records which parts were fetched whole: patterns of a card would also match files fetched for another part. Without a
+ * note the cache was filled by another program, which fetched all of it.
  */
 function noteOf(cache: string, id: string, commit: string): string {
   return path.join(repositoryFolder(cache, id, 'datasets'), `.parts-${commit}.json`);
@@ -94,13 +95,13 @@ function notedIn(note: string): readonly string[] {
     const parts: unknown = JSON.parse(readFileSync(note, 'utf8'));
     return Array.isArray(parts) ? parts.map(String) : [];
   } catch {
-    return []; // what it cannot say is fetched again
+    return []; // an unreadable note means fetching again
   }
 }
 
 const cardName = 'README.md';
 
-/** The card of a dataset in the cache; null where it has none there. */
+/** The card of a dataset in the cache; null if it has none. */
 function cardIn(folder: string): string | null {
   const file = path.join(folder, cardName);
   if (!existsSync(file)) return null;
@@ -109,7 +110,6 @@ function cardIn(folder: string): string | null {
   return readFileSync(file, 'utf8');
 }
 
-/** As people say it. */
 export function partName({ subset, split }: DatasetPart): string {
   return subset === null ? `split ${split}` : `subset ${subset}, split ${split}`;
 }

@@ -9,20 +9,20 @@ import { again, bytesOf, type HubProgress, requireRoom, requireRevision, Snapsho
 import { type ModelParts, shardsOf, textFilesOf, weightsIndex, wholeWeights } from './model-files.ts';
 
 interface Asked {
-  /** OWNER/NAME. */
+  /** Form: OWNER/NAME. */
   readonly id: string;
   /** A branch, a tag or a commit. */
   readonly revision?: string;
   readonly parts: ModelParts;
-  /** Looks at config.json before anything large is fetched; what it throws ends the matter. */
+  /** Checks config.json before anything large is fetched; it may throw. */
   readonly accept?: (config: string) => void;
   readonly onProgress?: (progress: HubProgress) => void;
 }
 
-export interface GotModel {
+interface GotModel {
   readonly folder: string;
   readonly commit: string;
-  /** Files of it, those that were here among them. */
+  /** Its files, including those that existed. */
   readonly files: readonly string[];
   readonly bytes: number;
   /** Nothing was fetched. */
@@ -30,9 +30,9 @@ export interface GotModel {
 }
 
 /**
- * A model of the Hub in the Hugging Face cache, where other tools find it: fetched where it is not there, each file compared with its digest.
- * May be broken off at any time and done again; of two processes at once one waits for the other. Throws ModelUnsupported, ServerUnavailable,
- * StoreFull, and CheckpointDamaged for what has another digest.
+ * A Hub model in the Hugging Face cache, where other tools find it: fetched if missing, each file verified with its
+ * digest. May be interrupted at any time and repeated; of two concurrent processes one waits for the other. Throws
+ * ModelUnsupported, ServerUnavailable, StoreFull, and CheckpointDamaged for another digest.
  */
 export async function getModel(settings: HubSettings, asked: Asked): Promise<GotModel> {
   const { id, revision = 'main', parts } = asked;
@@ -57,12 +57,12 @@ export async function getModel(settings: HubSettings, asked: Asked): Promise<Got
   return { folder: into.folder, commit: model.commit, files: names, bytes, wasHere };
 }
 
-/** The first file. Where it is refused nothing is left: other tools take a model's folder without a snapshot for a damaged one. */
+/** Fetches the first file. A refused model leaves no folder: other tools take one without a snapshot for damaged. */
 async function addConfig(into: Snapshot, file: HubFile, repository: string): Promise<string> {
   try {
     return await into.add(file, () => undefined);
   } catch (error) {
-    // A folder that holds something stays.
+    // A non-empty folder stays.
     for (const folder of [path.join(repository, 'blobs'), repository]) await rmdir(folder).catch(() => undefined);
     throw error;
   }
@@ -90,7 +90,7 @@ function requireTexts(id: string, { names, commit }: HubRepositoryAt): void {
   throw new RatchetError('ModelUnsupported', message);
 }
 
-/** One file, or the index and what it names. */
+/** One file, or the index and its files. */
 async function weightNames(client: HubClient, into: Snapshot, id: string, model: HubRepositoryAt): Promise<string[]> {
   if (model.names.includes(wholeWeights)) return [wholeWeights];
   if (!model.names.includes(weightsIndex)) {

@@ -1,18 +1,21 @@
 import { existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 import { ofRepository } from '../../engine/model/model-repository.ts';
-import { readRegularSync } from '../../engine/regular-file.ts';
+import { readRegularSync } from '../../host/regular-file.ts';
 import { requiredFiles } from '../../engine/model/text-files.ts';
 import { type ModelParts, shardsOf, weightsIndex, wholeWeights } from './model-files.ts';
 
-/** The cache that huggingface_hub keeps: `models--OWNER--NAME/{refs,snapshots,blobs}`, of datasets `datasets--…`. It is read here, and written by `snapshot.ts`. */
+/**
+ * The cache of huggingface_hub: `models--OWNER--NAME/{refs,snapshots,blobs}`, for datasets `datasets--…`. It is read
+ * here, and written by `snapshot.ts`.
+ */
 
 /** A model that is in the cache. */
-export interface CachedModel {
+interface CachedModel {
   /** A snapshot: every file of it is a link to its content. */
   readonly folder: string;
   readonly commit: string;
-  /** Files of it that are not there. */
+  /** Missing files. */
   readonly missing: readonly string[];
 }
 
@@ -20,18 +23,18 @@ export const commitPattern = /^[0-9a-f]{40}$/;
 
 export type RepositoryKind = 'models' | 'datasets';
 
-/** The folder of a repository, whether or not it is there. `id` is OWNER/NAME. */
+/** The folder of a repository, existing or not. `id` is OWNER/NAME. */
 export function repositoryFolder(cache: string, id: string, kind: RepositoryKind = 'models'): string {
   return path.join(cache, `${kind}--${id.replace('/', '--')}`);
 }
 
-/** The snapshot that `main` stands for, or the only one; null where there is none. */
+/** The snapshot of `main`, or the only one; null without any. */
 export function findCached(cache: string, id: string, parts: ModelParts, revision = 'main'): CachedModel | null {
   const found = snapshotIn(repositoryFolder(cache, id), revision);
   return found && { ...found, missing: missingIn(found.folder, parts) };
 }
 
-/** What of a repository is in the cache, of `main` or the only commit that is there; null where nothing is. */
+/** The cached part of a repository, at `main` or its only commit; null if there is none. */
 export function snapshotIn(
   repository: string,
   revision = 'main',

@@ -3,8 +3,8 @@ import { z } from 'zod';
 import { hubAnswerMsMax, hubStallMsMax } from '../../core/limits.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { problemsIn } from '../../core/problems-in.ts';
-import { askServer, isRefusal } from '../../engine/ask-server.ts';
-import { asItIs, readBodyText, UnwantedBody } from '../../engine/read-body.ts';
+import { askServer, isRefusal } from '../../host/ask-server.ts';
+import { asItIs, readBodyText, UnwantedBody } from '../../host/read-body.ts';
 import { commitPattern, type RepositoryKind } from './hub-cache.ts';
 import type { HubSettings } from './hub-settings.ts';
 
@@ -12,16 +12,14 @@ import type { HubSettings } from './hub-settings.ts';
 export interface HubFile {
   readonly name: string;
   readonly sizeBytes: number;
-  /** What the cache calls its content: the sha256 of a large file, git's sha1 of a small one. */
+  /** The cache's name of its content: the sha256 of a large file, git's sha1 of a small one. */
   readonly digest: string;
 }
 
-/** A repository as it is at a commit. */
 export interface HubRepositoryAt {
   readonly commit: string;
-  /** Names of all its files. */
   readonly names: readonly string[];
-  /** Of those whose size and digest came with the list. */
+  /** Files whose size and digest came with the list. */
   readonly files: ReadonlyMap<string, HubFile>;
 }
 
@@ -35,7 +33,7 @@ const Sibling = z.object({
 });
 const ModelInfo = z.object({ sha: z.string().regex(commitPattern), siblings: z.array(Sibling).default([]) });
 
-/** Asks a Hugging Face Hub. Throws ModelUnsupported where asking again will not help, ServerUnavailable where it may. */
+/** Client of a Hugging Face Hub. Throws ModelUnsupported if a retry will not help, ServerUnavailable if it may. */
 export class HubClient {
   readonly #settings: HubSettings;
   readonly #kind: RepositoryKind;
@@ -45,7 +43,7 @@ export class HubClient {
     this.#kind = kind;
   }
 
-  /** What a repository has at a revision, with the digests of its files. */
+  /** The files of a repository at a revision, with their digests. */
   async repository(id: string, revision: string): Promise<HubRepositoryAt> {
     const url = `${this.#settings.endpoint}/api/${this.#kind}/${id}/revision/${encodeURIComponent(revision)}?blobs=true`;
     const response = await this.#ask(url, { id, what: `revision ${revision}` });
@@ -71,7 +69,7 @@ export class HubClient {
     };
   }
 
-  /** Size and digest of one file, from the headers of its address: where the list has none. */
+  /** Size and digest of one file, from the headers of its address, if the list has none. */
   async file(id: string, commit: string, name: string): Promise<HubFile> {
     const url = this.#address(id, commit, name);
     const { headers } = await this.#headers(url, { id, what: name });
@@ -82,13 +80,13 @@ export class HubClient {
     throw new RatchetError('ModelUnsupported', message);
   }
 
-  /** The content of a file from a byte on. The status is 200 where the server sends all of it all the same. */
+  /** The content of a file from a byte on. The status is 200 if the server sends all of it nevertheless. */
   async open(id: string, commit: string, file: HubFile, from: number, signal: AbortSignal): Promise<Response> {
     const headers = from > 0 ? { range: `bytes=${from}-` } : {};
     return this.#ask(this.#address(id, commit, file.name), { id, what: file.name, headers, signal });
   }
 
-  /** A model's is its name, a dataset's has a folder before it. */
+  /** A model's page is its name, a dataset's has a folder before it. */
   #page(id: string): string {
     return `${this.#settings.endpoint}/${this.#kind === 'models' ? '' : `${this.#kind}/`}${id}`;
   }
@@ -97,7 +95,7 @@ export class HubClient {
     return `${this.#page(id)}/resolve/${commit}/${name.split('/').map(encodeURIComponent).join('/')}`;
   }
 
-  /** A redirect to where the content is has the headers; one on the same server, of a renamed model, is followed. */
+  /** A redirect to the content has the headers; one on the same server, for a renamed model, is followed. */
   async #headers(url: string, asked: Asked): Promise<Response> {
     let at = url;
     for (let i = 0; i < redirectsMax; i++) {
@@ -116,7 +114,7 @@ export class HubClient {
     throw new RatchetError('ServerUnavailable', `${url}: expected the file, got more than ${redirectsMax} redirects.`);
   }
 
-  /** A token goes to the Hub alone, and not where a redirect leads to another server. */
+  /** A token is sent to the Hub alone, not to the target of a redirect to another server. */
   async #ask(url: string, { id, what, signal, headers = {}, ...request }: Asked): Promise<Response> {
     const { token, endpoint } = this.#settings;
     const server = {
@@ -186,7 +184,7 @@ function jsonOrNull(text: string): unknown {
 
 interface Asked {
   readonly id: string;
-  /** For messages: a revision or a file. */
+  /** Name in messages: a revision or a file. */
   readonly what: string;
   readonly method?: 'HEAD';
   readonly redirects?: 'returned';
@@ -194,13 +192,13 @@ interface Asked {
   readonly signal?: AbortSignal;
 }
 
-/** `fetch failed` hides what failed in its cause. */
+/** `fetch failed` hides the reason in its cause. */
 function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   return error.cause instanceof Error ? error.cause.message : error.message;
 }
 
-/** Retries while that may help, with a pause that doubles. An answer that took the whole time limit is not retried. */
+/** Retries while that may help, with a doubling pause. An answer that took the whole time limit is not retried. */
 export async function askedAgain<T>(attempts: number, pauseMs: number, work: () => Promise<T>): Promise<T> {
   const giveUpAt = performance.now() + hubAnswerMsMax;
   for (let attempt = 1; ; attempt++) {

@@ -2,20 +2,22 @@ import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import path from 'node:path';
 
-/** Where the Hugging Face Hub is, where its files are kept here, and who asks: as huggingface_hub reads it from the environment. */
+/**
+ * Address of the Hugging Face Hub, the local cache and the token, as huggingface_hub reads them from the environment.
+ */
 export interface HubSettings {
   /** Without a slash at its end. */
   readonly endpoint: string;
   /** The folder with `models--OWNER--NAME` in it. */
   readonly cache: string;
-  /** Nothing is asked for over the network. */
+  /** No network requests. */
   readonly isOffline: boolean;
   readonly token: HubToken | null;
 }
 
-export interface HubToken {
+interface HubToken {
   readonly value: string;
-  /** The variable or the file that it came from. */
+  /** The variable or file that it came from. */
   readonly from: string;
 }
 
@@ -35,7 +37,7 @@ export function hubSettings(environment: Environment = process.env, home: string
   };
 }
 
-/** HF_TOKEN, else what `hf auth login` has left in its file; null where there is neither. */
+/** HF_TOKEN, else the file of `hf auth login`; null without either. */
 export function hubToken(environment: Environment = process.env, home: string = homedir()): HubToken | null {
   for (const name of ['HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN']) {
     const value = environment[name]?.trim();
@@ -47,7 +49,7 @@ export function hubToken(environment: Environment = process.env, home: string = 
     const value = readFileSync(file, 'utf8').trim();
     return value === '' ? null : { value, from: file };
   } catch {
-    return null; // nobody has logged in here
+    return null; // no login on this machine
   }
 }
 

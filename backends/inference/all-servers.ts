@@ -1,11 +1,12 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { PoolMember } from './pool-member.ts';
 import type { PoolCall, ServerPool } from './pool.ts';
-import type { CompareRequest, HoldOutcome, ScoreRequest, ServedPolicy, ServerDrift } from './types.ts';
+import type { CompareRequest, HoldOutcome, ScoreRequest, ServerDrift } from './types.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
 
-/** Servers and the versions they hold: what every adapter that speaks to a pool has in common. */
+/** Servers and the versions they hold: shared by every adapter with a pool. */
 
-/** Asks a server that is to hold a version. One that does not is brought to it, and asked again. */
+/** Sends a request to a server that should hold a version. One that does not loads it, and is asked again. */
 export async function askFor<T>(
   pool: ServerPool,
   policy: ServedPolicy,
@@ -34,8 +35,8 @@ export async function askFor<T>(
 }
 
 /**
- * Brings every server to a version that can be asked now; the others catch up when they are back. One that fails is put
- * in quarantine, unless all do: then the first one's failure is thrown.
+ * Loads a version into every available server; the others catch up when they are back. A failing one is quarantined,
+ * unless all fail: then the first one's failure is thrown.
  */
 export async function bringAll(pool: ServerPool, policy: ServedPolicy): Promise<void> {
   const members = membersHere(pool);
@@ -52,8 +53,8 @@ export async function bringAll(pool: ServerPool, policy: ServedPolicy): Promise<
 }
 
 /**
- * Asks every server that can be asked to keep a version, those that do not hold it brought to it first. What one of them fails
- * is of no matter while another does it; throws what all of them fail.
+ * Asks every available server to keep a version, after loading it if needed. Failures are ignored while one succeeds;
+ * throws if all fail.
  */
 export async function holdAll(
   pool: ServerPool,
@@ -88,14 +89,14 @@ function membersHere({ members }: ServerPool): readonly PoolMember[] {
 
 type Ask = (to: PoolMember | null) => Promise<readonly number[]>;
 
-/** The logprobs of a canary at every server that can be asked; of several those that are furthest off what is expected. */
+/** The logprobs of a canary at every available server; returns those that deviate most from the expected ones. */
 export async function scoreAll(pool: ServerPool, { expected }: ScoreRequest, ask: Ask): Promise<readonly number[]> {
   const scores = (await scoreEach(pool, ask)).map(({ logprobs }) => logprobs);
   if (expected === undefined) return scores[0]!;
   return scores.toSorted((a, b) => meanDifference(b, expected) - meanDifference(a, expected))[0]!;
 }
 
-/** How far every server that can be asked is off. One that is off by too much is given the weights once more. */
+/** The deviation of every available server. One that deviates too much is given the weights again. */
 export async function compareAll(pool: ServerPool, request: CompareRequest, ask: Ask): Promise<ServerDrift[]> {
   const { expected, threshold, policy } = request;
   const scored = await scoreEach(pool, ask);

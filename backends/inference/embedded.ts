@@ -1,16 +1,16 @@
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../core/errors.ts';
-import { OpenAiInference } from './openai.ts';
+import { OpenAiInference } from './openai/openai.ts';
 import type { PoolMember } from './pool-member.ts';
 import type { ServerPool } from './pool.ts';
 import type { Sample, SampleRequest } from './types.ts';
 import { askFor } from './all-servers.ts';
-import { samplesIn, samplingBody, withTokenIds } from './openai-bodies.ts';
+import { samplesIn, samplingBody, withTokenIds } from './openai/openai-bodies.ts';
 
 /**
- * Ratchet's own policy servers, over their OpenAI-compatible routes. Calls made in the same turn of the event loop travel
- * as one `/v1/completions` request with many prompts (token ids in, token ids out), one for each server, so an environment
- * may be written one rollout at a time and 512 of them cost one round trip.
+ * Ratchet's own policy servers, over their OpenAI-compatible routes. Calls in one turn of the event loop are sent as
+ * one `/v1/completions` request with many prompts (token ids in, token ids out), one for each server. So an environment
+ * may be written one rollout at a time, and 512 of them cost one round trip.
  */
 export class EmbeddedInference extends OpenAiInference {
   readonly #pool: ServerPool;
@@ -57,7 +57,7 @@ export class EmbeddedInference extends OpenAiInference {
         for (const { reject } of batch) reject(error);
         return;
       }
-      // One prompt is answered for all that travel with it; what is too much at once may fit one half after the other.
+      // An error for one prompt hits the whole request; what is too large together may fit in halves.
       await this.#complete(to, first);
       await this.#complete(to, second);
     }
@@ -83,7 +83,7 @@ interface Waiting {
   readonly reject: (error: unknown) => void;
 }
 
-/** A refusal that may mean one of the prompts, or their number, and not the others. */
+/** A refusal that may concern only one of the prompts, or their number. */
 function isOneForAll(error: unknown): boolean {
   return error instanceof RatchetError && (error.code === 'PromptTooLong' || error.code === 'OutOfMemory');
 }
@@ -92,7 +92,7 @@ function isFilled(batch: readonly Waiting[]): batch is readonly [Waiting, ...Wai
   return batch.length > 0;
 }
 
-/** One signal stops the whole request, so only those who share it share the request. */
+/** A signal stops the whole request, so only calls with one signal share a request. */
 function travelTogether(a: SampleRequest, b: SampleRequest): boolean {
   return (
     a.policy.name === b.policy.name && a.signal === b.signal && isDeepStrictEqual(samplingBody(a), samplingBody(b))

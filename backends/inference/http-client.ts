@@ -1,24 +1,23 @@
 import { Agent as HttpAgent, type IncomingHttpHeaders, type IncomingMessage } from 'node:http';
 import { Agent as HttpsAgent } from 'node:https';
 import { promisify } from 'node:util';
-import { brotliDecompress, gunzip, inflate } from 'node:zlib';
+import * as zlib from 'node:zlib';
 import { onAbort } from '../../core/on-abort.ts';
-import { type Destination, requestOf } from '../../engine/ask-server.ts';
-import { ownSecret, secretFileName } from '../../engine/project-secret.ts';
-import { mayFollow, redirectsMax, redirectTo } from '../../engine/redirects.ts';
-import { asItIs } from '../../engine/read-body.ts';
-import { stringifyExact } from '../../engine/speech/exact-json.ts';
+import { type Destination, requestOf } from '../../host/ask-server.ts';
+import { ownSecret, secretFileName } from '../../host/project-secret.ts';
+import { mayFollow, redirectsMax, redirectTo } from '../../host/redirects.ts';
+import { asItIs } from '../../host/read-body.ts';
+import { stringifyExact } from '../../core/exact-json.ts';
 import { bearer } from '../../engine/server/gate.ts';
 import { NotOurs, OwnServerAgent } from './own-server.ts';
 
-/** What is asked of a server in one request. */
 export interface HttpCall {
   readonly method: 'GET' | 'POST';
-  /** From the server's root: `/v1/completions`. */
+  /** Path from the server's root: `/v1/completions`. */
   readonly route: string;
   /** Sent as JSON. */
   readonly body?: unknown;
-  /** Made when the server may be asked: they may tell it its keys. */
+  /** Built when the server may be asked: they may contain its keys. */
   readonly headers?: () => Readonly<Record<string, string>>;
   readonly signal?: AbortSignal | undefined;
   /** From the first byte sent to the last one received. */
@@ -31,9 +30,12 @@ export interface HttpAnswer {
   readonly text: string;
 }
 
-/** No whole answer came: nobody listens, the connection broke, or it took too long. Knows nothing of what was sent. */
+/**
+ * No whole answer came: nothing listens, the connection broke, or it took too long. The request may or may not have
+ * arrived.
+ */
 export class NoAnswer extends Error {
-  /** The server had closed a connection that was kept, before it saw this request. */
+  /** The server had closed the idle connection before it saw this request. */
   readonly isStale: boolean;
 
   constructor(message: string, options: { readonly cause?: unknown; readonly isStale?: boolean } = {}) {
@@ -42,7 +44,9 @@ export class NoAnswer extends Error {
   }
 }
 
-/** An answer came that cannot be read: it is too long, or packed in a way that is not known. Another one may be readable where this one `isBroken`. */
+/**
+ * An unreadable answer: too long, or in an unknown compression. A retry may give a readable one if this one `isBroken`.
+ */
 export class UnreadAnswer extends NoAnswer {
   readonly isBroken: boolean;
 
@@ -57,8 +61,8 @@ export class UnreadAnswer extends NoAnswer {
 
 interface HttpOptions {
   /**
-   * Whether the server was started with the secret of this project: one that cannot prove it is asked nothing. Otherwise a server on the
-   * loopback that proves it is told the secret, and another one is asked without.
+   * The server must have the secret of this project: one that cannot prove it gets no request. Otherwise a server on
+   * the loopback that proves it receives the secret, and any other is asked without.
    */
   readonly isOwn?: boolean | undefined;
   /** The secret; this process's by default. */
@@ -72,20 +76,20 @@ const answerBytesMax = 256 * 1024 * 1024;
 const keeping = { keepAlive: true, maxFreeSockets: Infinity };
 
 /**
- * JSON over HTTP/1.1 to one server, on connections that are kept. Node's own `request` and an agent take a fifth of the CPU
- * that `fetch` takes (0.08 against 0.38 ms a request here, 64 in flight), and about as much as undici's pool, without another
- * package.
+ * JSON over HTTP/1.1 to one server, on persistent connections. Node's own `request` and an agent take a fifth of the
+ * CPU that `fetch` takes (0.08 against 0.38 ms a request here, 64 in flight), and about as much as undici's pool,
+ * without another package.
  */
 export class HttpClient {
   readonly #agent: HttpAgent;
   readonly #server: Destination;
-  /** Of all routes. */
+  /** Prefix of all routes. */
   readonly #path: string;
   readonly #isLoopback: boolean;
   readonly #isOwn: boolean;
   readonly #secret: () => string | null;
   #own: { readonly secret: string; readonly agent: OwnServerAgent } | null = null;
-  /** It has not proven to be ours, and has refused nothing since. */
+  /** It has not proven to be ours, and has refused no request since. */
   #isForeign = false;
 
   constructor(server: Destination, { isOwn = false, secret = ownSecret }: HttpOptions = {}) {
@@ -99,7 +103,10 @@ export class HttpClient {
     this.#secret = secret;
   }
 
-  /** Throws {@link NoAnswer}, the signal's reason as soon as it is raised, or `ConfigInvalid` where nobody named the server; any status is an answer. */
+  /**
+   * Throws {@link NoAnswer}, the signal's reason as soon as it is raised, or `ConfigInvalid` if the server was not
+   * named; any status is an answer.
+   */
   async ask(call: HttpCall): Promise<HttpAnswer> {
     if (!this.#isLoopback || this.#server.keys.length > 0) return this.#ask(call, this.#agent);
     const secret = this.#secret();
@@ -117,7 +124,7 @@ export class HttpClient {
     return (await this.#askIfOwn(call, secret)) ?? answer;
   }
 
-  /** Null where the server does not prove that it is ours. */
+  /** Null if the server does not prove that it is ours. */
   async #askIfOwn(call: HttpCall, secret: string): Promise<HttpAnswer | null> {
     try {
       return await this.#askOwn(call, secret);
@@ -136,7 +143,7 @@ export class HttpClient {
     return this.#ask({ ...call, headers }, this.#own.agent);
   }
 
-  /** Follows redirects that stay within the server and keep the method; any other is an answer. */
+  /** Follows redirects that stay within the server and keep the method; any other is returned. */
   async #ask(call: HttpCall, agent: HttpAgent): Promise<HttpAnswer> {
     const server = new URL(this.#server.url);
     const endsAt = performance.now() + call.timeoutMs;
@@ -168,7 +175,7 @@ export class HttpClient {
         }),
       });
       let isOver = false;
-      /** Whatever comes first; of an answer that is not whole nothing more is wanted. */
+      /** The first outcome wins; an incomplete answer is cut off. */
       const end = (settle: () => void, isWhole = false): void => {
         if (isOver) return;
         isOver = true;
@@ -212,27 +219,49 @@ function noSecretYet(): never {
 
 async function readText(incoming: IncomingMessage): Promise<string> {
   const bytes = await readBytes(incoming);
-  const packing = (incoming.headers['content-encoding'] ?? 'identity').trim().toLowerCase();
-  const isPacked = packing !== 'identity' || (bytes[0] === 0x1f && bytes[1] === 0x8b);
-  return (isPacked && bytes.length > 0 ? await unpacked(bytes, packing) : bytes).toString();
+  // Several compressions are listed in the order of application.
+  const said = (incoming.headers['content-encoding'] ?? '').toLowerCase().split(',');
+  const packings = said.map((one) => one.trim()).filter((one) => one !== '' && one !== 'identity');
+  let text = bytes;
+  for (const packing of packings.length === 0 ? packingSeen(bytes) : packings.reverse())
+    if (text.length > 0) text = await unpacked(text, packing);
+  return text.toString();
 }
 
-const unpackers: Readonly<Record<string, (bytes: Buffer, options: { maxOutputLength: number }) => Promise<Buffer>>> = {
-  gzip: promisify(gunzip),
-  'x-gzip': promisify(gunzip),
-  identity: promisify(gunzip), // its first bytes say so
-  deflate: promisify(inflate),
-  br: promisify(brotliDecompress),
-};
+/** The compression shown by the first bytes, if the headers name none. */
+function packingSeen(bytes: Buffer): readonly string[] {
+  const first = bytes.subarray(0, 4).toString('hex');
+  return first.startsWith('1f8b') ? ['gzip'] : first === '28b52ffd' ? ['zstd'] : [];
+}
 
-/** Packed answers are not asked for; some gateways send them all the same, or say of a plain one that it is packed. */
+type Unpack = (bytes: Buffer, options: { maxOutputLength: number }) => Promise<Buffer>;
+
+const inflate = promisify(zlib.inflate);
+const inflateRaw = promisify(zlib.inflateRaw);
+const { zstdDecompress } = zlib as { readonly zstdDecompress?: typeof zlib.gunzip };
+
+const unpackers: Readonly<Record<string, Unpack>> = {
+  gzip: promisify(zlib.gunzip),
+  'x-gzip': promisify(zlib.gunzip),
+  // Some servers omit zlib's header, against the standard.
+  deflate: (bytes, options) => (hasZlibHeader(bytes) ? inflate(bytes, options) : inflateRaw(bytes, options)),
+  br: promisify(zlib.brotliDecompress),
+  ...(zstdDecompress && { zstd: promisify(zstdDecompress) }),
+};
+const packingsRead = zstdDecompress ? 'gzip, deflate, br or zstd' : 'gzip, deflate or br';
+
+function hasZlibHeader(bytes: Buffer): boolean {
+  return bytes.length > 1 && (bytes[0]! & 0x0f) === 8 && bytes.readUInt16BE(0) % 31 === 0;
+}
+
+/** Compressed answers are not requested, yet some gateways send them, or mark a plain one as compressed. */
 async function unpacked(bytes: Buffer, packing: string): Promise<Buffer> {
   const isPlain = /^\s*[{[]/.test(bytes.subarray(0, 64).toString('latin1'));
   if (isPlain) return bytes;
   const unpack = unpackers[packing];
   if (unpack === undefined) {
     throw new UnreadAnswer(
-      `expected a plain answer, or one packed by gzip, deflate or br, got content-encoding ${JSON.stringify(packing.slice(0, 40))}`,
+      `expected a plain answer, or one packed by ${packingsRead}, got content-encoding ${JSON.stringify(packing.slice(0, 40))}${packing === 'zstd' ? ', which Node reads from 22.15 on. Start Ratchet with a newer Node, or have the server send plain answers.' : ''}`,
     );
   }
   try {
@@ -261,7 +290,7 @@ function readBytes(incoming: IncomingMessage): Promise<Buffer> {
   });
 }
 
-/** What is known of a failed connection, in words that name no header. */
+/** Describes a failed connection without any header. */
 function wordsFor(cause: unknown): string {
   if (!(cause instanceof Error)) return String(cause);
   const known: Readonly<Record<string, string>> = {

@@ -1,52 +1,52 @@
+import { inferenceTraits, startedWith } from '../../core/kinds/inference.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { InferenceSpec, RunSpec } from '../../config/run-spec.ts';
-import { grantHere, linesOfServer } from '../../engine/grants.ts';
+import { grantHere, linesOfServer } from '../../host/grants.ts';
 import { EmbeddedInference } from './embedded.ts';
-import { readEndpoints, watchEndpoints } from './endpoints-file.ts';
-import { examineServer, type ServerReport } from './examine-server.ts';
+import { readEndpoints, watchEndpoints } from './openai/endpoints-file.ts';
+import { examineServer, type ServerReport } from './openai/examine-server.ts';
 import { serverKeysOf, ModelServer, type ServerAddress } from './model-server.ts';
 import { ModuleInference } from './module.ts';
-import { OpenAiInference } from './openai.ts';
+import { OpenAiInference } from './openai/openai.ts';
 import { type PoolOptions, ServerPool } from './pool.ts';
-import { teacherServers } from './teacher.ts';
+import { teacherServers } from './openai/teacher.ts';
 import { TinkerInference } from './tinker.ts';
 import type { Inference } from './types.ts';
-import { VllmInference } from './vllm.ts';
-import { VllmServer } from './vllm-server.ts';
-import { askWeightsAgent } from './weights-agent-client.ts';
+import { VllmInference } from './vllm/vllm.ts';
+import { VllmServer } from './vllm/vllm-server.ts';
+import { askWeightsAgent } from './vllm/weights-agent-client.ts';
 
-export { examineReflection, type ReflectionReport } from './examine-reflection.ts';
-export type { ServerReport } from './examine-server.ts';
-export { examineTeacher, type TeacherReport } from './examine-teacher.ts';
+export { examineReflection, type ReflectionReport } from './openai/examine-reflection.ts';
+export type { ServerReport } from './openai/examine-server.ts';
+export { examineTeacher, type TeacherReport } from './openai/examine-teacher.ts';
 export {
   type Endpoint,
-  type EndpointOptions,
   type EndpointRequest,
   type EndpointServer,
   openEndpoint,
   sharedEndpoint,
-} from './endpoint.ts';
+} from './openai/endpoint.ts';
 export type { ServerAddress } from './model-server.ts';
-export { startWeightsAgent, type WeightsAgent } from './weights-agent.ts';
+export { startWeightsAgent } from './vllm/weights-agent.ts';
 export { meanDifference } from './all-servers.ts';
-export { openTeacher, type TeacherServers, teacherServers } from './teacher.ts';
-export { hasSameTokenizer } from './teacher-tokens.ts';
+export { openTeacher, type TeacherServers } from './openai/teacher.ts';
+export { hasSameTokenizer } from './openai/teacher-tokens.ts';
 export type {
   ChatRequest,
   ChatSample,
-  CompareRequest,
   HoldOutcome,
   Inference,
-  PromptScoreRequest,
   Sample,
   SamplePlace,
   SampleRequest,
   ScoreRequest,
-  ServedPolicy,
   ServerDrift,
 } from './types.ts';
 
-/** `defaultUrl` is the server of that kind that was started on this machine, '' where none was. `say` is told what becomes of the servers. */
+/**
+ * `defaultUrl` is the server of that kind that was started on this machine, '' without one. `say` receives messages
+ * about the servers.
+ */
 export function openInference(
   spec: InferenceSpec,
   defaultUrl: string,
@@ -70,7 +70,7 @@ export function openInference(
 
 const lookMs = 10_000;
 
-/** Whether a server can be asked for turns. Throws what keeps it from that. */
+/** Throws the reason why a server cannot be asked for turns. */
 export async function lookAtServer(address: ServerAddress): Promise<void> {
   const server = new ModelServer(address, { timeoutMs: lookMs, provider: 'cpu' });
   try {
@@ -81,8 +81,8 @@ export async function lookAtServer(address: ServerAddress): Promise<void> {
 }
 
 /**
- * Whether the engine behind a vLLM server generates: `dead` where it says that it cannot, `silent` where nobody answers (yet), or
- * not in time.
+ * Whether the engine behind a vLLM server generates: `dead` if it reports that it cannot, `silent` if it does not
+ * answer (yet), or not in time.
  */
 export async function lookAtEngine(
   address: ServerAddress,
@@ -100,14 +100,15 @@ export async function lookAtEngine(
   }
 }
 
-/** What the OpenAI-compatible servers of a run have of what training needs; those of other kinds have it all. */
+/** Checks a run's OpenAI-compatible servers for the needs of training; other kinds always meet them. */
 export async function examineServers(spec: InferenceSpec): Promise<ServerReport[]> {
-  if (spec.kind !== 'openai' && spec.kind !== 'vllm') return [];
+  const { examinedAs } = inferenceTraits(spec);
+  if (!('endpoints' in spec) || examinedAs === null) return [];
   const named = serversOf(spec, '').filter(({ url }) => url !== '');
-  return Promise.all(named.map((address) => examineServer(address, { isVllm: spec.kind === 'vllm' })));
+  return Promise.all(named.map((address) => examineServer(address, { isVllm: examinedAs === 'vllm' })));
 }
 
-type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' | 'tinker' }>;
+type PoolSpec = Extract<InferenceSpec, { readonly endpoints: unknown }>;
 
 function openPool(
   spec: PoolSpec,
@@ -119,8 +120,9 @@ function openPool(
   const more = openServer ? { openServer, remedy: vllmRemedy } : {};
   const what = 'The inference server ([inference] url)';
   const options = { what, provider, quantize, memoryGb, maxConcurrent, timeoutMs: timeoutS * 1000, say, ...more };
-  if (spec.url === null && endpoints === null && defaultUrl === '') throw spec.kind === 'vllm' ? noVllm : noServer;
-  // What was started beside this process is ours, and may know what it was started with.
+  if (spec.url === null && endpoints === null && defaultUrl === '')
+    throw startedWith(spec) === 'vllm' ? noVllm : noServer;
+  // A server started beside this process is ours, and may receive its own keys.
   if (spec.url === null && defaultUrl !== '') grantHere(linesOfServer({ url: defaultUrl, keys: serverKeysOf(spec) }));
   if (endpoints === null) return new ServerPool(serversOf(spec, defaultUrl), options);
   const pool = new ServerPool(readEndpoints(endpoints), options);
@@ -146,7 +148,7 @@ function vllmServers({ vllm }: Extract<InferenceSpec, { readonly kind: 'vllm' }>
   return (address, options) => new VllmServer(address, options, { ...vllm, ...locate });
 }
 
-/** The servers that a run names, or the one of this machine; of an endpoints file as it is now. Throws `ConfigInvalid`. */
+/** A run's named servers, or this machine's; from an endpoints file as it is now. Throws `ConfigInvalid`. */
 export function serversOf(spec: PoolSpec, defaultUrl: string): ServerAddress[] {
   if (spec.endpoints !== null) return readEndpoints(spec.endpoints);
   const { apiKeyVar, headers, headersFromEnv } = spec;
@@ -155,19 +157,13 @@ export function serversOf(spec: PoolSpec, defaultUrl: string): ServerAddress[] {
   return [{ ...address, url: defaultUrl, isOwn: apiKeyVar === null }];
 }
 
-/** Environment variables with the keys of a run's servers, by name. Throws `ConfigInvalid` where its endpoints file will not do. */
+/** Environment variables with the keys of a run's servers. Throws `ConfigInvalid` for an invalid endpoints file. */
 export function keyVariables({ inference, teacher }: Pick<RunSpec, 'inference' | 'teacher'>): string[] {
   const named = [...namedKeys(inference), ...(teacher ? teacherServers(teacher) : [])].flatMap(serverKeysOf);
   return [...new Set(named)];
 }
 
 function namedKeys(spec: InferenceSpec): readonly Pick<ServerAddress, 'apiKeyVar' | 'headersFromEnv'>[] {
-  switch (spec.kind) {
-    case 'module':
-      return [];
-    case 'tinker':
-      return [{ apiKeyVar: spec.apiKeyVar, headersFromEnv: {} }];
-    default:
-      return serversOf(spec, '');
-  }
+  if ('endpoints' in spec) return serversOf(spec, '');
+  return 'apiKeyVar' in spec ? [{ apiKeyVar: spec.apiKeyVar, headersFromEnv: {} }] : [];
 }

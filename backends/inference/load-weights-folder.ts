@@ -3,20 +3,20 @@ import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { requireOwnFiles } from '../../engine/model/model-repository.ts';
 import type { ModelServer } from './model-server.ts';
-import { VllmRoutes } from './vllm-routes.ts';
+import { VllmRoutes } from './vllm/vllm-routes.ts';
 
-/** A folder of weights that nobody's run made, at a server that is already there: ours, prime-rl's, or a vLLM as it is. */
+/** Loads a folder of weights that no run made into a running server: ours, prime-rl's, or a plain vLLM. */
 
-export interface LoadedFolder {
-  /** What the server is asked for from now on. */
+interface LoadedFolder {
+  /** Name that the server gets in requests from now on. */
   readonly model: string;
-  /** Takes an adapter away again; weights stay until others come. */
+  /** Unloads an adapter; weights stay until others are loaded. */
   readonly unload: () => Promise<void>;
 }
 
 /**
- * Has a server load a folder, an adapter under `name`. Throws Unsupported where it cannot, with how it would have to be started. Nothing
- * else may use the server meanwhile: its own weights are exchanged where the folder holds whole ones.
+ * Makes a server load a folder, an adapter under `name`. Throws Unsupported if it cannot, with the start options it
+ * would need. Nothing else may use the server meanwhile: a folder of whole weights replaces its own.
  */
 export async function loadWeightsFolder(server: ModelServer, folder: string, name: string): Promise<LoadedFolder> {
   await requireOwnFiles(folder);
@@ -45,7 +45,7 @@ function cannot({ root }: ModelServer, what: string, how: string, folder: string
   return new RatchetError('Unsupported', message);
 }
 
-/** What a server was started with, as it calls it. Throws InferenceUnavailable where it names no model. */
+/** The server's name of its initial model. Throws InferenceUnavailable if it names none. */
 export async function startedWith(server: ModelServer): Promise<string> {
   return (await new VllmRoutes(server, 'auto').models()).base;
 }

@@ -1,70 +1,73 @@
+import { present } from '../../core/present.ts';
 import { errorIn, wordsOfPage } from '../answer-words.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { quoted } from '../../core/steering.ts';
-import { withoutSecrets } from '../../config/secrets.ts';
+import { withoutSecrets } from '../../config/toml/secrets.ts';
 import type { Quantization } from '../../engine/index.ts';
-import { answerJson } from './answer-json.ts';
+import { answerJson } from './openai/answer-json.ts';
 import { type HttpAnswer, type HttpCall, HttpClient, NoAnswer, UnreadAnswer } from './http-client.ts';
-import { refusalOf, reportedRefusal, UnusableAnswer } from './refusal.ts';
-import type { ServedPolicy } from './types.ts';
+import { refusalOf, reportedRefusal, UnusableAnswer } from './openai/refusal.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
 
-/** Where a server is and what it is told with every request. Keys are named, never held. */
+/** Address of a server, and the headers of every request. Keys are named, never held. */
 export interface ServerAddress {
-  /** Of its API, with or without `/v1`. */
+  /** URL of its API, with or without `/v1`. */
   readonly url: string;
-  /** Name of the environment variable with the key; null = it asks for none. */
+  /** Name of the environment variable with the key; null = no key is needed. */
   readonly apiKeyVar: string | null;
   readonly headers: Readonly<Record<string, string>>;
   /** Header → name of the environment variable with its value. */
   readonly headersFromEnv: Readonly<Record<string, string>>;
-  /** What it calls its model; null = the name of the policy that is asked for. */
+  /** The server's name of its model; null = the policy's name. */
   readonly model: string | null;
-  /** Whether this project's processes were started with it: it is asked nothing until it has proven that it has the project's secret. */
+  /**
+   * Whether this project's processes were started with it: it gets no request until it has proven that it has the
+   * project's secret.
+   */
   readonly isOwn?: boolean;
 }
 
 export interface ServerOptions {
-  /** Of one request, from the first byte sent to the last one received. */
+  /** Timeout of one request, from the first byte sent to the last one received. */
   readonly timeoutMs: number;
-  /** Where it computes, told with the weights. */
+  /** Its device, sent with the weights. */
   readonly provider: 'cpu' | 'cuda';
-  /** Bits in which it samples, told with the weights; missing = as they are. */
+  /** Bits for sampling, sent with the weights; missing = as they are. */
   readonly quantize?: Quantization | undefined;
   /** Memory limit of the server in GB, sent with the weights; missing = the server's default. */
   readonly memoryGb?: number | undefined;
-  /** How a refusal to ask it calls it, with the setting that names it; missing = the inference server. */
+  /** Its name in refusals, with the setting that names it; missing = the inference server. */
   readonly what?: string | undefined;
-  /** What helps where it does not answer, for people; missing = {@link usualRemedy}. */
+  /** Advice if it does not answer; missing = {@link usualRemedy}. */
   readonly remedy?: string | undefined;
   /** The project's secret; this process's by default. */
   readonly secret?: (() => string | null) | undefined;
 }
 
-/** One more thing about a request. */
 interface PostOptions {
   readonly signal?: AbortSignal | undefined;
-  /** One rollout's turns carry the same. */
+  /** Equal for the turns of one rollout. */
   readonly session?: string | undefined;
 }
 
-/** The request never reached the server: its connection had been closed there while nothing was asked. */
+/** The request never reached the server: it had closed the idle connection. */
 export class ConnectionStale extends RatchetError {
   constructor(message: string, cause: unknown) {
     super('InferenceUnavailable', message, { cause });
   }
 }
 
-/** What helps where a run's servers do not answer. */
+/** Advice when a run's servers do not answer. */
 export const usualRemedy = 'Is it running? `ratchet dev` starts one; [inference] url names others.';
 
 const probeTimeoutMs = 5_000;
-/** Letters of an answer that cannot be used, in a message. */
+/** Characters of an unusable answer in a message. */
 const shownMax = 200;
 
-/** One OpenAI-compatible server: its routes, and what its refusals mean. Who is asked when is the pool's. */
+/** One OpenAI-compatible server: its routes, and the meaning of its refusals. The pool schedules requests. */
 export class ModelServer {
   readonly address: ServerAddress;
-  /** Without `/v1`; what people read. */
+  /** URL without `/v1`, as shown to people. */
   readonly root: string;
   readonly #http: HttpClient;
   readonly #options: ServerOptions;
@@ -79,7 +82,7 @@ export class ModelServer {
   }
 
   /**
-   * The JSON of an answer that went well. Throws `VersionNotHeld` when the server does not know the model, `ServerBusy`,
+   * The JSON of a successful answer. Throws `VersionNotHeld` when the server does not know the model, `ServerBusy`,
    * `InferenceUnavailable`, `OutOfMemory`, `PromptTooLong` or `InferenceRejected`, with the server's own words.
    */
   async post(route: string, body: unknown, options: PostOptions = {}): Promise<unknown> {
@@ -96,7 +99,7 @@ export class ModelServer {
     );
   }
 
-  /** Brings it to a version: idempotent, and once for all who ask at the same time. */
+  /** Loads a version: idempotent, and once for concurrent callers. */
   async load(policy: ServedPolicy): Promise<void> {
     const { name, version, folder, templateTime } = policy;
     const loaded = `${name}@${version.digest}`;
@@ -112,12 +115,14 @@ export class ModelServer {
     }
   }
 
-  /** Brings it to a version that it says it holds, and samples otherwise. */
+  /** Loads again a version that the server claims to hold but samples wrongly. */
   reload(policy: ServedPolicy): Promise<void> {
     return this.load(policy);
   }
 
-  /** Keeps a version there. `gone` where it does not hold it, `single` where it knows of no such thing, `full` where it has no room. */
+  /**
+   * Keeps a version there. `gone` if it does not hold it, `single` if it has no such feature, `full` if it has no room.
+   */
   async hold(name: string, holder: string, seconds: number): Promise<'held' | 'gone' | 'full' | 'single'> {
     const route = '/hold_version';
     const answer = await this.#ask('POST', route, { name, holder, seconds }, {});
@@ -132,7 +137,7 @@ export class ModelServer {
     await this.#ask('POST', '/release_version', { name, holder }, {});
   }
 
-  /** Whether it answers at all; what it says is of no matter, unless it says itself that it cannot serve. */
+  /** Whether it answers at all; any answer counts unless it reports that it cannot serve. */
   async probe(): Promise<boolean> {
     try {
       return (await this.#ask('GET', '/health', undefined, { timeoutMs: probeTimeoutMs })).status < 500;
@@ -142,21 +147,18 @@ export class ModelServer {
     }
   }
 
-  /** The status of an answer, whatever it is, and its JSON. Throws `InferenceUnavailable` where none comes. */
+  /** Any answer's status and JSON. Throws `InferenceUnavailable` without one. */
   async get(route: string): Promise<{ readonly status: number; readonly body: unknown }> {
     const { status, text } = await this.#ask('GET', route, undefined, {});
     return { status, body: answerJson(text) };
   }
 
-  /**
-   * What the server calls a version. Throws `VersionNotHeld` where it is known, before it is asked for turns, that it holds another
-   * one.
-   */
+  /** The server's name of a version. Throws `VersionNotHeld` if it is known beforehand to hold another one. */
   modelFor(policy: ServedPolicy): Promise<string> {
     return Promise.resolve(policy.name);
   }
 
-  /** An answer, whatever its status, and the JSON in it. Throws `InferenceUnavailable` where none comes. */
+  /** Any answer's status and JSON. Throws `InferenceUnavailable` without one. */
   async send(
     method: HttpCall['method'],
     route: string,
@@ -167,12 +169,12 @@ export class ModelServer {
     return { ...answer, json: answerJson(answer.text) };
   }
 
-  /** What a refusal means, in the server's words. */
+  /** The error for a refusal, in the server's words. */
   refusal(route: string, answer: HttpAnswer): RatchetError {
     return this.#refusal(route, answer);
   }
 
-  /** For people: throws why it cannot be asked, a key that is missing or refused included. */
+  /** Throws the reason why it cannot be asked, for people; a missing or refused key included. */
   async look(): Promise<void> {
     const { timeoutMs } = this.#options;
     const ask = async (route: string): Promise<void> => {
@@ -210,9 +212,7 @@ export class ModelServer {
   #how(): { provider?: 'cuda'; quantize?: Quantization; memory_gb?: number } {
     const { provider, quantize, memoryGb } = this.#options;
     return {
-      ...(provider === 'cpu' ? {} : { provider }),
-      ...(quantize && { quantize }),
-      ...(memoryGb !== undefined && { memory_gb: memoryGb }),
+      ...present({ provider: provider === 'cpu' ? undefined : provider, quantize, memory_gb: memoryGb }),
     };
   }
 
@@ -222,7 +222,7 @@ export class ModelServer {
     body: unknown,
     { signal, session, timeoutMs = this.#options.timeoutMs }: PostOptions & { readonly timeoutMs?: number },
   ): Promise<HttpAnswer> {
-    const headers = () => ({ ...this.#headers(), ...(session === undefined ? {} : { 'x-session-id': session }) });
+    const headers = () => ({ ...this.#headers(), ...present({ 'x-session-id': session }) });
     try {
       return await this.#http.ask({ method, route, body, headers, signal, timeoutMs });
     } catch (error) {
@@ -245,17 +245,17 @@ export class ModelServer {
     }
   }
 
-  /** Looked up each time, so that a worker holds no key of its own. */
+  /** Looked up for each request, so that a worker holds no key of its own. */
   #headers(): Record<string, string> {
     const { apiKeyVar, headers, headersFromEnv } = this.address;
     return {
       ...headers,
       ...Object.fromEntries(Object.entries(headersFromEnv).map(([name, variable]) => [name, this.#variable(variable)])),
-      ...(apiKeyVar === null ? {} : { authorization: `Bearer ${this.#variable(apiKeyVar)}` }),
+      ...present({ authorization: apiKeyVar === null ? undefined : `Bearer ${this.#variable(apiKeyVar)}` }),
     };
   }
 
-  /** In the server's words, without what we told it in secret: some repeat the key that they refuse. */
+  /** The server's words without our secrets: some repeat the key that they refuse. */
   #refusal(route: string, answer: HttpAnswer): RatchetError {
     const { apiKeyVar } = this.address;
     const asked =
@@ -281,7 +281,7 @@ export class ModelServer {
   }
 }
 
-/** Names of the environment variables whose values a server is told. */
+/** Environment variables whose values a server receives. */
 export function serverKeysOf({
   apiKeyVar,
   headersFromEnv = {},
@@ -289,13 +289,13 @@ export function serverKeysOf({
   return [...(apiKeyVar === null ? [] : [apiKeyVar]), ...Object.values(headersFromEnv)];
 }
 
-/** Node refuses a header; it names the header, not its value. */
+/** Node refuses a header; its error names the header, not its value. */
 function isUnsendable(error: unknown): error is TypeError {
   const { code } = error as { readonly code?: unknown };
   return error instanceof TypeError && (code === 'ERR_INVALID_CHAR' || code === 'ERR_INVALID_HTTP_TOKEN');
 }
 
-/** A base URL as people write it, without `/v1`. */
+/** A base URL without `/v1`. */
 export function serverRoot(url: string): string {
   return url.replace(/(?<!\/)\/+$/, '').replace(/\/v1$/, '');
 }

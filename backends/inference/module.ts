@@ -3,9 +3,10 @@ import type { ModuleSpec } from '../../config/run-spec.ts';
 import { importUserFunction } from '../../engine/train/user-code.ts';
 import { registerKit } from '../environments/load.ts';
 import { askPatiently } from './patience.ts';
-import type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
+import type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest } from './types.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
 
-/** An inference of the user's own: what the default export of `import` gives for `options`, made at the first call. */
+/** The user's own inference: the result of the default export of `import` for `options`, made at the first call. */
 export class ModuleInference implements Inference {
   readonly #spec: ModuleSpec;
   #made: Promise<Inference> | null = null;
@@ -27,13 +28,13 @@ export class ModuleInference implements Inference {
     await (await this.#inference()).bringTo(policy);
   }
 
-  /** Null where the user's own cannot say. */
+  /** Null if the user's own does not implement it. */
   async score(request: ScoreRequest): Promise<readonly number[] | null> {
     const inference = await this.#inference();
     return (await inference.score?.(request)) ?? null;
   }
 
-  /** One that says nothing of it answers for whatever it is asked. */
+  /** Without an implementation it serves any requested version. */
   async hold(policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome> {
     return (await (await this.#inference()).hold?.(policy, holder, seconds)) ?? 'held';
   }
@@ -52,7 +53,7 @@ async function loadInference({ import: code, options }: ModuleSpec): Promise<Inf
   const create = (await importUserFunction(code, 'inference')) as (given: ModuleSpec['options']) => unknown;
   const made = (await create(options)) as Partial<Record<string, unknown>> | null | undefined;
   if (typeof made?.['sample'] === 'function' && typeof made['bringTo'] === 'function') {
-    return made as unknown as Inference; // both methods are there
+    return made as unknown as Inference; // both methods exist
   }
   throw new RatchetError(
     'Unsupported',

@@ -2,23 +2,23 @@ import { randomBytes } from 'node:crypto';
 import { Agent, type AgentOptions, type ClientRequestArgs } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { secretFileName } from '../../engine/project-secret.ts';
+import { secretFileName } from '../../host/project-secret.ts';
 import { addressOf, challengeHeader, isSame, proofHeader, proofOf } from '../../engine/server/gate.ts';
 
-/** A server did not prove that it has this project's secret. It was told nothing. */
+/** A server did not prove that it has this project's secret. No request was sent. */
 export class NotOurs extends Error {}
 
-/** How long a server may take to answer the question for its proof. A load of weights may keep it from that for a while. */
+/** Time limit for a server's proof. A load of weights may delay it. */
 const proofMsMax = 60_000;
 const headBytesMax = 16 * 1024;
 
 /**
- * Connections to servers that have the project's secret. A port of the loopback belongs to nobody: when its server has died, another user's
- * program may listen there. So each connection is used only after its other end has proven that it knows the secret.
+ * Connections to servers that have the project's secret. Any user may listen on a port of the loopback once its server
+ * has died. So each connection is used only after its other end has proven that it knows the secret.
  */
 export class OwnServerAgent extends Agent {
   readonly #secret: string;
-  /** Before `/health`. */
+  /** Path before `/health`. */
   readonly #path: string;
   readonly #unproven = new Set<Socket>();
 
@@ -42,14 +42,14 @@ export class OwnServerAgent extends Agent {
     return undefined;
   }
 
-  /** Also connections that a silent server keeps waiting: they would keep the process. */
+  /** Includes connections that wait for a silent server: they would keep the process alive. */
   override destroy(): void {
     for (const socket of this.#unproven) socket.destroy();
     super.destroy();
   }
 }
 
-/** Asks `GET /health` for a proof. The socket is then as new, since the answer is read to its end. */
+/** Requests a proof by `GET /health`. The socket is then like new, since the answer is read to its end. */
 function demandProof(
   socket: Socket,
   { secret, path }: { readonly secret: string; readonly path: string },
@@ -85,7 +85,7 @@ function demandProof(
   for (const [event, listener] of Object.entries(listeners)) socket.on(event, listener);
 }
 
-/** The whole of one short answer of HTTP/1.1; null for one that no server of ours gives. */
+/** The whole of one short HTTP/1.1 answer; null for one that no server of ours gives. */
 function readAnswer(heard: Buffer): { readonly proof: string } | 'unfinished' | null {
   const headEnd = heard.indexOf('\r\n\r\n');
   if (headEnd < 0) return heard.length > headBytesMax ? null : 'unfinished';

@@ -2,12 +2,12 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
 import { inferencePatienceMs } from '../../core/limits.ts';
 
-/** Between asking and asking again. A version that was just loaded is asked for at once, the first time. */
+/** Wait between attempts. The first retry is immediate, for a version that was just loaded. */
 const firstWaitMs = 100;
 const waitMsMax = 2_000;
 
 /**
- * Asks again while a server does not answer; longer trouble is left to whoever called, and so is what it said last when
+ * Retries while a server does not answer. Longer trouble is thrown to the caller, and so is the last error when
  * `signal` is raised between two attempts.
  */
 export async function askPatiently<T>(signal: AbortSignal | undefined, ask: () => Promise<T>): Promise<T> {
@@ -21,7 +21,7 @@ export async function askPatiently<T>(signal: AbortSignal | undefined, ask: () =
       if (!mayAskAgain || signal?.aborted) throw error;
       const isLoaded = error.code === 'VersionNotHeld' && waitMs === firstWaitMs;
       await delay(isLoaded ? 0 : waitMs, undefined, signal ? { signal } : {}).catch(() => {
-        throw error; // stopped: why it was not answered tells more
+        throw error; // stopped: the last error says more
       });
     }
   }

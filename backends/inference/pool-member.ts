@@ -1,12 +1,12 @@
 import type { ModelServer } from './model-server.ts';
-import type { ServedPolicy } from './types.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
 
 interface MemberOptions {
   readonly maxConcurrent: number;
   readonly say: (line: string) => void;
   /** Overrides `quietMs` in tests. */
   readonly quietMs?: number | undefined;
-  /** It can be asked again, or no longer. */
+  /** Called when it becomes available, or unavailable. */
   readonly onChange: () => void;
 }
 
@@ -15,18 +15,17 @@ const failuresBeforeEjection = 3;
 /** A server that owes an answer and stays silent this long is probed. A busy server still answers the probe. */
 const quietMs = 20_000;
 const quietLookMs = 5_000;
-/** Between looking whether it is back, longer and longer. */
+/** Wait between probes of a quarantined server, growing. */
 const firstProbeMs = 100;
 const probeMsMax = 2_000;
-/** A server that is busy is left alone for so long at least, whatever it says: longer and longer until it answers. */
+/** Least pause for a busy server, whatever it says; grows until it answers. */
 const firstRestMs = 100;
 const restMsMax = 2_000;
 
-/** A server as a part of a pool: how much it does, whether it can be asked, and which versions it has missed. */
+/** A server as a member of a pool: its load, its availability, and the versions that it has missed. */
 export class PoolMember {
   readonly server: ModelServer;
   readonly #options: MemberOptions;
-  /** Prompts that it is asked for now. */
   #inFlight = 0;
   #failuresInRow = 0;
   #away: { readonly since: string; readonly because: string; readonly at: number } | null = null;
@@ -36,15 +35,15 @@ export class PoolMember {
   #restsInRow = 0;
   #probeMs = firstProbeMs;
   #timer: ReturnType<typeof setTimeout> | undefined;
-  /** Since when the server owes an answer. */
+  /** Time since which the server owes an answer. */
   #quietSince = 0;
   #quietTimer: ReturnType<typeof setTimeout> | undefined;
   #hasLeft = false;
   #hasMissedVersions: boolean;
-  /** Name and digest of each version: a run that was started over uses the same names for other weights. */
+  /** Name and digest of each version: a run that was started over uses equal names for other weights. */
   #brought = new Set<string>();
 
-  /** `isLate`: others were brought to versions before it came. */
+  /** `isLate`: other servers loaded versions before it came. */
   constructor(server: ModelServer, { isLate, ...options }: MemberOptions & { readonly isLate: boolean }) {
     this.server = server;
     this.#options = options;
@@ -55,7 +54,7 @@ export class PoolMember {
     return this.#inFlight;
   }
 
-  /** Since when, ISO time, and why nobody is sent there; null = it takes part. */
+  /** Start (ISO time) and reason of its quarantine; null = it takes part. */
   get away(): { readonly since: string; readonly because: string } | null {
     return this.#away && { since: this.#away.since, because: this.#away.because };
   }
@@ -69,13 +68,13 @@ export class PoolMember {
     return this.#hasLeft;
   }
 
-  /** Whether it may be asked now, if it has room. */
+  /** Whether it can be asked now, if it has room. */
   get isOpen(): boolean {
     if (this.#hasLeft || this.#away !== null || performance.now() < this.#restUntil) return false;
     return !this.#isOnTrial || this.#inFlight === 0;
   }
 
-  /** What is more than it takes at once goes alone. */
+  /** A request larger than its limit is sent alone. */
   hasRoomFor(size: number): boolean {
     return this.#inFlight === 0 || this.#inFlight + size <= this.#options.maxConcurrent;
   }
@@ -101,22 +100,22 @@ export class PoolMember {
     this.#options.say(`inference server ${this.server.root} is back`);
   }
 
-  /** It did not answer, or said that it cannot. */
+  /** Records a missing answer or an error. */
   failed(because: string): void {
     this.#failuresInRow += 1;
     if (this.#isOnTrial || this.#failuresInRow >= failuresBeforeEjection) this.quarantine(because);
   }
 
-  /** It asked to be left alone for so long; 0, or a moment that has passed, is no leave to ask it without end. */
+  /** Pauses the server for the requested time; 0, or a time in the past, does not allow endless requests. */
   restFor(askedMs: number): void {
     const now = performance.now();
-    if (now >= this.#restUntil) this.#restsInRow += 1; // those that were asked at the same time are one
+    if (now >= this.#restUntil) this.#restsInRow += 1; // simultaneous requests count as one
     const ms = Math.max(askedMs, Math.min(firstRestMs * 2 ** (this.#restsInRow - 1), restMsMax));
     this.#restUntil = Math.max(this.#restUntil, now + ms);
     setTimeout(this.#options.onChange, ms + 1).unref();
   }
 
-  /** Nobody is sent there until it answers a probe; then it is brought to versions before it is asked for them. */
+  /** Excludes the server until it answers a probe; then it loads versions before it is asked for them. */
   quarantine(because: string): void {
     if (this.#away !== null || this.#hasLeft) return;
     this.#away = { since: new Date().toISOString(), because, at: performance.now() };
@@ -127,7 +126,7 @@ export class PoolMember {
     this.#options.onChange();
   }
 
-  /** What it is doing it may end; nobody else is sent there. */
+  /** Finishes its requests, but gets no others. */
   leave(): void {
     this.#hasLeft = true;
     clearTimeout(this.#timer);
@@ -140,7 +139,7 @@ export class PoolMember {
     this.#brought.add(nameOf(policy));
   }
 
-  /** Whether it was not there when this version was broadcast: it has to be brought to it before it is asked for it. */
+  /** Whether it was away when this version was broadcast, so that it must load the version before use. */
   hasMissed(policy: ServedPolicy): boolean {
     return this.#hasMissedVersions && !this.#brought.has(nameOf(policy));
   }
@@ -171,7 +170,7 @@ export class PoolMember {
   }
 
   async #probe(): Promise<void> {
-    const isBack = await this.server.probe().catch(() => false); // a key that is missing is said when it is asked
+    const isBack = await this.server.probe().catch(() => false); // a missing key is reported by the next request
     if (this.#hasLeft) return;
     if (!isBack) return this.#probeLater();
     this.#away = null;

@@ -10,67 +10,67 @@ import {
   usualRemedy,
 } from './model-server.ts';
 import { PoolMember } from './pool-member.ts';
-import { ServerBusy } from './refusal.ts';
+import { ServerBusy } from './openai/refusal.ts';
 import { Sticky } from './sticky.ts';
-import { type TurnstileAnswer, Turnstile } from './turnstile.ts';
+import { type Admission, AdmissionQueue } from './admission-queue.ts';
 
 export interface PoolOptions extends ServerOptions {
-  /** Prompts in flight at one server, at most; others wait their turn. */
+  /** Bound on prompts in flight at one server; others wait. */
   readonly maxConcurrent: number;
-  /** How long one waits for servers of which none answers. */
+  /** Patience while no server answers. */
   readonly patienceMs?: number;
-  /** How long a server may owe an answer before it is probed; for tests. */
+  /** Time for which a server may owe an answer before it is probed; for tests. */
   readonly quietMs?: number | undefined;
-  /** What speaks with one of them; a plain {@link ModelServer} when missing. */
+  /** Opens the client of a server; a plain {@link ModelServer} when missing. */
   readonly openServer?: (address: ServerAddress, options: ServerOptions) => ModelServer;
-  /** Told when a server is quarantined, is back, joins or leaves. */
+  /** Receives messages when a server is quarantined, is back, joins or leaves. */
   readonly say?: ((line: string) => void) | undefined;
 }
 
-/** Who asks, and how much at once. */
 export interface PoolCall {
-  /** One rollout: its turns stay on one server while that one can be asked. */
+  /** One rollout: its turns stay on one server while that is available. */
   readonly session?: string | undefined;
   /** The rollouts of a group stay on one server while it has room: they share the beginning of their prompts. */
   readonly group?: string | undefined;
-  /** Prompts that travel together; 1 when missing. */
+  /** Prompts sent together; 1 when missing. */
   readonly size?: number;
-  /** Where it goes if that can be asked, as `place` said. */
+  /** The preferred server from `place`, if it can be asked. */
   readonly to?: PoolMember | null;
-  /** Roots of servers that will not do. */
+  /** Roots of excluded servers. */
   readonly avoid?: readonly string[];
-  /** No other server will do. */
+  /** Only the preferred server will do. */
   readonly isOnlyThere?: boolean;
   readonly signal?: AbortSignal | undefined;
 }
 
 interface Ticket extends PoolCall {
-  /** It failed last: another one is asked if there is one. */
+  /** It failed last: another one is preferred. */
   readonly not: PoolMember | null;
 }
 
-/** Between asking and asking again. What failed once is asked again at once. */
+/** Wait between attempts. The first retry is immediate. */
 const firstWaitMs = 100;
 const waitMsMax = 2_000;
-/** Of one request: it may be what makes the servers fail. */
+/** Failures of one request before it is given up: it may itself cause them. */
 const failuresMax = 12;
-/** How long a server is left alone that is busy and does not say for how long. */
+/** Pause for a busy server that names none. */
 const busyMs = 1_000;
 
 /**
- * Several servers as one. Who asks gets the server of its rollout, else that of its group, else the one with the least to
- * do; waits in turn where it is full; and asks again elsewhere when the server fails. A server that fails several times in a
- * row is quarantined, looked at from time to time, and tried with one request before it takes part again.
+ * Several servers as one. A request goes to the server of its rollout, else to that of its group, else to the one with
+ * the least load. It waits in a queue while that is full, and is retried elsewhere when the server fails. A server that
+ * fails several times in a row is quarantined, probed from time to time, and tried with one request before it takes
+ * part again.
  */
 export class ServerPool {
   readonly #options: PoolOptions;
   readonly #say: (line: string) => void;
   readonly #patienceMs: number;
-  readonly #turnstile: Turnstile<Ticket, PoolMember>;
+  readonly #queue: AdmissionQueue<Ticket, PoolMember>;
   readonly #sessions = new Sticky<PoolMember>(stickySessionsMax);
   readonly #groups = new Sticky<PoolMember>(stickySessionsMax);
   #members: readonly PoolMember[] = [];
-  /** So that servers with equally much to do are taken in turn. */
+  /** Makes equally loaded servers take turns. */
   #turn = 0;
   #answeredAt = Number.NEGATIVE_INFINITY;
 
@@ -78,14 +78,14 @@ export class ServerPool {
     this.#options = options;
     this.#say = options.say ?? (() => undefined);
     this.#patienceMs = options.patienceMs ?? inferencePatienceMs;
-    this.#turnstile = new Turnstile(
+    this.#queue = new AdmissionQueue(
       (ticket, taken) => this.#admit(ticket, taken),
       (ticket, waitedMs) => this.#whyInVain(ticket, waitedMs),
     );
     this.#members = unique(addresses).map((address) => this.#open(address, false));
   }
 
-  /** From now on these are the servers. One that leaves ends what it is doing; one that joins is brought to versions first. */
+  /** Replaces the servers. A leaving one finishes its work; a joining one loads versions first. */
   setServers(addresses: readonly ServerAddress[]): void {
     const wanted = unique(addresses);
     const isWanted = ({ server }: PoolMember) => wanted.some((address) => isSame(address, server.address));
@@ -97,20 +97,20 @@ export class ServerPool {
     }
     for (const { server } of joined) this.#say(`inference server ${server.root} has joined`);
     this.#members = [...this.#members.filter(isWanted), ...joined];
-    this.#turnstile.stir();
+    this.#queue.stir();
   }
 
   get members(): readonly PoolMember[] {
     return this.#members;
   }
 
-  /** What is said while no server answers; null while one does. */
+  /** The reasons while no server answers; null while one does. */
   silence(): string | null {
     const away = this.#members.flatMap(({ away }) => (away === null ? [] : [away.because]));
     return away.length === 0 || away.length < this.#members.length ? null : [...new Set(away)].join(' ');
   }
 
-  /** The server that a call would go to, with `planned` prompts beside those in flight; null = whichever can be asked first. */
+  /** The server of a call, with `planned` prompts beside those in flight; null = the first that becomes available. */
   place(call: PoolCall, planned: ReadonlyMap<PoolMember, number>): PoolMember | null {
     const member = this.#best({ ...call, not: null }, (one) => one.inFlight + (planned.get(one) ?? 0));
     if (member) this.#remember(call, member);
@@ -118,8 +118,8 @@ export class ServerPool {
   }
 
   /**
-   * Does `work` with a server, and again with another one while servers fail. Throws what asking again does not help, and
-   * `InferenceUnavailable` when nobody has answered for a while; what a server said last when `signal` is raised between
+   * Does `work` with a server, and again with another one while servers fail. Throws errors that a retry cannot fix,
+   * and `InferenceUnavailable` when no server has answered for a while; the last error when `signal` is raised between
    * two attempts.
    */
   async use<T>(call: PoolCall, work: (member: PoolMember) => Promise<T>): Promise<T> {
@@ -128,7 +128,7 @@ export class ServerPool {
     for (;;) {
       if (signal?.aborted) throw trouble.last?.error ?? (signal.reason as Error);
       const ticket = { ...call, not: trouble.notThere };
-      const member = this.#turnstile.enterNow(ticket) ?? (await this.#wait(ticket, trouble));
+      const member = this.#queue.enterNow(ticket) ?? (await this.#wait(ticket, trouble));
       try {
         const result = await work(member);
         this.#answeredAt = performance.now();
@@ -145,7 +145,7 @@ export class ServerPool {
         if (this.#isHopeless(trouble)) throw this.#whyHopeless(error);
       } finally {
         member.exit(size);
-        this.#turnstile.stir();
+        this.#queue.stir();
       }
       await this.#rest(trouble, signal);
     }
@@ -163,20 +163,20 @@ export class ServerPool {
       maxConcurrent: this.#options.maxConcurrent,
       say: this.#say,
       quietMs: this.#options.quietMs,
-      onChange: () => this.#turnstile.stir(),
+      onChange: () => this.#queue.stir(),
     });
   }
 
   async #wait(ticket: Ticket, { last }: Trouble): Promise<PoolMember> {
     try {
-      return await this.#turnstile.wait(ticket, ticket.signal);
+      return await this.#queue.wait(ticket, ticket.signal);
     } catch (error) {
-      if (ticket.signal?.aborted && last) throw last.error; // why it was not answered tells more
+      if (ticket.signal?.aborted && last) throw last.error; // the last error says more
       throw error;
     }
   }
 
-  #admit(ticket: Ticket, taken: ReadonlySet<PoolMember>): TurnstileAnswer<PoolMember> {
+  #admit(ticket: Ticket, taken: ReadonlySet<PoolMember>): Admission<PoolMember> {
     const { size = 1 } = ticket;
     const member = this.#best(ticket, (one) => one.inFlight);
     if (member === null) {
@@ -216,7 +216,7 @@ export class ServerPool {
     if (group !== undefined) this.#groups.set(group, member);
   }
 
-  /** Whether to leave it to whoever called: this request fails whoever is asked, or nobody answers anybody. */
+  /** Whether to give up: this request fails at every server, or no server answers any request. */
   #isHopeless({ failures, since }: Trouble): boolean {
     if (failures >= failuresMax) return true;
     return performance.now() - since > this.#patienceMs && this.#answeredAt < since;
@@ -227,13 +227,13 @@ export class ServerPool {
     return isOneOfMany ? this.#nobody(this.#members) : error;
   }
 
-  /** Before asking again; not at all the first time, or where another server may be asked. */
+  /** Wait before a retry; none for the first, or if another server is available. */
   async #rest({ failures, last }: Trouble, signal: AbortSignal | undefined): Promise<void> {
     const hasOthers = this.#members.some((member) => member !== last?.member && member.isOpen);
     if (failures <= 1 || hasOthers) return;
     const waitMs = Math.min(firstWaitMs * 2 ** (failures - 2), waitMsMax);
     await delay(waitMs, undefined, signal ? { signal } : {}).catch(() => {
-      throw last!.error; // stopped: why it was not answered tells more
+      throw last!.error; // stopped: the last error says more
     });
   }
 
@@ -255,15 +255,15 @@ export class ServerPool {
   }
 }
 
-/** What went wrong with one request so far. */
+/** The failures of one request so far. */
 class Trouble {
-  /** Those that count: of a server that is busy none does. */
+  /** Counts failures, except those of a busy server. */
   failures = 0;
-  /** When the first of them came. */
+  /** Time of the first failure. */
   since = Number.POSITIVE_INFINITY;
   last: { readonly member: PoolMember; readonly error: RatchetError } | null = null;
 
-  /** A connection that broke says little about the server, which knows the rollout: it is asked once more. */
+  /** A broken connection says little about the server, which knows the rollout: it is tried once more. */
   get notThere(): PoolMember | null {
     return this.failures > 1 && this.last ? this.last.member : null;
   }
@@ -281,7 +281,7 @@ function noteFailure(member: PoolMember, error: RatchetError): void {
   else if (error.code === 'InferenceUnavailable' && !(error instanceof ConnectionStale)) member.failed(error.message);
 }
 
-/** Asking again may help, and takes no less. */
+/** Whether a retry may help, without asking for less. */
 function isWeather(error: RatchetError): boolean {
   return error.isRetryable && error.code !== 'OutOfMemory';
 }

@@ -1,4 +1,4 @@
-/** What was chosen for a key before. The keys that were asked for longest ago are forgotten first. */
+/** Choices by key. The least recently used keys are forgotten first. */
 export class Sticky<Value> {
   readonly #values = new Map<string, Value>();
   readonly #max: number;

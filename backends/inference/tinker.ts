@@ -1,19 +1,21 @@
 import PQueue from 'p-queue';
 import { RatchetError } from '../../core/errors.ts';
+import { present } from '../../core/present.ts';
 import { saysOverlong } from '../../core/rl/failures.ts';
 import type { TinkerInferenceSpec } from '../../config/run-spec.ts';
 import { isTrouble, type SampleOutput, TinkerClient, type TinkerModel, TinkerTrouble } from '../tinker/index.ts';
 import { loadModel } from '../tinker/load-model.ts';
 import { readVersion, type TinkerVersion } from '../tinker/version-files.ts';
-import { changesDistribution } from './openai-bodies.ts';
+import { changesDistribution } from './openai/openai-bodies.ts';
 import { askPatiently } from './patience.ts';
-import type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
+import type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest } from './types.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
 
 /** Servers compute with 32-bit seeds. */
 const seedMax = 2 ** 31 - 1;
-/** Versions that were loaded again here because the server had lost them; older ones are unloaded. */
+/** Versions that were loaded again here after the server had lost them; older ones are unloaded. */
 const revivedMax = 2;
-/** A model of ours that nobody samples from for so long is unloaded: others may need its room. */
+/** A model of ours that is not sampled for so long is unloaded: others may need its room. */
 const idleMs = 20_000;
 
 interface Revived {
@@ -23,16 +25,16 @@ interface Revived {
   idle: ReturnType<typeof setTimeout> | undefined;
 }
 
-/** A version as it can be asked for now. */
+/** A version that can be sampled now. */
 interface Served {
   readonly version: TinkerVersion;
   readonly path: string;
 }
 
 /**
- * Samples on a server of the Tinker API. Every version has a path there, so versions are held for nothing. Where the server has lost
- * the model behind a path (it was restarted, or the trainer's session ended), the version is loaded again from its training
- * checkpoint, into a model of this process's own.
+ * Samples on a server of the Tinker API. Every version has a path there, so holding one costs nothing. If the server
+ * has lost the model behind a path (it was restarted, or the trainer's session ended), the version is loaded again from
+ * its training checkpoint, into a model of this process's own.
  */
 export class TinkerInference implements Inference {
   readonly #spec: TinkerInferenceSpec;
@@ -60,8 +62,7 @@ export class TinkerInference implements Inference {
           temperature,
           seed: seed % seedMax,
           stop: version.endTokenIds,
-          ...(topK == null ? {} : { top_k: topK }),
-          ...(topP === undefined || topP === 1 ? {} : { top_p: topP }),
+          ...present({ top_k: topK ?? undefined, top_p: topP === undefined || topP === 1 ? undefined : topP }),
         },
         signal: signals(signal, this.#spec.timeoutS),
       }),
@@ -71,7 +72,9 @@ export class TinkerInference implements Inference {
     if (sequence.logprobs.length !== sequence.tokens.length) {
       throw rejected(this.#spec.url, `gave ${sequence.tokens.length} tokens and ${sequence.logprobs.length} logprobs`);
     }
-    // Nothing says whether they are before or after top_p and top_k: taken for the sampler's, either is made good before the step.
+    requireFinite(this.#spec.url, sequence.logprobs, 'a token that it drew');
+    // Unknown whether they are before or after top_p and top_k: they are taken for the sampler's, and either case is
+    // corrected before the step.
     const told = changesDistribution(request)
       ? { logprobs: null, samplingLogprobs: sequence.logprobs }
       : { logprobs: sequence.logprobs };
@@ -88,10 +91,12 @@ export class TinkerInference implements Inference {
       }),
     );
     const scored = positions.map((position) => promptLogprobs?.[position] ?? null);
-    return scored.every((logprob) => logprob !== null) ? scored : null;
+    if (!scored.every((logprob) => logprob !== null)) return null;
+    requireFinite(this.#spec.url, scored, 'a token of the prompt');
+    return scored;
   }
 
-  /** A real token of that version: an answer to anything else tells nothing. */
+  /** Samples a real token of that version: no other answer is proof. */
   async bringTo(policy: ServedPolicy): Promise<void> {
     const { endTokenIds } = await this.#versionOf(policy);
     await this.#ask(policy, undefined, ({ path }) =>
@@ -153,11 +158,11 @@ export class TinkerInference implements Inference {
     return known;
   }
 
-  /** Once for all who found the same path lost. */
+  /** Once for all calls that found the same path lost. */
   async #revive(version: TinkerVersion, lostPath: string): Promise<void> {
     const known = this.#revived.get(version.digest);
     if (known && (await known.catch(() => null))?.path !== lostPath && (await known.catch(() => null)) !== null) return;
-    if (this.#revived.get(version.digest) !== known) return; // somebody else was quicker
+    if (this.#revived.get(version.digest) !== known) return; // another call was quicker
     const revived = this.#load(version);
     revived.catch(() => undefined);
     this.#revived.set(version.digest, revived);
@@ -199,6 +204,13 @@ function signals(signal: AbortSignal | undefined, timeoutS: number): AbortSignal
 
 function rejected(url: string, what: string): RatchetError {
   return new RatchetError('InferenceRejected', `The Tinker server at ${url} ${what}.`);
+}
+
+/** Log probabilities that are trained on are numbers; Python's JSON may say NaN or -Infinity. */
+function requireFinite(url: string, logprobs: readonly number[], of: string): void {
+  const strange = logprobs.find((logprob) => !Number.isFinite(logprob));
+  if (strange === undefined) return;
+  throw rejected(url, `gave a log probability of ${strange} for ${of}; expected a number up to 0`);
 }
 
 function inferenceError(error: unknown, policy?: ServedPolicy): unknown {

@@ -1,28 +1,17 @@
-import type { ChatMessage, ToolCall, ToolSchema } from '../../core/rl/rollout.ts';
-import type { PolicyVersion } from '../../core/rl/run-state.ts';
-import type { SamplingSpec } from '../../config/run-spec.ts';
+import type { ChatMessage, ToolCall, ToolSchema } from '../../core/rl/rollout/rollout.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
+import type { SamplingSettings } from '../../core/settings/rollouts.ts';
 
-/** What a server needs to know to hold a version: its name there, its digest, and where its files lie on this machine. */
-export interface ServedPolicy {
-  readonly name: string;
-  readonly version: PolicyVersion;
-  readonly folder: string;
-  /** What strftime_now tells its chat template, as `minuteOf` writes it; missing = the clock's. */
-  readonly templateTime?: string;
-  /** Roots of servers that hold other weights under its name, as its broadcast found: nothing of it is asked there. */
-  readonly avoid?: readonly string[];
-}
-
-/** What changes the distribution, or the end of a turn, beyond the temperature; nothing where left out. */
+/** Parameters beyond the temperature that change the distribution, or the end of a turn; neutral when missing. */
 export type SamplingModifiers = Partial<
-  Omit<SamplingSpec, 'maxTokens' | 'contextTokens' | 'temperature' | 'seed' | 'templateArguments'>
+  Omit<SamplingSettings, 'maxTokens' | 'contextTokens' | 'temperature' | 'seed' | 'templateArguments'>
 >;
 
-/** Whose turn it is: what several servers keep together. Safe to send as a header. */
+/** Keys of affinity among several servers. Safe to send as a header. */
 export interface SamplePlace {
-  /** One rollout: its turns go to one server while that can be asked, which has read the conversation so far. */
+  /** One rollout: its turns stay on one server while that is available, since it has read the conversation so far. */
   readonly session?: string | undefined;
-  /** Its group: the rollouts of one example begin with the same tokens. */
+  /** Its group: the rollouts of one example begin with common tokens. */
   readonly group?: string | undefined;
 }
 
@@ -39,7 +28,7 @@ export interface SampleRequest extends SamplingModifiers, SamplePlace {
   readonly temperature: number;
   /** Random numbers of this turn are keyed by it and the position, never by the neighbours in a batch. */
   readonly seed: number;
-  /** What is said will be trained on: a server whose log probabilities are of no use for that is refused (`Unsupported`). */
+  /** The turn will be trained on: a server whose log probabilities are unfit for that is refused (`Unsupported`). */
   readonly isTrained?: boolean;
   readonly signal?: AbortSignal | undefined;
 }
@@ -48,16 +37,16 @@ export interface ScoreRequest {
   readonly policy: ServedPolicy;
   readonly tokenIds: readonly number[];
   readonly positions: readonly number[];
-  /** What they should be: where there are several servers, the one that is furthest off answers. */
+  /** Expected logprobs: with several servers, the one that deviates most answers. */
   readonly expected?: readonly number[];
 }
 
-/** How far one server's logprobs of the canary lie from those expected: the mean of |Δ|, in nats. */
+/** Distance of one server's canary logprobs from the expected ones: the mean of |Δ|, in nats. */
 export interface ServerDrift {
   /** Its root, or a name for the only one. */
   readonly server: string;
   readonly difference: number;
-  /** It was given the weights once more before it was this near. */
+  /** It was given the weights again before it was this near. */
   readonly isReloaded?: true;
 }
 
@@ -69,18 +58,23 @@ export interface PromptScoreRequest {
 
 export interface Sample {
   readonly tokenIds: readonly number[];
-  /** The policy's: log softmax(logits / temperature) at each sampled token. null where the server tells the sampler's alone, or neither. */
+  /**
+   * The policy's logprobs: log softmax(logits / temperature) at each sampled token. null if the server reports only the
+   * sampler's, or neither.
+   */
   readonly logprobs: readonly number[] | null;
-  /** The sampler's: the same of the distribution really drawn from; absent where it is no other, or nobody tells. */
+  /** The sampler's logprobs, under the distribution that was sampled; absent if it is the same, or not reported. */
   readonly samplingLogprobs?: readonly number[];
   readonly finishReason: 'stop' | 'length';
-  /** The step of the weights it began with, where the server exchanges weights in place and has later ones; absent: as asked. */
+  /**
+   * The step of its initial weights, if the server exchanges weights in place and has later ones; absent: as requested.
+   */
   readonly servedStep?: number;
-  /** The step of the weights it ended with, where they were exchanged between two of its tokens; absent: as it began. */
+  /** The step of its final weights, if they were exchanged between two of its tokens; absent: as it began. */
   readonly servedThrough?: number;
 }
 
-/** One turn, asked for by its messages: the server renders them with the chat template of its own. */
+/** One turn, requested by its messages: the server renders them with its own chat template. */
 export interface ChatRequest extends SamplingModifiers, SamplePlace {
   readonly policy: ServedPolicy;
   readonly messages: readonly ChatMessage[];
@@ -88,22 +82,22 @@ export interface ChatRequest extends SamplingModifiers, SamplePlace {
   readonly maxTokens: number;
   /** 0 = greedy. */
   readonly temperature: number;
-  /** Missing = the server draws as it likes. */
+  /** Missing = the server chooses. */
   readonly seed?: number;
-  /** Training needs the ids that were sampled; evaluations do without, and so may ask servers that have none. */
+  /** Training needs the sampled ids; evaluations do not, and so may use servers without them. */
   readonly tokens: 'required' | 'none';
   readonly signal?: AbortSignal | undefined;
 }
 
 export interface ChatSample {
   readonly text: string;
-  /** What it thought before, where the server tells it apart. */
+  /** Thoughts before the text, if the server separates them. */
   readonly reasoning?: string;
   readonly toolCalls?: readonly ToolCall[];
-  /** The text is a refusal, which the server tells apart from content. */
+  /** The text is a refusal, which the server separates from content. */
   readonly isRefusal?: true;
   readonly finishReason: 'stop' | 'length';
-  /** null where the server gives none, as are the two below. */
+  /** null if the server gives none, like the two below. */
   readonly promptTokenIds: readonly number[] | null;
   readonly tokenIds: readonly number[] | null;
   /** One per sampled id, as in {@link Sample}. */
@@ -112,59 +106,62 @@ export interface ChatSample {
 }
 
 /**
- * What came of asking servers to keep a version: `held`, where at least one does; `full`, where all that can have no room for it
- * now; `single`, where each of them samples from the weights it was given last and from no others.
+ * Result of a request to keep a version: `held`, at least one server does; `full`, those that can have no room now;
+ * `single`, each samples only from its latest weights.
  */
 export type HoldOutcome = 'held' | 'full' | 'single';
 
 /**
- * The inference port. A request names its version. A server that no longer holds it, for instance because it was
- * restarted, is brought to it and asked again: a version is a desired state, not an event.
+ * The inference port. A request names its version. A server that no longer holds it, for instance after a restart,
+ * loads it and is asked again: a version is a desired state, not an event.
  */
 export interface Inference {
   /**
-   * Throws `InferenceUnavailable` (ask again later), `OutOfMemory` (ask for less), or what asking again does not help:
+   * Throws `InferenceUnavailable` (retry later), `OutOfMemory` (retry with less), or errors that a retry does not fix:
    * `PromptTooLong`, of this prompt, and `InferenceRejected`.
    */
   sample(request: SampleRequest): Promise<Sample>;
-  /** The same by messages; throws `InferenceRejected` where token ids are required and the server gives none. Absent where it cannot. */
+  /**
+   * Samples from messages; throws `InferenceRejected` if token ids are required and the server gives none. Absent if
+   * the adapter has no chat API.
+   */
   chat?(request: ChatRequest): Promise<ChatSample>;
   /**
-   * log softmax(logits) of `tokenIds[i]` after the tokens before it, for each of `positions` (≥ 1), temperature 1; absent,
-   * or null, where the server cannot say.
+   * log softmax(logits) of `tokenIds[i]` after the tokens before it, for each of `positions` (≥ 1), temperature 1;
+   * absent, or null, if the server cannot compute it.
    */
   score?(request: ScoreRequest): Promise<readonly number[] | null>;
   /**
-   * How far each server is off `expected`; one that is off by more than `threshold` is given the weights once more and asked
-   * again. Absent where `score` will do: then there is one server.
+   * Deviation of each server from `expected`; one beyond `threshold` is given the weights again and compared once more.
+   * Absent if `score` suffices: then there is one server.
    */
   compare?(request: CompareRequest): Promise<readonly ServerDrift[]>;
   /**
-   * What its servers say that they compute in (`float32`, `bfloat16`, …), the least exact of them where they differ; null where
-   * that is not told. Absent where it is known without asking, or by nobody.
+   * The float type that its servers report (`float32`, `bfloat16`, …), the least exact if they differ; null if not
+   * reported. Absent if it is known otherwise, or not at all.
    */
   floatType?(): Promise<string | null>;
   /**
-   * log softmax(logits) of every token of every prompt after the tokens before it, temperature 1; 0 for the first ones, which have
-   * none before them. What a teacher is asked. Absent where it cannot; throws as `sample` does, and `InferenceRejected` where
-   * the server gives none.
+   * log softmax(logits) of every token of every prompt after the tokens before it, temperature 1; 0 for the first ones.
+   * Used for teachers. Absent if the adapter cannot; throws like `sample`, and `InferenceRejected` if the server gives
+   * none.
    */
   promptLogprobs?(request: PromptScoreRequest): Promise<readonly (readonly number[])[]>;
   /** Idempotent; returns when every server that can be reached has confirmed that it holds the version with this digest. */
   bringTo(policy: ServedPolicy): Promise<void>;
   /**
-   * Keeps a version at the servers for so many seconds, whatever they are brought to meanwhile; asked again, for longer. They are
-   * brought to it where they do not hold it, unless they hold only one (`single`): then nothing is changed. Absent where servers
-   * hold whatever they are asked for.
+   * Keeps a version at the servers for so many seconds, whatever they load meanwhile; a repeated call extends the time.
+   * They load it if they do not hold it, unless they hold only one (`single`): then nothing changes. Absent if servers
+   * hold every requested version.
    */
   hold?(policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome>;
-  /** Idempotent, and of no matter where it fails: what is not asked for again is released by itself. */
+  /** Idempotent, and may fail: unused versions are released by themselves. */
   release?(policy: ServedPolicy, holder: string): Promise<void>;
   /**
    * Names the servers that do not answer, with the time they went silent; null while at least one answers. Absent if the adapter cannot
    * tell.
    */
   silence?(): string | null;
-  /** Nothing more is asked; what is under way may end. */
+  /** Refuses further requests; those in progress may end. */
   close?(): void;
 }

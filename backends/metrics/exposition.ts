@@ -1,8 +1,7 @@
 import { effectivenessOf, timeMetrics, type TimedCommit } from '../../core/rl/effectiveness.ts';
-import type { MetricsRow } from '../../runs/metrics.ts';
-import type { SinkStates } from '../../runs/sink-states.ts';
+import type { MetricsRow, SinkStates } from '../../core/rl/metric-rows.ts';
 
-/** What effectiveness is estimated from; the rest of a row is not kept. */
+/** Metrics that effectiveness is estimated from; the rest of a row is dropped. */
 const keptOfRow = new Set<string>([
   ...Object.values(timeMetrics),
   'recovery/count',
@@ -11,12 +10,12 @@ const keptOfRow = new Set<string>([
   'lost/seconds',
 ]);
 
-/** What a search for a better prompt took is a row of its own, and no step. */
+/** The cost of a prompt search has a row of its own, which is no step. */
 function isOfSearch(row: MetricsRow): boolean {
   return Object.keys(row).some((name) => name.startsWith('search/') || name.startsWith('trial/'));
 }
 
-/** The newest figures of one run, for whoever scrapes them. */
+/** The newest figures of one run, for scrapers. */
 export class ScrapedRun {
   readonly run: string;
   #newest: MetricsRow | null = null;
@@ -79,11 +78,11 @@ export class ScrapedRun {
   }
 }
 
-/** How a run stands; one that ended as it was to is not among them. */
+/** A run's state; runs that ended as planned are left out. */
 export type RunCondition = 'running' | 'paused' | 'failed';
 const runStates: readonly RunCondition[] = ['running', 'paused', 'failed'];
 
-/** Also where nothing runs: an alert needs a 0 to rise from. */
+/** Emits zeros without any run: an alert needs a 0 to rise from. */
 export function stateSamples(states: ReadonlyMap<string, RunCondition>): Sample[] {
   const all = [...states];
   return [
@@ -111,7 +110,7 @@ function figures(row: MetricsRow, place: (name: string) => Pick<Sample, 'name' |
   );
 }
 
-/** What each metric is; all are gauges of a run's newest state. */
+/** Descriptions of the metrics; all are gauges of a run's newest state. */
 export const exposedMetrics: Readonly<Record<string, string>> = {
   ratchet_runs: 'Runs by state: running, paused, or failed within the last days and not started again.',
   ratchet_run_paused: '1 while a run is paused, by a person or by itself.',

@@ -1,36 +1,35 @@
 import { z } from 'zod';
 import { jsonOrNull } from '../../core/json-or-null.ts';
-import { askServer, isRefusal } from '../../engine/ask-server.ts';
-import type { ServerVariable } from '../../engine/grants.ts';
-import { asItIs, readBodyText } from '../../engine/read-body.ts';
+import { askServer, isRefusal } from '../../host/ask-server.ts';
+import type { ServerVariable } from '../../host/grants.ts';
+import { asItIs, readBodyText } from '../../host/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { quoted } from '../../core/steering.ts';
 import { unlike } from '../answer-words.ts';
-import { causeOf } from '../fetch-cause.ts';
+import { causeOf } from '../../host/fetch-cause.ts';
 import { firstLineage, lineageNumber } from '../../core/names.ts';
-import type { NumberedRow } from '../../runs/metrics-feed.ts';
-import { type MetricsSink, timeOf } from './sinks.ts';
+import type { MetricsSink, NumberedRow } from '../../core/rl/metric-rows.ts';
+import { timeOf } from './sinks.ts';
 
-/** MLflow takes no more of one request: at most 1000 metrics, 100 params (mlflow/utils/validation.py). */
+/** MLflow's limits for one request: 1000 metrics, 100 params (mlflow/utils/validation.py). */
 const metricsAtOnce = 900;
 const paramsAtOnce = 100;
 const paramCharactersMax = 500;
-/** What one page of a metric's history, or of a search, may hold. */
+/** Limit of one page of a metric's history, or of a search. */
 const pageSize = 1_000;
 const answerMsMax = 60_000;
 
 const tagNames = { id: 'ratchet.id', lineage: 'ratchet.lineage', next: 'ratchet.next', hasParams: 'ratchet.params' };
 
-export interface MlflowOptions {
+interface MlflowOptions {
   /** `http(s)://host:port`, of the tracking server; throws where none was named. */
   readonly trackingUri: () => string;
-  /** The variable that named the server, where the run did not. */
+  /** The variable that named the server, if the run did not. */
   readonly variables?: readonly ServerVariable[];
   readonly experiment: string;
   readonly runName: string;
-  /** Unique to this run, the same whenever it goes on. */
+  /** Unique to this run, the same on every resume. */
   readonly id: string;
-  /** What is shown as the run's parameters. */
   readonly params: object;
   readonly environment?: Readonly<NodeJS.ProcessEnv>;
 }
@@ -47,7 +46,7 @@ interface TrackedRun {
   readonly runId: string;
   hasParams: boolean;
   isRunning: boolean;
-  /** Whoever sent the last rows was not answered, perhaps: what the server has is asked first. */
+  /** The last rows may not have been acknowledged: the server's state is read first. */
   isUnsure: boolean;
 }
 
@@ -57,7 +56,7 @@ const Run = z.object({
 });
 type AnsweredRun = z.infer<typeof Run>;
 
-/** The fields of its answers that are used. */
+/** The used fields of its answers. */
 const Answers = {
   experiment: z.object({
     experiment: z.object({ experiment_id: z.string(), lifecycle_stage: z.string().nullish() }),
@@ -73,11 +72,12 @@ const Answers = {
 } as const;
 
 /**
- * MLflow's tracking server, over its REST API (mlflow.org/docs/latest/rest-api.html, 2.0). A lineage is an MLflow run of its own, since steps of a
- * run only go up; the first one is the parent of the others.
+ * MLflow's tracking server, over its REST API (mlflow.org/docs/latest/rest-api.html, 2.0). A lineage is an MLflow run
+ * of its own, since steps of a run only go up; the first one is the parent of the others.
  *
- * A run says itself how far it is: the tag `ratchet.next`, the number of the next row, goes with each batch of rows. The server writes a batch's
- * metrics before its tags, so what a kill left between the two is there already, and is not sent again.
+ * The server itself records how far a run is: the tag `ratchet.next`, the number of the next row, is sent with each
+ * batch of rows. The server writes a batch's metrics before its tags, so metrics left by a kill between the two exist
+ * already, and are not sent again.
  */
 export class MlflowSink implements MetricsSink {
   readonly name = 'mlflow';
@@ -106,7 +106,7 @@ export class MlflowSink implements MetricsSink {
     return next;
   }
 
-  /** In the order of their numbers, so that `ratchet.next` never says more than is there. */
+  /** In order of number, so that `ratchet.next` never exceeds the stored rows. */
   async send(rows: readonly NumberedRow[]): Promise<void> {
     for (const batch of batchesOf(rows)) {
       const run = await this.#runOf(batch[0]!.row.lineage);
@@ -159,7 +159,7 @@ export class MlflowSink implements MetricsSink {
     return (await this.#post('experiments/create', { name: experiment }, Answers.created)).experiment_id;
   }
 
-  /** All of this run, oldest first: where two of a lineage were made, the older one is it. */
+  /** All records of this run, oldest first: of two for one lineage, the older counts. */
   async #search(): Promise<AnsweredRun[]> {
     const asked = {
       experiment_ids: [this.#experimentId],
@@ -168,7 +168,7 @@ export class MlflowSink implements MetricsSink {
       max_results: pageSize,
     };
     const { runs } = await this.#post('runs/search', asked, Answers.runs);
-    return runs ?? []; // a later entry takes the place of an earlier one in the map
+    return runs ?? []; // a later entry replaces an earlier one in the map
   }
 
   async #runOf(lineage: string): Promise<TrackedRun> {
@@ -207,7 +207,7 @@ export class MlflowSink implements MetricsSink {
     return begun;
   }
 
-  /** The points that the server does not have: of a lineage, a key and a step name one. */
+  /** The points that the server lacks: in a lineage, a key and a step identify one. */
   async #missing(run: TrackedRun, points: readonly Point[]): Promise<Point[]> {
     const missing: Point[] = [];
     for (const key of new Set(points.map((point) => point.key))) {
@@ -250,7 +250,7 @@ export class MlflowSink implements MetricsSink {
     return (await this.#ask(wanted, route, { method: 'POST', body: JSON.stringify(body) }))!;
   }
 
-  /** Null where the server answers with the error code that is expected. */
+  /** Null if the server answers with the expected error code. */
   async #ask<Answer>(
     shape: z.ZodType<Answer>,
     route: string,
@@ -296,7 +296,7 @@ export class MlflowSink implements MetricsSink {
   }
 }
 
-/** The number of a row, as a tag says it. */
+/** The number of a row in a tag. */
 function rowIn(tag: string, base: string): number {
   const row = tag === '' ? Number.NaN : Number(tag);
   if (Number.isSafeInteger(row) && row >= 0) return row;
@@ -311,7 +311,7 @@ interface Credentials {
   readonly secrets: Readonly<Record<string, string>>;
 }
 
-/** As MLflow's own client sends them (mlflow/utils/rest_utils.py). */
+/** Same rules as MLflow's own client (mlflow/utils/rest_utils.py). */
 function credentials(environment: Readonly<NodeJS.ProcessEnv>): Credentials {
   const {
     MLFLOW_TRACKING_TOKEN: token,
@@ -326,7 +326,7 @@ function credentials(environment: Readonly<NodeJS.ProcessEnv>): Credentials {
   return { keys: ['MLFLOW_TRACKING_TOKEN'], secrets: { authorization: `Bearer ${token}` } };
 }
 
-/** Rows of one lineage that follow one another, with at most so many metrics; a row with more is a batch of its own. */
+/** Consecutive rows of one lineage, with a bound on metrics; a row with more is a batch of its own. */
 function batchesOf(rows: readonly NumberedRow[]): NumberedRow[][] {
   const batches: NumberedRow[][] = [];
   let metrics = 0;
@@ -351,12 +351,14 @@ function pointsOf({ row }: NumberedRow): Point[] {
   );
 }
 
-/** MLflow's names have letters, digits and `_ - . / :` and blanks: `eval/words/pass@4` is `eval/words/pass_at_4` there. */
+/**
+ * MLflow's names have letters, digits and `_ - . / :` and spaces: `eval/words/pass@4` becomes `eval/words/pass_at_4`.
+ */
 export function mlflowName(name: string): string {
   return name.replaceAll('@', '_at_').replaceAll(/[^\w\-./: ]/g, '_');
 }
 
-/** The leaves of the run's spec by their path, as text that MLflow takes whatever its version. */
+/** The leaves of the run's spec by path, as text that every version of MLflow accepts. */
 function paramsOf(params: object, path = ''): { key: string; value: string }[] {
   return Object.entries(params).flatMap(([name, value]: [string, unknown]) => {
     const key = path === '' ? name : `${path}.${name}`;

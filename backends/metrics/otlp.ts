@@ -1,18 +1,18 @@
 import { createHash } from 'node:crypto';
-import { askServer, isRefusal } from '../../engine/ask-server.ts';
-import { asItIs, readBodyText } from '../../engine/read-body.ts';
+import { askServer, isRefusal } from '../../host/ask-server.ts';
+import { asItIs, readBodyText } from '../../host/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { timeMetrics } from '../../core/rl/effectiveness.ts';
-import type { NumberedRow } from '../../runs/metrics-feed.ts';
-import type { MetricsRow } from '../../runs/metrics.ts';
-import { causeOf } from '../fetch-cause.ts';
-import { type MetricsSink, timeOf } from './sinks.ts';
+import type { MetricsRow, MetricsSink, NumberedRow } from '../../core/rl/metric-rows.ts';
+import type { RolloutLabel } from '../../core/rl/rollout/rollout-label.ts';
+import { causeOf } from '../../host/fetch-cause.ts';
+import { timeOf } from './sinks.ts';
 
 const answerMsMax = 30_000;
 const rowsAtOnce = 50;
 const episodesAtOnce = 1_000;
 
-/** Where they are posted to; null = nowhere. One of them is somewhere. */
+/** Endpoints; null = not sent. At least one is set. */
 export interface Collector {
   readonly traces: string | null;
   readonly metrics: string | null;
@@ -25,47 +25,32 @@ export const endpointVariables = {
 } as const satisfies Record<keyof Collector, string>;
 
 export interface OtlpOptions {
-  /** Throws where the variables that name it are wrong. */
+  /** Throws if the variables that name it are wrong. */
   readonly collector: () => Collector;
   readonly headers: Readonly<Record<keyof Collector, Readonly<Record<string, string>>>>;
   readonly environment?: Readonly<NodeJS.ProcessEnv>;
-  /** Of the run: `rl.run.id`, `rl.model.name` and so on. */
+  /** Attributes of the run: `rl.run.id`, `rl.model.name` and so on. */
   readonly resource: Readonly<Record<string, string>>;
-  /** Unique to this run: span and trace ids are made of it. */
+  /** Unique to this run: basis of span and trace ids. */
   readonly id: string;
-  /** Rollouts whose groups ended with a step, and the share of them that are sent. */
+  /** Rollouts whose groups ended with a step, and the share to send. */
   readonly episodes: {
     readonly share: number;
     readonly of: (lineage: string, step: number) => Promise<readonly Episode[]>;
   };
 }
 
-/** What is told of a rollout; `group` and `index` name it in its lineage. */
-export interface Episode {
-  readonly group: number;
-  readonly index: number;
-  readonly environment: string;
-  readonly exampleId: number;
-  /** What came of it, and of its group: `ok`, `trained`. */
-  readonly outcome: string;
-  readonly end: string;
-  /** null = it failed. */
-  readonly reward: number | null;
-  /** Sampled. */
-  readonly tokens: number;
-  readonly turns: number;
-  /** Of the policy, with which it began and with which it ended. */
-  readonly version: number;
-  readonly versionEnd: number;
-}
+/** What is reported of a rollout; `group` and `index` name it in its lineage. */
+type Episode = Omit<RolloutLabel, 'lineage' | 'step'>;
 
 /**
- * OpenTelemetry, by OTLP over HTTP in JSON (opentelemetry.io/docs/specs/otlp). Names are those of the proposed `rl.*` conventions
- * (open-telemetry/semantic-conventions-genai#88): a step is a trace with the spans `rl.loop`, `rl.sample`, `rl.reward` and `rl.train`, and one for each rollout. Every other
- * metric is a gauge, `ratchet.` and its name. The ids of a span follow from run, lineage and step, so a step that is sent again is the same span.
+ * OpenTelemetry, by OTLP over HTTP in JSON (opentelemetry.io/docs/specs/otlp). Names are those of the proposed `rl.*`
+ * conventions (open-telemetry/semantic-conventions-genai#88): a step is a trace with the spans `rl.loop`, `rl.sample`,
+ * `rl.reward` and `rl.train`, and one for each rollout. Every other metric is a gauge, `ratchet.` and its name. The ids
+ * of a span follow from run, lineage and step, so a step that is sent again is the same span.
  *
- * It is written here and not by OpenTelemetry's SDK, which dates what it sends by its own clock: rows are sent when they can be, and belong to the time
- * of their commit.
+ * OpenTelemetry's SDK is not used, since it dates data by its own clock: rows are sent when they can be, but belong to
+ * the time of their commit.
  */
 export class OtlpSink implements MetricsSink {
   readonly name = 'opentelemetry';
@@ -76,7 +61,7 @@ export class OtlpSink implements MetricsSink {
     this.#options = options;
   }
 
-  /** A collector does not say what it has. */
+  /** A collector does not report what it has. */
   async open(cursor: number): Promise<number> {
     this.#collector = this.#options.collector();
     return Promise.resolve(cursor);
@@ -105,7 +90,7 @@ export class OtlpSink implements MetricsSink {
     }
   }
 
-  /** A step's, in parts: one with many rollouts is no request that a collector refuses. */
+  /** Sends a step's rollouts in parts, since collectors may refuse large requests. */
   async #sendEpisodes(row: MetricsRow, post: (spans: readonly object[]) => Promise<void>): Promise<void> {
     const { id, episodes } = this.#options;
     if (episodes.share === 0) return;
@@ -127,7 +112,7 @@ export class OtlpSink implements MetricsSink {
     let answer: Response;
     let said: string;
     const { headers, environment } = this.#options;
-    const own = headers[signal]; // they may hold a key
+    const own = headers[signal]; // they may contain a key
     const server = {
       what: 'The collector (OTEL_EXPORTER_OTLP_ENDPOINT)',
       url,
@@ -158,7 +143,7 @@ export class OtlpSink implements MetricsSink {
   }
 }
 
-/** Largest answer read from a collector. It lists the points that were rejected. */
+/** Largest answer read from a collector. It lists rejected points. */
 const saidBytesMax = 1024 * 1024;
 
 /** The row of a committed step, and not of an evaluation. */
@@ -172,7 +157,10 @@ interface Times {
   readonly to: number;
 }
 
-/** Durations are measured; where a part began follows from them. Sampling may have begun before the step, beside the one before. */
+/**
+ * Durations are measured; starts are derived from them. Sampling may have begun before the step, parallel to the one
+ * before.
+ */
 function timesOf(row: MetricsRow): Record<'rl.loop' | 'rl.sample' | 'rl.reward' | 'rl.train', Times> {
   const ms = (name: keyof typeof timeMetrics): number => (numberIn(row, timeMetrics[name]) ?? 0) * 1000;
   const to = timeOf(row);
@@ -188,7 +176,7 @@ function timesOf(row: MetricsRow): Record<'rl.loop' | 'rl.sample' | 'rl.reward' 
   };
 }
 
-/** What the proposal asks of the spans, where a row has it. */
+/** Attributes that the proposal requires of the spans, if a row has them. */
 const spanAttributes: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   'rl.loop': { 'rl.environment.reward.mean': 'train/reward', 'rl.train.loss': 'train/loss' },
   'rl.sample': { 'rl.sample.batch_size': 'batch/rollouts', 'ratchet.off_policy.max': 'off_policy/max' },
@@ -200,7 +188,7 @@ function digestOf(of: readonly (string | number)[]): Buffer {
   return createHash('sha256').update(of.join('\n')).digest();
 }
 
-/** Ids of a step's spans, the same whenever it is sent. */
+/** Ids of a step's spans, equal whenever it is sent. */
 function idsOf(
   row: MetricsRow,
   id: string,
@@ -215,14 +203,15 @@ function idsOf(
   };
 }
 
-/** Drawn by what it is, so that the same ones are chosen again. */
+/** Deterministic by key, so that repeated sends choose the same. */
 function isChosen(what: readonly (string | number)[], share: number): boolean {
   return digestOf(what).readUInt32BE(0) < share * 2 ** 32;
 }
 
 /**
- * One rollout, below `rl.sample` of its step. When it was played nobody has written down: it has the time in which its step was sampled. Attributes
- * that the proposal lacks are those that another one adds to it (alibaba/loongsuite-semantic-conventions-genai#27), or begin with `ratchet.`.
+ * One rollout, below `rl.sample` of its step. Its own time is not recorded: it gets the time in which its step was
+ * sampled. Attributes outside the proposal come from an extension of it
+ * (alibaba/loongsuite-semantic-conventions-genai#27), or begin with `ratchet.`.
  */
 function episodeSpan(row: MetricsRow, episode: Episode, id: string): object {
   const { traceId, spanId } = idsOf(row, id);

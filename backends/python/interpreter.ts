@@ -3,21 +3,22 @@ import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { environmentForAll, environmentForPython, selectEnvironment } from '../../core/child-environment.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { answerOf, childPatience, watchChild } from '../child-progress.ts';
+import { present } from '../../core/present.ts';
+import { answerOf, childPatience, watchChild } from '../../host/child-progress.ts';
 
 /** Large packages may download slowly, with no output and almost no CPU time. */
 const installStandstillMs = 15 * 60_000;
 
-/** Which interpreters will do, [major, minor]. */
+/** Accepted interpreters, [major, minor]. */
 export interface PythonNeeds {
   readonly oldest: readonly [number, number];
-  /** The first that will not. */
+  /** First version that is not accepted. */
   readonly before?: readonly [number, number];
-  /** Programs on PATH, the first that will do is taken. RATCHET_PYTHON names another in their place. */
+  /** Programs on PATH, the first suitable one is taken. RATCHET_PYTHON names another in their place. */
   readonly programs: readonly string[];
 }
 
-/** What verifiers 0.3 and 0.4 run on. */
+/** Versions that verifiers 0.3 and 0.4 support. */
 export const pythonForVerifiers: PythonNeeds = {
   oldest: [3, 11],
   before: [3, 14],
@@ -25,19 +26,22 @@ export const pythonForVerifiers: PythonNeeds = {
 };
 
 export interface FoundPython {
-  /** What starts it; for uv, where no interpreter is here, the versions that it may get: `>=3.11,<3.14`. */
+  /** Its command; for uv without an interpreter here, the versions that it may install: `>=3.11,<3.14`. */
   readonly command: string;
   readonly version: string;
-  /** uv is on PATH: it makes environments and installs, in place of venv and pip. */
+  /** uv is on PATH: it makes environments and installs, replacing venv and pip. */
   readonly uv: boolean;
 }
 
-/** What Python and its installers see of our variables: how to reach the package index, no other credentials. */
+/** Our variables that Python and its installers see: access to the package index, no other credentials. */
 export function pythonVariables(environment: Readonly<NodeJS.ProcessEnv>): Record<string, string> {
   return selectEnvironment([...environmentForAll, ...environmentForPython], environment);
 }
 
-/** An interpreter that can make virtual environments. Throws `ServerUnavailable` with what was tried and what to install. */
+/**
+ * An interpreter that can make virtual environments. Throws `ServerUnavailable` with the candidates and what to
+ * install.
+ */
 export async function findPython(
   needs: PythonNeeds,
   environment: Readonly<NodeJS.ProcessEnv> = process.env,
@@ -109,7 +113,6 @@ function noPython(looked: readonly Looked[], needs: PythonNeeds, isNamed: boolea
   );
 }
 
-/** The interpreter of a virtual environment. */
 export function pythonIn(folder: string): string {
   return `${folder}/bin/python`;
 }
@@ -117,13 +120,11 @@ export function pythonIn(folder: string): string {
 interface InstallerRun {
   readonly env: Record<string, string>;
   readonly cwd?: string;
-  /** Each line that it prints, as it comes. */
+  /** Called with each line of output. */
   readonly onLine?: (line: string) => void;
 }
 
-/** How an installer ended that did not do what it was asked to. */
 export class InstallerFailed extends RatchetError {
-  /** All that it printed. */
   readonly output: string;
   /** The lines that give the reason, whole. */
   readonly reason: string;
@@ -134,7 +135,7 @@ export class InstallerFailed extends RatchetError {
   }
 }
 
-/** Runs venv, pip or uv to its end; throws `InstallerFailed` with what it gave as its reason. */
+/** Runs venv, pip or uv to its end; throws `InstallerFailed` with its reason. */
 export async function runInstaller(
   command: string,
   args: readonly string[],
@@ -143,7 +144,7 @@ export async function runInstaller(
   const [printed, failed]: [string[], string[]] = [[], []];
   const child = spawn(command, args, {
     env,
-    ...(cwd === undefined ? {} : { cwd }),
+    ...present({ cwd }),
     stdio: ['ignore', 'pipe', 'pipe'],
   });
   const watch = watchChild(child.pid, { ...childPatience(), standstillMs: installStandstillMs });
@@ -180,12 +181,12 @@ export async function runInstaller(
   });
 }
 
-/** A build that fails may print megabytes. */
+/** A failing build may print megabytes. */
 const reasonLinesMax = 60;
 
 /**
- * Why pip or uv failed: from the first line of an error to the end, and before it what pip prints elsewhere, its account of a conflict. uv explains
- * itself in the lines that follow; of pip, advice about pip itself is left out.
+ * Why pip or uv failed: from the first line of an error to the end, preceded by pip's account of a conflict, which it
+ * prints elsewhere. uv explains itself in the following lines; pip's advice about pip itself is left out.
  */
 function reasonIn(printed: readonly string[], failed: readonly string[]): string {
   const isError = (line: string) => /^\s*(?:error\b|×|╰)/i.test(line);

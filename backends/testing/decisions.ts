@@ -1,4 +1,4 @@
-import type { TrainSample } from '../../core/rl/batch.ts';
+import type { TrainSample } from '../../core/rl/learning/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { type ContractLoss, contractOptimizer, lossOf } from './material.ts';
 
@@ -8,7 +8,7 @@ interface Decision {
   readonly rows?: (rows: readonly TrainSample[]) => readonly TrainSample[];
 }
 
-/** What of a plan and of a batch may not be taken and then left aside. */
+/** Parts of a plan and of a batch that a trainer must not accept and then ignore. */
 export function decisions(type: ContractLoss): Decision[] {
   const always: Decision[] = [
     { what: 'the learning rate', plan: ({ learningRate }) => ({ learningRate: learningRate / 3 }) },

@@ -1,12 +1,13 @@
 /**
- * `ratchet-rl/testing`: what a trainer and an inference must hold, as suites of `node:test` over a factory. Ours are run by the same
- * ones. docs/guide/adapters.md shows how.
+ * `ratchet-rl/testing`: contracts of a trainer and an inference, as suites of `node:test` over a factory. Ours are run
+ * by the same suites. docs/guide/adapters.md shows how.
  */
 export type { CodeRef, LoraSpec, LossSettings, OptimizerSpec } from '../../config/run-spec.ts';
-export { batchOf, type TrainBatch, type TrainSample } from '../../core/rl/batch.ts';
+export { batchOf, type TrainBatch, type TrainSample } from '../../core/rl/learning/batch.ts';
 export type { PolicyVersion, StepPlan } from '../../core/rl/run-state.ts';
 export { type ErrorCode, RatchetError } from '../../core/errors.ts';
-export type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from '../inference/index.ts';
+export type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest } from '../inference/index.ts';
+export type { ServedPolicy } from '../../core/rl/run-state.ts';
 export type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from '../trainer/index.ts';
 export { inferenceContract, type InferencePromises, type InferenceUnderTest } from './inference-contract.ts';
 export {

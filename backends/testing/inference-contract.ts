@@ -2,42 +2,43 @@ import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 import { RatchetError } from '../../core/errors.ts';
 import { loadTokenizer } from '../../engine/index.ts';
-import type { HoldOutcome, Inference, Sample, SampleRequest, ServedPolicy } from '../inference/index.ts';
+import type { HoldOutcome, Inference, Sample, SampleRequest } from '../inference/index.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
 import { engineLogprobs, promptsOf, trainVersions, type VersionFolders } from './material.ts';
 
-/** What an inference can do beside what all must; it is tried for what it promises. */
+/** Optional abilities of an inference; the suite tests the promised ones. */
 export interface InferencePromises {
-  /** The same seed gives the same tokens, whatever else is sampled at the time. */
+  /** Equal seeds give equal tokens, whatever else is sampled at the time. */
   readonly seeds?: boolean;
   /** `score` answers. */
   readonly scores?: boolean;
-  /** What `hold` says of a version that the servers have been brought to; `undefined` = there is no `hold`. */
+  /** Result of `hold` for a version that the servers have loaded; `undefined` = no `hold`. */
   readonly holds?: HoldOutcome;
-  /** `topK`, as vLLM means it. */
+  /** Honours `topK` with vLLM's meaning. */
   readonly truncates?: boolean;
-  /** `stop`: texts that end a turn. */
+  /** Honours `stop`: texts that end a turn. */
   readonly stops?: boolean;
   /** `promptLogprobs` answers, so that the model may be a teacher. */
   readonly scoresPrompts?: boolean;
-  /** Tokens that the model takes at most: a longer prompt is `PromptTooLong`. */
+  /** The model's context limit in tokens: a longer prompt is `PromptTooLong`. */
   readonly contextTokens?: number;
-  /** Temperatures it samples at, beside greedy; 1 alone when left out. */
+  /** Supported temperatures beside greedy; 1 alone when left out. */
   readonly temperatures?: readonly number[];
-  /** The folders of its versions are read by the embedded engine, which has the same logprobs. */
+  /** The embedded engine reads the folders of its versions, with equal logprobs. */
   readonly readsModels?: boolean;
 }
 
 export interface InferenceUnderTest {
   /** Two versions that differ; when left out they are trained from the 0.2 M parameter preset. */
   readonly versions?: (t: TestContext) => Promise<VersionFolders>;
-  /** An inference over servers that may read what lies below `root`. The suite closes it. */
+  /** An inference over servers that may read below `root`. The suite closes it. */
   readonly open: (t: TestContext, folders: VersionFolders) => Promise<Inference>;
   readonly promises: InferencePromises;
-  /** How far logprobs may be off those of the embedded engine, nats; 1e-3 when left out. */
+  /** Largest deviation of logprobs from the embedded engine's, nats; 1e-3 when left out. */
   readonly tolerance?: number;
 }
 
-/** What every inference promises (`backends/inference/types.ts`), as tests of `node:test`. */
+/** Contract of every inference (`backends/inference/types.ts`), as tests of `node:test`. */
 export function inferenceContract(name: string, under: InferenceUnderTest): void {
   const { promises, tolerance = 1e-3 } = under;
   const { temperatures = [1] } = promises;

@@ -1,16 +1,22 @@
-import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import assert from 'node:assert/strict';
+import { mkdir, mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { TestContext } from 'node:test';
 import { randomStream } from '../../core/random.ts';
-import type { TrainSample } from '../../core/rl/batch.ts';
-import type { PolicyVersion, StepPlan } from '../../core/rl/run-state.ts';
+import type { TrainSample } from '../../core/rl/learning/batch.ts';
+import type { PolicyVersion, ServedPolicy, StepPlan } from '../../core/rl/run-state.ts';
 import type { LossSettings, OptimizerSpec } from '../../config/run-spec.ts';
-import { createPreset, EngineOptimizer, loadTokenizer, saveModelFolder } from '../../engine/index.ts';
-import type { ServedPolicy } from '../inference/index.ts';
+import {
+  createPreset,
+  decodeSafetensors,
+  EngineOptimizer,
+  loadTokenizer,
+  saveModelFolder,
+} from '../../engine/index.ts';
 import type { TrainedPart } from '../trainer/index.ts';
 
-/** Plans, batches and weights that adapters are tried with. Everything is keyed by seeds: the same each time. */
+/** Plans, batches and weights for testing adapters. Everything is keyed by seeds, so every run is equal. */
 
 export const contractOptimizer: OptimizerSpec = {
   beta1: 0.9,
@@ -20,7 +26,7 @@ export const contractOptimizer: OptimizerSpec = {
   maxGradNorm: 1,
 };
 
-/** With these a step moves the weights by about the learning rate times the gradient, so that sizes of gradients show. */
+/** Makes a step about the learning rate times the gradient, so that gradient sizes are visible. */
 export const gradientSteps: OptimizerSpec = { ...contractOptimizer, epsilon: 1, maxGradNorm: 1e6 };
 
 const usualLosses: Readonly<Record<Exclude<LossSettings['type'], 'custom'>, Omit<LossSettings, 'aggregation'>>> = {
@@ -48,7 +54,7 @@ const noVersion: PolicyVersion = {
   sums: { key: '', sha256: '', bytes: 0 },
 };
 
-/** A plan of which everything that decides a step may be given; what only says where it comes from is empty. */
+/** A plan with defaults: fields that decide a step may be given; those of its origin are empty. */
 export function planOf(given: Partial<StepPlan> & Pick<StepPlan, 'loss'>): StepPlan {
   return {
     lineage: 'main',
@@ -110,7 +116,7 @@ export async function rowsOf(folder: string, { count = 12, seed = 1 } = {}): Pro
   });
 }
 
-/** Rows as if a policy had sampled them whose probabilities were a little, and for some tokens much, off those given. */
+/** Rows of an invented sampler whose probabilities differ a little, and for some tokens much, from the given ones. */
 export function nearPolicy(rows: readonly TrainSample[], logprobs: readonly ArrayLike<number>[]): TrainSample[] {
   const off = [0.02, -0.03, 0.5, -0.04, -0.6];
   return rows.map((row, r) => ({
@@ -145,14 +151,52 @@ export function farthest(
   return distances.reduce((most, one) => (Number.isNaN(one) ? NaN : Math.max(most, one)), 0);
 }
 
+/** A version is one .safetensors file, or several that one index names: all of them, and nothing else. */
+export async function requireWeightFiles(folder: string): Promise<void> {
+  const names = await readdir(folder);
+  const weights = names.filter((name) => name.endsWith('.safetensors'));
+  if (weights.length === 1) return;
+  const indices = names.filter((name) => name.endsWith('.safetensors.index.json'));
+  assert.equal(indices.length, 1, `${weights.length} .safetensors files have one index beside them`);
+  const { weight_map } = JSON.parse(await readFile(path.join(folder, indices[0]!), 'utf8')) as {
+    readonly weight_map: Readonly<Record<string, string>>;
+  };
+  assert.deepEqual([...new Set(Object.values(weight_map))].sort(), weights.sort(), 'the index names all of them');
+}
+
+/** ‖Δ − Δ′‖ / ‖Δ‖ of two versions that were trained from one, from their files. */
+export async function updateDifference(before: string, one: string, other: string): Promise<number> {
+  const [start, first, second] = await Promise.all([before, one, other].map(weightsIn));
+  let [apart, moved] = [0, 0];
+  for (const [name, values] of first!) {
+    const [from, others] = [start!.get(name), second!.get(name)];
+    assert(from && others, `all versions have ${name}`);
+    for (const [i, value] of values.entries()) {
+      apart += (value - others[i]!) ** 2;
+      moved += (value - from[i]!) ** 2;
+    }
+  }
+  return Math.sqrt(apart / moved);
+}
+
+async function weightsIn(folder: string): Promise<Map<string, Float32Array>> {
+  const files = (await readdir(folder)).filter((name) => name.endsWith('.safetensors'));
+  const weights = new Map<string, Float32Array>();
+  for (const file of files) {
+    const { tensors } = decodeSafetensors(await readFile(path.join(folder, file)), file);
+    for (const [name, { data }] of tensors) if (data instanceof Float32Array) weights.set(name, data);
+  }
+  return weights;
+}
+
 /** Two versions that differ much, as the store of a run has them, below one folder. */
 export interface VersionFolders {
-  /** Below it lie both, and the model that they began with. */
+  /** Contains both, and their initial model. */
   readonly root: string;
   readonly versions: readonly [ServedPolicy, ServedPolicy];
 }
 
-/** Trains a folder's model a little, by the embedded engine: what an inference that loads files is tried with. */
+/** Trains a folder's model a little, by the embedded engine: versions for an inference that loads files. */
 export async function trainVersions(
   t: TestContext,
   options: { readonly model?: string; readonly part?: TrainedPart } = {},

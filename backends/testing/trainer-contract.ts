@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { mkdir, readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
-import { batchOf, type TrainSample } from '../../core/rl/batch.ts';
+import { batchOf, type TrainSample } from '../../core/rl/learning/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { decisions } from './decisions.ts';
@@ -18,59 +18,66 @@ import {
   lossOf,
   nearPolicy,
   planOf,
+  requireWeightFiles,
   rowsOf,
   temporaryFolder,
+  updateDifference,
   writePreset,
 } from './material.ts';
 
-/** What a trainer can do beside what all must; it is tried for what it promises. */
+/** Optional abilities of a trainer; the suite tests the promised ones. */
 export interface TrainerPromises {
   /** Every other policy loss must be refused. */
   readonly losses: readonly ContractLoss[];
-  /** How losses of tokens become that of a batch; `token` alone when left out. */
+  /** Supported aggregations of token losses; `token` alone when left out. */
   readonly aggregations?: readonly LossSettings['aggregation'][];
-  /** At which temperatures of sampling it trains; 1 alone when left out. */
+  /** Supported sampling temperatures; 1 alone when left out. */
   readonly temperatures?: readonly number[];
   /** The KL penalty against a reference policy (`klBeta` > 0). */
   readonly penalizesKl?: boolean;
-  /** The same steps from the same place give the same digests, in another trainer, too. */
+  /** Equal steps from equal versions give equal digests, in another trainer, too. */
   readonly exactReplay?: boolean;
-  /** What `saveOptimizer` gives is enough to go on as if nothing had been. */
+  /** `saveOptimizer` returns enough to resume without a difference. */
   readonly savesOptimizer?: boolean;
   /**
-   * `restoreOptimizer(null)` leaves it without the optimizer's moments; true when left out. SkyRL 0.3.0 loads those of a checkpoint
-   * whatever is asked, so what is tried from a version that was trained to is tried from the first one there.
+   * `restoreOptimizer(null)` drops the optimizer's moments; true when left out. SkyRL 0.3.0 always loads those of a
+   * checkpoint, so tests that would begin at a trained version begin at the first one.
    */
   readonly startsAfresh?: boolean;
   /** A batch without a finite gradient is refused, and changes nothing. */
   readonly refuses?: boolean;
   /** `sftStep` trains, so that a run may begin with a warm-up. */
   readonly supervises?: boolean;
-  /** It has `logprobs`. */
+  /** Implements `logprobs`. */
   readonly scores?: boolean;
-  /** What it exports are Hugging Face or PEFT files that the embedded engine reads. */
+  /** Exports Hugging Face or PEFT files that the embedded engine reads. */
   readonly exportsModels?: boolean;
+  /**
+   * How far its update Δ′ of the weights may be off the embedded engine's Δ, as ‖Δ − Δ′‖ / ‖Δ‖: of trainers that compute in float32. Log probabilities
+   * alone are compared when left out.
+   */
+  readonly sameUpdate?: number;
 }
 
 export interface TrainerUnderTest {
-  /** A trainer that holds nothing yet, as another process would have it. The suite closes it. */
+  /** A trainer without any state, as in another process. The suite closes it. */
   readonly open: () => Promise<Trainer>;
-  /** Folder of the model to begin with; the 0.2 M parameter preset when left out. */
+  /** Folder of the initial model; the 0.2 M parameter preset when left out. */
   readonly model?: () => Promise<string>;
-  /** Folder of the weights that its adapters are on, where `model` is an adapter itself; `model` when left out. */
+  /** Folder of its adapters' base weights, if `model` is an adapter itself; `model` when left out. */
   readonly base?: () => string;
-  /** What is trained; all weights when left out. */
+  /** Part in training; all weights when left out. */
   readonly part?: TrainedPart;
   readonly promises: TrainerPromises;
   /** Peak rate of the steps that are to learn; 1e-2 when left out. */
   readonly learningRate?: number;
-  /** How far logprobs may be off those of the embedded engine, nats; 1e-3 when left out. */
+  /** Largest deviation of logprobs from the embedded engine's, nats; 1e-3 when left out. */
   readonly tolerance?: number;
 }
 
 const allWeights: TrainedPart = { lora: null, seed: 1 };
 
-/** What every trainer promises (`backends/trainer/types.ts`), as tests of `node:test`. */
+/** Contract of every trainer (`backends/trainer/types.ts`), as tests of `node:test`. */
 export function trainerContract(name: string, under: TrainerUnderTest): void {
   const { promises, part = allWeights, tolerance = 1e-3, learningRate = 1e-2 } = under;
   const {
@@ -85,7 +92,7 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
   const loss = lossOf(firstLoss, promises.aggregations?.[0]);
   const temperature = temperatures[0] ?? 1;
 
-  /** One trainer plays many tests, since opening a folder forgets everything else. */
+  /** Many tests share one trainer, since opening a folder forgets everything else. */
   const shared: { own?: Promise<Trainer>; engine?: OnnxTrainer } = {};
 
   async function begin(t: TestContext): Promise<Stage> {
@@ -100,12 +107,12 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
     await trainer.restoreOptimizer(null);
     return trainer;
   };
-  /** One that has been at work before. */
+  /** A trainer that was used before. */
   const usedAt = async (stage: Stage): Promise<Trainer> => openIn(await (shared.own ??= under.open()), stage.model);
-  /** One of its own. */
+  /** A trainer for one test alone. */
   const openAt = async (stage: Stage, folder = stage.model): Promise<Trainer> =>
     openIn(stage.own(await under.open()), folder);
-  /** As far as can be told from outside: its own word, or what the embedded engine reads from its files. */
+  /** Logprobs as far as visible from outside: the trainer's own, or the embedded engine's from its files. */
   const logprobsOf = async (stage: Stage, trainer: Trainer): Promise<readonly ArrayLike<number>[]> => {
     if (trainer.logprobs) return trainer.logprobs(stage.rows, temperature);
     return engineLogprobs(await stage.exported(trainer), stage.rows, temperature);
@@ -189,8 +196,7 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
       const trainer = await openAt(stage);
       const { digest } = await stage.step(trainer, { loss, temperature });
       const folder = await stage.exported(trainer);
-      const weights = (await readdir(folder)).filter((file) => file.endsWith('.safetensors'));
-      assert.equal(weights.length, 1, 'a version is one .safetensors file with others beside it');
+      await requireWeightFiles(folder);
       assert.equal(await trainer.digest(), digest, 'exporting changes nothing');
       const files = await readdir(folder);
       for (const file of (await readdir(stage.model)).filter((name) => name.startsWith('tokenizer'))) {
@@ -323,7 +329,7 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
     });
 
     for (const type of promises.losses) {
-      // The embedded engine has supervised steps by token alone.
+      // The embedded engine only supports token aggregation in supervised steps.
       for (const aggregation of type === 'cross_entropy'
         ? (['token'] as const)
         : (promises.aggregations ?? ['token'])) {
@@ -357,8 +363,8 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
   });
 
   /**
-   * A step by both from one version, whose adapters, where it has some, are no longer new: what is new is random. The optimizer is
-   * told to take the gradient as it is, so that its size shows as well as its direction.
+   * Compares a step by both from one version, whose adapters, if any, are no longer new: new ones are random. The
+   * optimizer takes the gradient unchanged, so that its size shows as well as its direction.
    */
   async function compare(t: TestContext, what: Partial<StepPlan> & Pick<StepPlan, 'loss'>): Promise<void> {
     if (!exportsModels) return t.skip('it does not promise files that the embedded engine reads');
@@ -371,17 +377,22 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
     const rows = nearPolicy(stage.rows, before);
     const plan = { learningRate: 1, ...what, step: 2, optimizer: gradientSteps };
     const moved = [];
+    const exports: string[] = [];
     shared.engine ??= new OnnxTrainer({ threads: 1 });
     for (const one of [shared.engine, trainer]) {
       await openIn(one, folder);
       await stage.step(one, plan, rows);
-      moved.push(await engineLogprobs(await stage.exported(one), stage.rows, at));
+      exports.push(await stage.exported(one));
+      moved.push(await engineLogprobs(exports.at(-1)!, stage.rows, at));
     }
     const [engine, own] = [moved[0]!, moved[1]!];
     const size = farthest(stage.rows, engine, before);
     const off = farthest(stage.rows, engine, own);
     assert.ok(size > 5 * tolerance, `the step is large enough to tell: ${size}`);
     assert.ok(off <= tolerance + 0.02 * size, `logprobs moved by up to ${size} nats, and are ${off} apart`);
+    if (promises.sameUpdate === undefined) return;
+    const different = await updateDifference(folder, exports[0]!, exports[1]!);
+    assert.ok(different <= promises.sameUpdate, `the updates are ${different} of their length apart`);
   }
 }
 
@@ -389,7 +400,6 @@ function isRefusal(error: unknown): boolean {
   return (error as { readonly code?: unknown }).code === 'Unsupported';
 }
 
-/** A test's folders and trainers. */
 class Stage {
   readonly model: string;
   readonly rows: readonly TrainSample[];
@@ -427,7 +437,7 @@ class Stage {
     return trainer.trainStep({ plan: whole, batch: batchOf(samples), referenceFolder: this.model });
   }
 
-  /** A new folder with what it holds. */
+  /** Exports the trainer's policy to a new folder. */
   async exported(trainer: Trainer): Promise<string> {
     const folder = path.join(this.#root, `version_${++this.#exports}`);
     await mkdir(folder);

@@ -1,23 +1,26 @@
 import { gunzipSync } from 'node:zlib';
 import { TinkerTrouble } from './trouble.ts';
 
-/** Of an adapter's archive, unpacked: adapters of the largest models take hundreds of MB. Node's buffers end here as well. */
+/**
+ * Limit of an adapter's unpacked archive: adapters of the largest models take hundreds of MB. Node's buffers end here
+ * as well.
+ */
 const unpackedBytesMax = 4 * 2 ** 30;
 /**
- * Weights hardly shrink: half of a new adapter is zeros, which is a factor of two. What unpacks to many times its size is no adapter,
- * and may be meant to fill the memory.
+ * Weights hardly compress: half of a new adapter is zeros, a factor of two. An archive that unpacks to many times its
+ * size is no adapter, and may be meant to fill the memory.
  */
 const unpackedTimesMax = 16;
 const unpackedBytesFree = 16 * 2 ** 20;
 const blockBytes = 512;
-/** An adapter has a handful; each header of an empty one costs memory here. */
+/** An adapter has a handful of files; even empty ones cost memory here. */
 const filesMax = 1_000;
-/** Of a name that does not fit into its header. */
+/** Limit of a name that does not fit into its header. */
 const nameBytesMax = 16 * 1024;
 
 /**
- * The plain files of a tar.gz, by name. Folders are passed over; an absolute name, one that leads out of its folder, a link or a
- * device is refused: an archive is somebody else's word.
+ * The plain files of a tar.gz, by name. Folders are skipped; an absolute name, one that leads out of its folder, a link
+ * or a device is refused: an archive is untrusted input.
  */
 export function readTarGz(bytes: Uint8Array, where: string): Map<string, Uint8Array> {
   let tar: Buffer;
@@ -75,7 +78,7 @@ function sizeIn(header: Buffer, where: string): number {
   );
 }
 
-/** Of lines `LENGTH path=NAME`. */
+/** The path in lines `LENGTH path=NAME`. */
 function paxPath(records: string): string | undefined {
   return /^\d+ path=(.*)$/m.exec(records)?.[1];
 }

@@ -1,6 +1,6 @@
-import { type MaskedSample, type Rows, rowsOf, type TrainSample } from '../../core/rl/batch.ts';
+import { type MaskedSample, type Rows, rowsOf, type TrainSample } from '../../core/rl/learning/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
-import { isTinkerLoss } from '../../config/tinker-spec.ts';
+import { isTinkerLoss } from '../../config/models/tinker-spec.ts';
 import { LogprobLoss, metricsRow } from '../../engine/index.ts';
 import { gradientBatch, inRequests, isFinite, policyBatch, scoreDatum, type ServerBatch } from './batch.ts';
 import type { TinkerModel } from './client.ts';
@@ -10,19 +10,22 @@ import type { Datum, LossReduction, PassOutput } from './types.ts';
 interface PassInput {
   readonly plan: Pick<StepPlan, 'loss' | 'klBeta' | 'temperature'>;
   readonly batch: Rows<TrainSample>;
-  /** Of the policy that a KL penalty is measured from. */
+  /** Logprobs under the reference of a KL penalty. */
   readonly referenceLogprobs?: readonly Float32Array[];
 }
 
 interface PassResult {
   readonly metrics: Record<string, number>;
-  /** Why the model must not be stepped, where the metrics do not say it. */
+  /** Why the model must not be stepped, if the metrics do not show it. */
   readonly refused: string | null;
-  /** Of each token, under the weights that the pass began from; null where they could not be had. */
+  /** Logprobs of each token, under the weights at the start of the pass; null if unavailable. */
   readonly logprobs: readonly Float32Array[] | null;
 }
 
-/** Gradients of batches, left in a server's model: by the server's own loss, or by ours of the log probabilities it gives. */
+/**
+ * Accumulates gradients of batches in a server's model: by the server's own loss, or by ours from the log probabilities
+ * that it returns.
+ */
 export class BatchGradient {
   readonly #reduction: LossReduction;
   readonly #loss = new LogprobLoss();
@@ -64,8 +67,9 @@ function flatness(gradients: readonly Float32Array[]): string | null {
 }
 
 /**
- * A whole batch in as many requests as it takes, whose gradients add up. Gives the log probabilities, aligned with each row's
- * tokens; 0 in rows that were not sent. Null where a number cannot be sent: the model may have gradients of other rows then.
+ * Sends a whole batch in as many requests as needed, whose gradients add up. Returns the log probabilities, aligned
+ * with each row's tokens; 0 in rows that were not sent. Null if a number cannot be sent: the model may then have
+ * gradients of other rows.
  */
 export async function runBatch(
   model: TinkerModel,
@@ -94,10 +98,10 @@ export async function tokenLogprobs(model: TinkerModel, batch: Rows<MaskedSample
   return logprobs;
 }
 
-/** Requests at a server at once: it always has some to do, and of a large batch no more is in memory. */
+/** Concurrent requests: enough to keep the server busy, while a large batch stays out of memory. */
 const requestsAtOnce = 16;
 
-/** Sends rows in their order, as many in each request as a server takes. False where a number of them cannot be sent. */
+/** Sends rows in order, as many per request as a server accepts. False if one of their numbers cannot be sent. */
 async function inTurn<Row extends MaskedSample>(
   batch: Rows<Row>,
   rows: readonly number[],
@@ -121,7 +125,7 @@ async function inTurn<Row extends MaskedSample>(
       for (const [i, values] of logprobs.entries()) how.take(rows[places[i]!]!, values);
       under.delete(sent);
     });
-    sent.catch(() => undefined); // whoever waits for all of them is told
+    sent.catch(() => undefined); // the caller that waits for all of them gets the error
     all.push(sent);
     under.add(sent);
     if (under.size >= requestsAtOnce) await Promise.race(under);

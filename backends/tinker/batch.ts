@@ -1,11 +1,11 @@
-import type { MaskedSample, RowFacts, TrainSample } from '../../core/rl/batch.ts';
+import type { MaskedSample, RowFacts, TrainSample } from '../../core/rl/learning/batch.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { type Aggregation, aggregationOf, correctedAdvantages } from '../../engine/index.ts';
 import type { Datum, LossCall, LossReduction } from './types.ts';
 
 /**
- * A batch in a server's words, with the gradient that the run's aggregation means. Losses here are linear in the advantages (for
- * a factor > 0), so what the server divides by is made good in them:
+ * A batch in a server's form, with the gradient of the run's aggregation. Losses here are linear in the advantages (for a
+ * factor > 0), so advantages are rescaled to undo the server's divisor:
  *
  *     wanted             Σ_r f_r Σ_t m_t ℓ_t / Z                        (f, Z: engine/train/aggregate.ts)
  *     "sum"              Σ_r Σ_t ℓ_t                                     advantages × f_r / Z
@@ -16,13 +16,13 @@ import type { Datum, LossCall, LossReduction } from './types.ts';
  */
 export interface ServerBatch<Row extends MaskedSample = TrainSample> {
   readonly loss: LossCall;
-  /** Those of the batch that are sent, in their order. */
+  /** Rows of the batch to send, in order. */
   readonly rows: readonly number[];
-  /** Of one of them; `place` is its place in `rows`. */
+  /** Builds the datum of one row; `place` is its index in `rows`. */
   readonly datum: (sample: Row, place: number) => Datum;
 }
 
-/** Of a loss that the server computes itself. `facts` are those of all rows. */
+/** A batch for a loss that the server computes itself. `facts` are those of all rows. */
 export function policyBatch(facts: readonly RowFacts[], loss: LossSettings, reduction: LossReduction): ServerBatch {
   if (loss.type === 'cross_entropy') return supervisedBatch(facts, reduction, loss);
   const rows = rowsWithLoss(facts);
@@ -46,7 +46,7 @@ export function supervisedBatch(
   return linearBatch(facts, ({ mask, place }) => mask * factors[place]!, reduction);
 }
 
-/** −Σ w ℓ with w = −∂L/∂ℓ: the gradient of any loss L. What the Tinker package's forward_backward_custom sends. */
+/** −Σ w ℓ with w = −∂L/∂ℓ: the gradient of any loss L, as in the Tinker package's forward_backward_custom. */
 export function gradientBatch(
   facts: readonly RowFacts[],
   gradients: readonly ArrayLike<number>[],
@@ -57,11 +57,11 @@ export function gradientBatch(
   return linearBatch(facts, ({ place, t }) => -gradients[rows[place]!]![t]! * factors[place]!, reduction);
 }
 
-/** The loss that is linear in log probabilities, as a server of this reduction knows it. */
+/** The loss that is linear in log probabilities, by a server's reduction. */
 export function linearLoss(reduction: LossReduction): LossCall {
   if (reduction === 'sum') return { lossFn: 'cross_entropy', config: null };
-  // There a row's weights cancel out of its mean. With both bounds at 1, cispo is sg(1) · A · ℓ: cross-entropy with advantages,
-  // which do not cancel.
+  // In such a mean a row's weights cancel out. With both bounds at 1, cispo is sg(1) · A · ℓ: cross-entropy with
+  // advantages, which do not cancel.
   return { lossFn: 'cispo', config: { clip_low_threshold: 1, clip_high_threshold: 1 } };
 }
 
@@ -83,7 +83,7 @@ function linearBatch(
   return { loss: linearLoss(reduction), rows: rowsWithLoss(facts), datum };
 }
 
-/** What asks for log probabilities alone. */
+/** A datum that requests log probabilities only. */
 export function scoreDatum({ tokenIds }: Pick<TrainSample, 'tokenIds'>): Datum {
   return supervisedDatum(
     tokenIds,
@@ -91,7 +91,6 @@ export function scoreDatum({ tokenIds }: Pick<TrainSample, 'tokenIds'>): Datum {
   );
 }
 
-/** Whether every number can be sent. */
 export function isFinite(data: readonly Datum[]): boolean {
   return data.every(({ inputs }) => Object.values(inputs).every((tensor) => tensor.data.every(Number.isFinite)));
 }
@@ -120,7 +119,7 @@ function rescaled(
   });
 }
 
-/** Targets are the next tokens, so everything that speaks of token t stands at t − 1. */
+/** Targets are the next tokens, so every value of token t is at t − 1. */
 function policyDatum(
   { tokenIds, lossMask, behaviorLogprobs }: TrainSample,
   advantages: readonly number[],
@@ -133,7 +132,7 @@ function policyDatum(
     inputs: {
       target_tokens: { dtype: 'int64', data: tokenIds.slice(1) },
       logprobs: { dtype: 'float32', data: mask.map((m, i) => (m > 0 ? behaviorLogprobs[i + 1]! : 0)) },
-      // Where a server sums, an advantage of 0 is what keeps a token out; the hosted one takes no weights beside them.
+      // An advantage of 0 keeps a token out of a server's sum; the hosted one accepts no weights beside advantages.
       advantages: {
         dtype: 'float32',
         data: mask.map((m, i) => (m > 0 ? advantages[i + 1]! * factor * (reduction === 'sum' ? m : 1) : 0)),
@@ -153,13 +152,13 @@ function supervisedDatum(tokenIds: readonly number[], weights: readonly number[]
   };
 }
 
-/** What the SDK puts into one request at most. */
+/** The SDK's limit for one request. */
 const datumsMax = 1024;
 const requestBytesMax = 5_000_000;
 /** A token in bytes: itself, its target, and three numbers of four bytes. */
 const bytesPerToken = 24;
 
-/** The places of rows, in as many requests as a server takes them in, in order. */
+/** Groups the indices of rows into requests of a size that a server accepts, in order. */
 export function inRequests(rows: readonly Pick<RowFacts, 'tokens'>[]): number[][] {
   const requests: number[][] = [];
   let bytes = Infinity;

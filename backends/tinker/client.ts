@@ -16,38 +16,45 @@ import type {
 } from './types.ts';
 
 export interface ClientOptions {
-  /** How long a server that does not answer is asked again before a call fails as `away`. */
+  /** Time for retries of an unresponsive server before a call fails as `away`. */
   readonly patienceMs?: number;
   readonly say?: (line: string) => void;
-  /** Between two heartbeats of the session. */
+  /** Interval between heartbeats of the session. */
   readonly heartbeatMs?: number;
 }
 
-/** What the SDK waits between two heartbeats; servers end sessions after minutes without one. */
+/** The SDK's interval between heartbeats; servers end sessions after minutes without one. */
 const heartbeatDefaultMs = 10_000;
 const patienceDefaultMs = 120_000;
-/** What servers are told who asks: the version whose words these are. */
+/** SDK version that servers are told, the one whose protocol this is. */
 const sdkVersion = '0.38.0';
 
 const Future = z.looseObject({ request_id: z.coerce.string() });
 const Capabilities = z.looseObject({
   supported_models: z.array(z.looseObject({ model_name: z.string().nullish(), max_context_length: z.int().nullish() })),
 });
-const tensor = z.looseObject({ data: z.array(z.number()) });
+/** Infinite values stay; NaN arrives as null, and becomes NaN again. */
+const number = z.custom<number | null>((value) => typeof value === 'number' || value === null, 'expected a number');
+const numbers = z.array(number.transform((value) => value ?? Number.NaN));
+const metrics = z.record(
+  z.string(),
+  number.transform((value) => value ?? Number.NaN),
+);
+const tensor = z.looseObject({ data: numbers });
 const Pass = z.looseObject({
   loss_fn_outputs: z.array(z.record(z.string(), tensor)),
-  metrics: z.record(z.string(), z.number()).default({}),
+  metrics: metrics.default({}),
 });
-const Step = z.looseObject({ metrics: z.record(z.string(), z.number()).nullish() });
+const Step = z.looseObject({ metrics: metrics.nullish() });
 const Sampled = z.looseObject({
   sequences: z.array(
     z.looseObject({
       stop_reason: z.enum(['stop', 'length']),
       tokens: z.array(z.int()),
-      logprobs: z.array(z.number()).nullish(),
+      logprobs: numbers.nullish(),
     }),
   ),
-  prompt_logprobs: z.array(z.number().nullable()).nullish(),
+  prompt_logprobs: z.array(number).nullish(),
 });
 const Saved = z.looseObject({ path: z.string() });
 const Listed = z.looseObject({ checkpoints: z.array(z.looseObject({ tinker_path: z.string() })) });
@@ -82,8 +89,8 @@ export class TinkerClient {
   }
 
   /**
-   * Whether a loss is known there, without a model: servers look at a request's words before they look for its model. Null where
-   * the answer does not tell.
+   * Whether the server knows a loss, without a model: servers check a request's fields before its model. Null if the
+   * answer does not show it.
    */
   async knowsLoss(lossFn: string): Promise<boolean | null> {
     const route = '/api/v1/forward_backward';
@@ -93,7 +100,7 @@ export class TinkerClient {
     return status === 404 ? true : null;
   }
 
-  /** A new adapter on a base model, in this client's session; `seed` is of its weights. */
+  /** A new adapter on a base model, in this client's session; `seed` is that of its weights. */
   async createModel(options: {
     readonly baseModel: string;
     readonly rank: number;
@@ -125,7 +132,7 @@ export class TinkerClient {
       return new TinkerModel(this, await make());
     } catch (error) {
       if (!isTrouble(error, 'lost')) throw error;
-      this.forgetSession(); // it was forgotten there; another one, once
+      this.forgetSession(); // the server forgot it; try another one, once
       return new TinkerModel(this, await make());
     }
   }
@@ -160,7 +167,7 @@ export class TinkerClient {
     };
   }
 
-  /** The paths of the checkpoints of a model that are whole. */
+  /** Paths of a model's complete checkpoints. */
   async checkpointsOf(modelId: string): Promise<readonly string[]> {
     const route = `/api/v1/training_runs/${encodeURIComponent(modelId)}/checkpoints`;
     return this.read(Listed, await this.http.get(route), route).checkpoints.map((found) => found.tinker_path);
@@ -181,17 +188,17 @@ export class TinkerClient {
     this.#session = null;
   }
 
-  /** Nothing more is heard from it: what it made is unloaded by the server after a while. */
+  /** Ends the session silently: the server unloads its models after a while. */
   close(): void {
     this.forgetSession();
   }
 
-  /** The checked JSON of what a request promised. */
+  /** The checked JSON of a request's promise. */
   async promised<T>(route: string, body: unknown, shape: z.ZodType<T>, mayRepeat = false): Promise<T> {
     return this.read(shape, await this.future(route, { body, mayRepeat }), route);
   }
 
-  /** Sends a request, and waits for what it promised; one whose promise is gone is sent again where that does no harm. */
+  /** Sends a request, and waits for its promise; a lost promise leads to a repeated request if that is harmless. */
   async future(route: string, call: Call, { asProtobuf = false } = {}): Promise<HttpReply> {
     const { patienceMs, say } = this.#options;
     const { signal } = call;
@@ -226,7 +233,7 @@ export class TinkerClient {
     return session;
   }
 
-  /** Each heartbeat begins when the one before it was answered: a slow server is not asked twice at once. */
+  /** Each heartbeat begins after the answer to the one before: a slow server does not get two at once. */
   #beatSoon(session: string): void {
     const timer = setTimeout(() => {
       void this.#beat(session).then(() => {
@@ -236,7 +243,7 @@ export class TinkerClient {
     this.#timer = timer.unref();
   }
 
-  /** One that fails is of no matter: the next one comes soon, and a model that is lost says so itself. */
+  /** A failed heartbeat does not matter: the next one comes soon, and the loss of a model shows itself. */
   async #beat(session: string): Promise<void> {
     const call = { body: { type: 'session_heartbeat', session_id: session }, mayRepeat: true, timeoutMs: 10_000 };
     const reply = await this.http.once('POST', '/api/v1/session_heartbeat', call).catch(() => null);
@@ -245,7 +252,7 @@ export class TinkerClient {
   }
 }
 
-/** A model in training. Its requests are done in the order in which they are sent. */
+/** A model in training. Its requests are executed in the order in which they are sent. */
 export class TinkerModel {
   readonly id: string;
   readonly #client: TinkerClient;
@@ -261,29 +268,29 @@ export class TinkerModel {
     return this.#pass(data, loss, false);
   }
 
-  /** Logprobs alone; changes nothing. */
+  /** Logprobs only; changes nothing. */
   async forward(data: readonly Datum[]): Promise<PassOutput> {
     return this.#pass(data, { lossFn: 'cross_entropy', config: null }, true);
   }
 
-  /** Never sent twice: servers may apply it twice. Where its outcome is not known the model is `lost`. */
+  /** Never sent twice: servers may apply it twice. If its outcome is unknown the model is `lost`. */
   async optimStep(adam: AdamParams): Promise<Readonly<Record<string, number>>> {
     const body = { type: 'optim_step', model_id: this.id, seq_id: this.#next(), adam_params: adam };
     return (await this.#client.promised('/api/v1/optim_step', body, Step)).metrics ?? {};
   }
 
-  /** Weights and optimizer, as a checkpoint to train on from. Gives its path. */
+  /** Weights and optimizer, as a checkpoint for further training. Returns its path. */
   async saveWeights(name: string, ttlS: number | null): Promise<string> {
     return this.#save('/api/v1/save_weights', { type: 'save_weights', path: name }, ttlS);
   }
 
-  /** Weights to sample from. Gives their path. */
+  /** Weights for sampling. Returns their path. */
   async saveForSampler(name: string, ttlS: number | null): Promise<string> {
     const body = { type: 'save_weights_for_sampler', path: name };
     return this.#save('/api/v1/save_weights_for_sampler', body, ttlS);
   }
 
-  /** A copy to be downloaded, file by file (hosted). Gives its path. */
+  /** A copy for a download, file by file (hosted). Returns its path. */
   async saveExternal(name: string, ttlS: number): Promise<string> {
     return this.#save('/api/v1/save_weights_external', { type: 'save_weights_external', path: name }, ttlS);
   }
@@ -294,7 +301,7 @@ export class TinkerModel {
     await this.#client.promised('/api/v1/load_weights', body, z.looseObject({}));
   }
 
-  /** Gives its room back; of no matter where it fails. */
+  /** Frees its room; failures are ignored. */
   async unload(): Promise<void> {
     const call = { body: { type: 'unload_model', model_id: this.id }, mayRepeat: true, timeoutMs: 10_000 };
     await this.#client.http.once('POST', '/api/v1/unload_model', call).catch(() => undefined);
@@ -313,7 +320,7 @@ export class TinkerModel {
     return { logprobs: outputs.map((output) => output['logprobs']?.data ?? []), metrics };
   }
 
-  /** A name that is taken by a request of ours that went through is what was asked for. */
+  /** A name taken by our own earlier request means success. */
   async #save(
     route: string,
     wish: { readonly type: string; readonly path: string },
@@ -375,7 +382,7 @@ function aligned(scored: readonly (number | null)[], length: number): (number | 
   return scored.length === length - 1 ? [null, ...scored] : [...scored];
 }
 
-/** What the request itself was answered with, below what its promise became: some servers name the model in the one, some in the other. */
+/** The request's direct answer, overridden by that of its promise: servers name the model in one or the other. */
 function withDefaults(reply: HttpReply, first: Readonly<Record<string, unknown>>): HttpReply {
   const later = parsed(reply, 'create_model') as Record<string, unknown>;
   try {

@@ -4,16 +4,18 @@ import type { TinkerClient, TinkerModel } from './client.ts';
 import { TinkerTrouble } from './trouble.ts';
 
 const Urls = z.looseObject({ urls: z.record(z.string(), z.url()) });
-/** What is downloaded at once need not be kept there for long; the least that the hosted service takes. */
+/**
+ * Files are downloaded at once, so their copy may be short-lived; the shortest time that the hosted service accepts.
+ */
 const externalTtlS = 3600;
 const downloadTimeoutMs = 30 * 60_000;
-/** Of all files of an adapter together: those of the largest models take hundreds of MB. */
+/** Limit for all files of an adapter: those of the largest models take hundreds of MB. */
 const downloadBytesMax = 4 * 2 ** 30 - 1;
-/** Files of an adapter, with room. */
+/** Generous limit on an adapter's files. */
 const filesMax = 100;
 
 /**
- * The files of the adapter that lies under a sampler's path, as PEFT's: from SkyRL as an archive, from the hosted service as an
+ * Downloads the adapter at a sampler's path as PEFT files: from SkyRL as an archive, from the hosted service as an
  * external copy, file by file.
  */
 export async function downloadAdapter(
@@ -47,7 +49,7 @@ async function external(client: TinkerClient, model: TinkerModel): Promise<Map<s
   const files = new Map<string, Uint8Array>();
   let left = downloadBytesMax;
   for (const [file, url] of Object.entries(urls).slice(0, filesMax)) {
-    if (file.includes('/') || file.includes('\\')) continue; // what is below the adapter is not its weights
+    if (file.includes('/') || file.includes('\\')) continue; // files below the adapter are not its weights
     const { bytes } = await client.http.get(url, { timeoutMs: downloadTimeoutMs, bytesMax: left });
     files.set(file, bytes);
     left -= bytes.length;

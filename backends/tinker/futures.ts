@@ -4,25 +4,25 @@ import { parsed, protobufType, type HttpReply, type TinkerHttp } from './http.ts
 import { isTrouble, TinkerTrouble } from './trouble.ts';
 
 interface Waiting {
-  /** Asks for the result as protobuf, as SDKs ≥ 0.25 do. */
+  /** Requests the result as protobuf, like SDKs ≥ 0.25. */
   readonly asProtobuf?: boolean;
   readonly signal?: AbortSignal | undefined;
-  /** How long a server that is away, or only fails, is asked again. */
+  /** Time for retries of a server that is away, or only fails. */
   readonly patienceMs: number;
-  /** Told when the server pauses work, and why. */
+  /** Receives a message when the server pauses work, with the reason. */
   readonly say: (line: string) => void;
 }
 
 const route = '/api/v1/retrieve_future';
-/** Servers hold the answer back until there is one: the hosted one for less than this, SkyRL for longer. */
+/** Servers hold a poll until there is an answer: the hosted one for less than this, SkyRL for longer. */
 const pollTimeoutMs = 45_000;
-/** Between two polls, where the server answered at once that there is nothing yet. */
+/** Wait between two polls, if the server answered at once that there is nothing yet. */
 const pollPauseMs = 50;
 const failurePauseMs = 1_000;
 const backoffMsMax = 30_000;
-/** Proxies inject 400s now and then; SkyRL means them, and repeats them. */
+/** Proxies inject 400s now and then; SkyRL's are meant, and repeat. */
 const badRequestsMax = 3;
-/** An account without credit is asked for again for so long. */
+/** Time for retries of an account without credit. */
 const billingPauseMs = 5_000;
 const billingPatienceMs = 60 * 60_000;
 
@@ -36,17 +36,17 @@ const Answer = z.looseObject({
 });
 
 /**
- * The result of what the server promised. Every answer there is:
+ * The result of a promise by the server. All possible answers:
  *
- *     a result                       it
- *     "try_again", 408               asked again
- *     5xx                            asked again, with a pause
- *     429, no connection             asked again, later and later, up to 30 s
- *     400                            three more times, then `refused`, or `lost` where it names a model that is not loaded
- *     402                            the account is paused: asked again every 5 s for an hour
- *     410                            the promise is gone: `lost`; whoever may send the request again does
- *     "complete_metadata"            asked again, for the result itself
- *     {error, category}              final: `refused` where the user is to blame, else `failed`
+ *     a result                       returned
+ *     "try_again", 408               retried
+ *     5xx                            retried after a pause
+ *     429, no connection             retried with growing pauses, up to 30 s
+ *     400                            retried three times, then `refused`, or `lost` if it names a model that is not loaded
+ *     402                            the account is paused: retried every 5 s for an hour
+ *     410                            the promise is gone: `lost`; callers that may repeat the request do
+ *     "complete_metadata"            retried, for the result itself
+ *     {error, category}              final: `refused` if the user is to blame, else `failed`
  */
 export async function retrieve(http: TinkerHttp, requestId: string, waiting: Waiting): Promise<HttpReply> {
   try {
@@ -82,13 +82,13 @@ async function untilSettled(http: TinkerHttp, requestId: string, waiting: Waitin
       });
     } catch (error) {
       if (!isTrouble(error, 'away')) throw error;
-      if (isTimeout(error)) continue; // it held on for longer than we do
+      if (isTimeout(error)) continue; // it held the poll for longer than our timeout
       giveUpAfter(error);
       await wait(Math.min(failurePauseMs * 2 ** connectionFailures++, backoffMsMax));
       continue;
     }
     const { status } = reply;
-    // A server that holds nothing back would be asked without a pause.
+    // A server that does not hold polls back would be polled without a pause.
     if (status === 408) await wait(pollPauseMs);
     if (status === 408) continue;
     if (status === 402) {

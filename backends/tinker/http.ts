@@ -1,8 +1,9 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { causeOf } from '../fetch-cause.ts';
-import { asItIs, readBody, UnwantedBody } from '../../engine/read-body.ts';
+import { causeOf } from '../../host/fetch-cause.ts';
+import { asItIs, readBody, UnwantedBody } from '../../host/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { askServer } from '../../engine/ask-server.ts';
+import { askServer } from '../../host/ask-server.ts';
+import { parsedAsPython } from '../inference/openai/answer-json.ts';
 import { troubleKindOf, saidBy, TinkerTrouble, wordsOf } from './trouble.ts';
 import type { TinkerAddress } from './types.ts';
 import { Waits } from './waits.ts';
@@ -11,16 +12,16 @@ export const protobufType = 'application/x-protobuf';
 
 export interface Call {
   readonly body: unknown;
-  /** Asks for this type in place of JSON. */
+  /** Requests this type in place of JSON. */
   readonly accept?: string;
   /**
-   * Whether it does no harm when the server does it twice. What may harm is sent again only where it surely never reached
-   * the server; whatever else becomes of it is `lost`.
+   * Whether executing it twice is harmless. A harmful request is only sent again if it surely never reached the server;
+   * otherwise the call is `lost`.
    */
   readonly mayRepeat: boolean;
   readonly timeoutMs?: number;
   readonly signal?: AbortSignal | undefined;
-  /** Of the reply; a longer one is refused while it comes. */
+  /** Limit of the reply; a longer one is refused while it arrives. */
   readonly bytesMax?: number;
 }
 
@@ -31,19 +32,19 @@ export interface HttpReply {
 }
 
 interface Patience {
-  /** How long a server that does not answer is asked again. */
+  /** Time for retries of an unresponsive server. */
   readonly patienceMs: number;
-  /** Told once when waiting begins, and once when it ends. */
+  /** Called once when waiting begins, and once when it ends. */
   readonly say: (line: string) => void;
 }
 
 const requestTimeoutMs = 60_000;
-/** Of a reply that is no download: the log-probabilities of a batch, 4 bytes a token, take tens of MB. */
+/** Limit of an ordinary reply: the log probabilities of a batch, 4 bytes a token, take tens of MB. */
 const replyBytesMax = 512 * 2 ** 20;
 const firstWaitMs = 500;
 const waitMsMax = 10_000;
 
-/** Requests to one server: its key, and asking again while it is away or busy. */
+/** Requests to one server, with its key, and retries while it is away or busy. */
 export class TinkerHttp {
   readonly address: TinkerAddress;
   readonly waits = new Waits();
@@ -67,7 +68,7 @@ export class TinkerHttp {
     return this.#patiently(route, call, () => this.once('GET', route, call));
   }
 
-  /** One try. Any answer is a reply, also one that refuses; throws `away` or `lost` where there is none. */
+  /** One attempt. Any answer is a reply, even a refusal; throws `away` or `lost` without one. */
   async once(method: 'GET' | 'POST', route: string, call: Call): Promise<HttpReply> {
     const { timeoutMs = requestTimeoutMs, signal, bytesMax = replyBytesMax } = call;
     const signals = [AbortSignal.timeout(timeoutMs), ...(signal ? [signal] : [])];
@@ -88,7 +89,7 @@ export class TinkerHttp {
     }
   }
 
-  /** A place that the server sends a download on to gets the key only where it is the server's own. */
+  /** The target of a download's redirect gets the key only if it is the server's own. */
   #fetch(method: 'GET' | 'POST', route: string, call: Call, signal: AbortSignal): Promise<Response> {
     const { body, accept = 'application/json' } = call;
     const { url, apiKeyVar } = this.address;
@@ -143,7 +144,7 @@ export class TinkerHttp {
           return reply;
         }
         trouble = this.refusal(route, reply);
-        // What was turned away at the door was not done: busy, not ready yet, no upstream to be found.
+        // These statuses mean that nothing was done: busy, not ready yet, no upstream found.
         const isTurnedAway = [425, 429, 503].includes(reply.status);
         if (!isTurnedAway && !(call.mayRepeat && [408, 500, 502, 504].includes(reply.status))) throw trouble;
       } catch (error) {
@@ -158,7 +159,7 @@ export class TinkerHttp {
     }
   }
 
-  /** Looked up each time, so that nothing holds a key of its own. */
+  /** Looked up for each request, so that nothing holds a key of its own. */
   #key(): Record<string, string> {
     const { apiKeyVar, url } = this.address;
     if (apiKeyVar === null) return {};
@@ -177,11 +178,9 @@ function isAbsolute(route: string): boolean {
 
 export function parsed({ bytes }: HttpReply, where: string): unknown {
   const text = Buffer.from(bytes).toString('utf8');
-  try {
-    return JSON.parse(text) as unknown;
-  } catch (cause) {
-    throw new TinkerTrouble('failed', `${where}: expected JSON, got ${JSON.stringify(text.slice(0, 200))}.`, { cause });
-  }
+  const value = parsedAsPython(text);
+  if (value !== undefined) return value;
+  throw new TinkerTrouble('failed', `${where}: expected JSON, got ${JSON.stringify(text.slice(0, 200))}.`);
 }
 
 /** Whether the request surely never reached the server. */

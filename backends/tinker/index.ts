@@ -1,4 +1,4 @@
-/** A client of the Tinker API: what the trainer and the inference on such a server are made of. */
+/** A client of the Tinker API, shared by the trainer and the inference on such servers. */
 export { readTarGz } from './archive.ts';
 export { type ClientOptions, TinkerClient, TinkerModel } from './client.ts';
 export { downloadAdapter } from './download.ts';

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
-import { failpoint } from '../failpoints.ts';
+import { failpoint } from '../../store/failpoints.ts';
 import type { TinkerClient, TinkerModel } from './client.ts';
 import { isTrouble, TinkerTrouble } from './trouble.ts';
 
@@ -8,11 +8,11 @@ interface ModelWish {
   readonly baseModel: string;
   readonly rank: number;
   readonly seed: number;
-  /** Which layers are adapted, where the server lets one choose. */
+  /** Adapted layers, if the server offers a choice. */
   readonly trained?: { readonly attention: boolean; readonly mlp: boolean; readonly unembedding: boolean };
-  /** A checkpoint to load; null = as it was made. */
+  /** A checkpoint to load; null = the initial state. */
   readonly from: string | null;
-  /** With the checkpoint's moments. SkyRL 0.3.0 loads them whatever is asked. */
+  /** Include the checkpoint's moments. SkyRL 0.3.0 always loads them. */
   readonly optimizer: boolean;
 }
 
@@ -21,8 +21,8 @@ const roomPatienceMs = 6 * 60_000;
 const roomPauseMs = 5_000;
 
 /**
- * A new model with a checkpoint's weights. Waits while the server has no room for another one. Throws `missing` where the checkpoint
- * is not there any more.
+ * A new model with a checkpoint's weights. Waits while the server has no room for another one. Throws `missing` if the
+ * checkpoint no longer exists.
  */
 export async function loadModel(
   client: TinkerClient,
@@ -65,7 +65,7 @@ async function loadWhenThereIsRoom(
   }
 }
 
-/** What the server calls the model, where the config leaves that open. */
+/** The server's name of its only model, if the config names none. */
 export async function onlyModelOf(client: TinkerClient): Promise<string> {
   const models = await client.capabilities();
   if (models.length === 1) return models[0]!.name;
@@ -76,7 +76,7 @@ export async function onlyModelOf(client: TinkerClient): Promise<string> {
   );
 }
 
-/** A call's trouble as one of our errors, for a trainer. */
+/** Converts a call's trouble to one of our errors, for a trainer. */
 export function trainerError(error: unknown): unknown {
   if (!(error instanceof TinkerTrouble)) return error;
   const { message, kind } = error;

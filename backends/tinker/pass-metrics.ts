@@ -1,4 +1,4 @@
-import { type Rows, rowsOf, type TrainSample } from '../../core/rl/batch.ts';
+import { type Rows, rowsOf, type TrainSample } from '../../core/rl/learning/batch.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { aggregationOf } from '../../engine/index.ts';
 

@@ -3,9 +3,9 @@ import { TinkerTrouble } from './trouble.ts';
 import type { Datum, LossCall, PassOutput, SampledSequence, SampleOutput, TensorInput } from './types.ts';
 
 /**
- * The messages of package `tinker_public` (proto3) that travel in bytes: `ForwardBackwardRequest` out, its output and
- * `SampleResponse` in. Field numbers are those of `tinker` 0.38. Numbers travel packed as little-endian bytes; entries of
- * maps are written in the order of their keys, as protobuf's deterministic serialization has it.
+ * The binary messages of package `tinker_public` (proto3): `ForwardBackwardRequest` out, its output and
+ * `SampleResponse` in. Field numbers are those of `tinker` 0.38. Numbers are packed as little-endian bytes; entries of
+ * maps are in the order of their keys, as in protobuf's deterministic serialization.
  */
 interface PassRequest {
   readonly modelId: string;
@@ -25,7 +25,7 @@ export function encodePassRequest({ modelId, seqId, data, loss, forwardOnly }: P
   for (const datum of data) message(writer, 3, () => writeDatum(writer, datum));
   writer.tag(4, WireType.LengthDelimited).string(loss.lossFn);
   const config = byKey(loss.config ?? {});
-  // Both maps say the same: servers that know the second one prefer it.
+  // Both maps have the same content: servers that know the second one prefer it.
   for (const [name, value] of config) {
     entry(writer, 5, name, () => writer.tag(2, WireType.Bit64).double(value));
   }
@@ -146,7 +146,7 @@ function sequenceIn(bytes: Uint8Array): SampledSequence {
   return { stopReason, tokens, logprobs };
 }
 
-/** Reads the fields that are asked for, each as often as it is there; the rest is passed over. */
+/** Reads the requested fields at each occurrence and skips the rest. */
 function read(bytes: Uint8Array, fields: Readonly<Record<number, (reader: BinaryReader) => unknown>>): void {
   const reader = new BinaryReader(bytes);
   while (reader.pos < reader.len) {
@@ -157,7 +157,7 @@ function read(bytes: Uint8Array, fields: Readonly<Record<number, (reader: Binary
   }
 }
 
-/** A copy that begins where numbers may begin. */
+/** A copy with the alignment of numbers. */
 function aligned(bytes: Uint8Array): ArrayBuffer {
   return new Uint8Array(bytes).buffer; // never slice(): that of a Buffer is no copy
 }

@@ -1,7 +1,7 @@
-import { withoutSecrets } from '../../config/secrets.ts';
+import { withoutSecrets } from '../../config/toml/secrets.ts';
 import type { TroubleKind } from './types.ts';
 
-/** A call that went wrong, and what that means for the model it was made for. Ports turn it into errors of ours. */
+/** A failed call, with its meaning for the model. Ports turn it into errors of ours. */
 export class TinkerTrouble extends Error {
   readonly kind: TroubleKind;
   readonly status: number | null;
@@ -20,7 +20,7 @@ export function isTrouble(error: unknown, ...kinds: readonly TroubleKind[]): err
 
 const wordsMax = 600;
 
-/** The server's own words in an answer that went wrong: FastAPI's `detail`, Tinker's `error`, or the text itself. */
+/** The server's message in a failed answer: FastAPI's `detail`, Tinker's `error`, or the text itself. */
 export function wordsOf(text: string): string {
   let words = text;
   try {
@@ -31,12 +31,12 @@ export function wordsOf(text: string): string {
       if (said !== undefined) words = typeof said === 'string' ? said : JSON.stringify(said);
     }
   } catch {
-    // No JSON: the text is what it said.
+    // Not JSON: the text is the message.
   }
   return words.length > wordsMax ? `${words.slice(0, wordsMax)}…` : words;
 }
 
-/** What a refusal with these words means. SkyRL answers 400 for whatever failed while it worked on a request. */
+/** The kind of a refusal by its words. SkyRL answers 400 for any failure while it worked on a request. */
 export function troubleKindOf(status: number, words: string): TroubleKind {
   if (/not loaded|stale request|future not found|session not found|model not found/i.test(words)) return 'lost';
   if (/checkpoint not found|checkpoint .{0,200}(expired|deleted)|no such checkpoint/i.test(words)) return 'missing';
@@ -46,7 +46,7 @@ export function troubleKindOf(status: number, words: string): TroubleKind {
   return 'refused';
 }
 
-/** Words for people, without the key that may stand in them. */
+/** Message for people, without any key in it. */
 export function saidBy(url: string, route: string, what: string, secrets: readonly string[]): string {
   return withoutSecrets(`${url}${route}: ${what}`, secrets);
 }

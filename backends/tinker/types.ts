@@ -1,24 +1,24 @@
 /**
- * The words of the Tinker API (`/api/v1`), as far as Ratchet speaks it: those of the Python package `tinker` 0.38 and of
- * SkyRL 0.3.0. Nothing here knows of runs.
+ * The parts of the Tinker API (`/api/v1`) that Ratchet uses: those of the Python package `tinker` 0.38 and of SkyRL
+ * 0.3.0. Nothing here knows of runs.
  */
 
-/** What a server is, beyond its words. */
-export type TinkerFlavor = 'tinker' | 'skyrl';
+/** Properties of a server beyond its messages. */
+type TinkerFlavor = 'tinker' | 'skyrl';
 
-/** How the server's loss is made of the tokens' losses: see {@link rescaled}. */
+/** The server's aggregation of token losses: see {@link rescaled}. */
 export type LossReduction = 'sum' | 'sequence_mean';
 
-/** Where a server is. The key is named, never held. */
+/** Address of a server. The key is named, never held. */
 export interface TinkerAddress {
-  /** Before `/api/v1`. */
+  /** The part before `/api/v1`. */
   readonly url: string;
-  /** Name of the environment variable with the key; null = the server asks for none. */
+  /** Name of the environment variable with the key; null = no key is needed. */
   readonly apiKeyVar: string | null;
   readonly server: TinkerFlavor;
 }
 
-/** One row: the tokens that go in, and by name what the loss is made of, one number for each of them. */
+/** One row: the input tokens, and by name the loss's inputs, one number for each token. */
 export interface Datum {
   readonly tokens: readonly number[];
   readonly inputs: Readonly<Record<string, TensorInput>>;
@@ -43,12 +43,12 @@ export interface AdamParams {
   readonly beta2: number;
   readonly eps: number;
   readonly weight_decay: number;
-  /** 0 = none. SkyRL 0.3.0 takes no notice of it. */
+  /** 0 = none. SkyRL 0.3.0 ignores it. */
   readonly grad_clip_norm: number;
 }
 
 export interface PassOutput {
-  /** Of each datum, log softmax(logits) of its targets under the weights before the step. */
+  /** One list per datum: log softmax(logits) of its targets under the weights before the step. */
   readonly logprobs: readonly (readonly number[])[];
   readonly metrics: Readonly<Record<string, number>>;
 }
@@ -70,7 +70,7 @@ export interface SampledSequence {
 
 export interface SampleOutput {
   readonly sequences: readonly SampledSequence[];
-  /** log softmax(logits) of each token of the prompt, null for the first; absent where it was not asked for. */
+  /** log softmax(logits) of each token of the prompt, null for the first; absent unless requested. */
   readonly promptLogprobs: readonly (number | null)[] | null;
 }
 
@@ -80,13 +80,13 @@ export interface ServerModel {
 }
 
 /**
- * What went wrong with a call, as whoever holds a model has to know it:
+ * Kinds of failed calls, by the reaction that the owner of a model needs:
  *
- *     away      the server does not answer; nothing was done, or it does not matter how often it is
- *     lost      the model, its session or what was asked of it is gone, or nobody knows what became of it: begin anew
- *     failed    the server says that it failed, and that the request is not to blame
- *     refused   asking again will not help
- *     missing   what was named is not there: a checkpoint that expired or was deleted
+ *     away      the server does not answer; nothing was done, or repeating it is harmless
+ *     lost      the model, its session or the promise is gone, or its state is unknown: begin anew
+ *     failed    the server reports a failure of its own, not of the request
+ *     refused   a retry will not help
+ *     missing   the named object is missing: a checkpoint that expired or was deleted
  *     full      the server has no room for another model now
  */
 export type TroubleKind = 'away' | 'lost' | 'failed' | 'refused' | 'missing' | 'full';

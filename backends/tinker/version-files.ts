@@ -5,14 +5,14 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { problemsIn } from '../../core/problems-in.ts';
 import { ofRepository } from '../../engine/model/model-repository.ts';
-import { readRegular } from '../../engine/regular-file.ts';
+import { readRegular } from '../../host/regular-file.ts';
 import { readModelText } from '../../engine/model/text-files.ts';
 import { decodeSafetensors, encodeSafetensors, type NamedTensor } from '../../engine/model/safetensors.ts';
 
 /**
- * A version that was trained on a Tinker server, as a folder: the adapter as PEFT has it, the model's tokenizer, and beside them
- * `tinker.json`, which says where the server keeps it. The server's copies are what it can be trained on from and sampled from; the
- * adapter is what it *is*: its digest is the version's.
+ * A version trained on a Tinker server, as a folder: the adapter in PEFT's form, the model's tokenizer, and
+ * `tinker.json` with the server's paths. The server's copies serve for further training and sampling; the adapter is
+ * the version itself: its digest is the version's.
  */
 const versionFile = 'tinker.json';
 const weightsFile = 'adapter_model.safetensors';
@@ -23,16 +23,16 @@ const TinkerVersion = z.strictObject({
   url: z.string(),
   baseModel: z.string(),
   rank: z.int().positive(),
-  /** Of the adapter as it was made. */
+  /** Seed of the adapter's initialization. */
   seed: z.int(),
-  /** Whose checkpoints these are there. */
+  /** The model that owns these checkpoints on the server. */
   modelId: z.string(),
-  /** Weights and optimizer, to train on from. */
+  /** Weights and optimizer, for further training. */
   trainingPath: z.string(),
   samplerPath: z.string(),
-  /** Of the adapter: see {@link adapterDigest}. */
+  /** Digest of the adapter: see {@link adapterDigest}. */
   digest: z.string(),
-  /** Tokens that end a turn: these servers know of none themselves. */
+  /** Tokens that end a turn: these servers know none themselves. */
   endTokenIds: z.array(z.int()),
 });
 export type TinkerVersion = z.infer<typeof TinkerVersion>;
@@ -61,7 +61,6 @@ export async function readVersion(folder: string): Promise<TinkerVersion> {
   throw new RatchetError('CheckpointDamaged', `${file}: ${problemsIn(parsed.error)}`);
 }
 
-/** The adapter's own files as bytes. */
 export async function readAdapterFiles(folder: string): Promise<Map<string, Uint8Array>> {
   const names = [weightsFile, configFile];
   return new Map(
@@ -73,7 +72,7 @@ export async function readAdapterFiles(folder: string): Promise<Map<string, Uint
   );
 }
 
-/** The weights last: a folder that has them is whole. */
+/** Writes the weights last: a folder that has them is whole. */
 export async function writeVersion(folder: string, { version, adapter, texts }: VersionFolder): Promise<void> {
   await mkdir(folder, { recursive: true });
   for (const [name, text] of Object.entries(texts)) {
@@ -95,7 +94,7 @@ export function adapterDigest(weights: Uint8Array): string {
   return hash.digest('hex');
 }
 
-/** The first tensor with a number that is none, by name; null where there is none. */
+/** Name of the first tensor with a number that is not finite; null if there is none. */
 export function strangeTensor(weights: Uint8Array): string | null {
   const found = tensorsOf(weights).find(
     ([, { data }]) => data instanceof Float32Array && data.some((value) => !Number.isFinite(value)),
@@ -104,8 +103,8 @@ export function strangeTensor(weights: Uint8Array): string | null {
 }
 
 /**
- * The adapter as readers of PEFT's files want it: SkyRL leaves open which layers it adapts, which the names of its tensors say; and
- * tensors in one order, so that equal adapters are equal files.
+ * The adapter for readers of PEFT files: fills in the adapted layers, which SkyRL leaves open and the names of its
+ * tensors show; and puts tensors in one order, so that equal adapters are equal files.
  */
 export function asPeft(files: ReadonlyMap<string, Uint8Array>): Map<string, Uint8Array> {
   const tensors = tensorsOf(files.get(weightsFile)!);
@@ -130,7 +129,7 @@ function tensorsOf(weights: Uint8Array): [string, NamedTensor][] {
 
 const Texts = z.looseObject({ eos_token_id: z.union([z.int(), z.array(z.int())]).nullish() });
 
-/** What ends a turn, as the model's own configs say it. */
+/** Tokens that end a turn, from the model's own configs. */
 export function endTokensIn(texts: Readonly<Record<string, string>>): number[] {
   const found = ['config.json', 'generation_config.json'].flatMap((name) => {
     const text = texts[name];

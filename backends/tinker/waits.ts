@@ -1,13 +1,13 @@
-/** What is waited for at a server elsewhere, for whoever asks why nothing happens. */
+/** Open waits for a remote server, for status displays. */
 export class Waits {
   readonly #open = new Map<object, string>();
 
-  /** What has been waited for longest, in words; null where nothing is. */
+  /** The longest wait, in words; null without any. */
   get longest(): string | null {
     return this.#open.values().next().value ?? null;
   }
 
-  /** `owner` is a piece of work, which waits for one thing at a time. */
+  /** `owner` is a piece of work that waits for one thing at a time. */
   begin(owner: object, what: string): void {
     this.#open.set(owner, what);
   }

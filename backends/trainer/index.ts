@@ -3,11 +3,12 @@ import { present } from '../../core/present.ts';
 import { loadTrainer } from './module.ts';
 import { OnnxTrainer } from './onnx.ts';
 import { TinkerTrainer } from './tinker.ts';
+import { TorchTrainer } from './torch.ts';
 import type { Trainer } from './types.ts';
 
 export type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
 
-/** `say` is told what a server elsewhere is waited for. */
+/** `say` receives messages about waiting for a remote server. */
 export async function openTrainer(spec: TrainerSpec, say: (line: string) => void = () => undefined): Promise<Trainer> {
   switch (spec.kind) {
     case 'onnx':
@@ -16,6 +17,10 @@ export async function openTrainer(spec: TrainerSpec, say: (line: string) => void
         provider: spec.provider,
         ...present({ recomputesEvery: spec.acFreq }),
       });
+    case 'torch': {
+      const { program: python, ranks, dtype, acFreq } = spec;
+      return new TorchTrainer({ python, ranks, dtype, threads: 1, ...present({ ac_freq: acFreq }) }, { say });
+    }
     case 'tinker':
       return new TinkerTrainer(spec, { say });
     case 'module':

@@ -17,13 +17,13 @@ const methods = [
   'close',
 ] as const satisfies readonly (keyof Trainer)[];
 
-/** A trainer of the user's own: what the default export of `import` gives for `options`. */
+/** The user's own trainer: the result of the default export of `import` for `options`. */
 export async function loadTrainer({ import: code, options }: ModuleSpec): Promise<Trainer> {
   await registerKit();
   const create = (await importUserFunction(code, 'trainer')) as (given: ModuleSpec['options']) => unknown;
   const made = (await create(options)) as Partial<Record<string, unknown>> | null | undefined;
   const missing = methods.filter((name) => typeof made?.[name] !== 'function');
-  if (missing.length === 0) return checked(made as unknown as Trainer, code.path); // every method is there
+  if (missing.length === 0) return checked(made as unknown as Trainer, code.path); // every method exists
   throw new RatchetError(
     'Unsupported',
     `${code.path}: its default export must give a trainer with ${methods.join(', ')} (backends/trainer/types.ts); missing: ${missing.join(', ')}.`,
@@ -42,7 +42,7 @@ const Supervised = z.looseObject({
 });
 const Trained = Supervised.extend({ digest: Digest });
 
-/** What code of somebody else's answers is looked at before a version is made of it. */
+/** Checks the results of the user's code before they become a version. */
 function checked(trainer: Trainer, file: string): Trainer {
   const read = <T>(shape: z.ZodType<T>, given: unknown, method: keyof Trainer): T => {
     const result = shape.safeParse(given);
@@ -91,7 +91,7 @@ function checked(trainer: Trainer, file: string): Trainer {
   });
 }
 
-/** An error without a code says that the code broke, which is not mended by waiting; one of the system's may be. */
+/** An error without a code means that the code is broken, which waiting does not fix; a system error may pass. */
 function ofEngine(error: unknown, where: string): unknown {
   if (!(error instanceof Error)) return new RatchetError('EngineDied', `${where} threw ${String(error)}.`);
   const { code } = error as { readonly code?: unknown };

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../core/errors.ts';
-import type { PackedRow, RowSource, TrainSample } from '../../core/rl/batch.ts';
+import type { PackedRow, RowSource, TrainSample } from '../../core/rl/learning/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import {
   engineFingerprint,
@@ -23,7 +23,7 @@ import type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts'
  */
 const reportedKl = { part: 1 / 8, rowsMin: 8, rowsMax: 64 };
 
-/** Neighbours, whose prompt is computed once; each step has the next ones. */
+/** Neighbouring rows, whose common prompt is computed once; each step takes the next ones. */
 function reportedRows(count: number, step: number): number[] {
   const wanted = Math.max(reportedKl.rowsMin, Math.min(reportedKl.rowsMax, Math.ceil(count * reportedKl.part)));
   const size = Math.min(count, wanted);
@@ -54,7 +54,10 @@ export class OnnxTrainer implements Trainer {
     return { digest: await this.#engine().digest() };
   }
 
-  /** Whether the process could load the folder: another part of the weights, or another architecture, is other graphs and another optimizer. */
+  /**
+   * Whether the process could load the folder: another trained part, or another architecture, needs other graphs and
+   * another optimizer.
+   */
   async #takesOver(folder: string, part: TrainedPart): Promise<boolean> {
     if (this.#process?.isAlive !== true || !isDeepStrictEqual(part, this.#part)) return false;
     try {
@@ -70,12 +73,10 @@ export class OnnxTrainer implements Trainer {
     const { plan, batch, referenceFolder, tellsTokens = false } = input;
     const { learningRate, optimizer, loss, temperature, klBeta, numIterations } = plan;
     const engine = this.#engine();
-    const cut = {
-      ...present({ microBatchRows: plan.microBatchSize, dropoutSeed: plan.dropoutSeed }),
-    };
+    const cut = present({ microBatchRows: plan.microBatchSize ?? undefined, dropoutSeed: plan.dropoutSeed });
     if (loss.type === 'cross_entropy') {
       requireSupervised(plan);
-      // A supervised step has no reference: two more passes over its rows would say nothing of what it learns.
+      // A supervised step has no reference: two more passes over its rows would show nothing about its progress.
       const result = await engine.sftStep(batch, { learningRate, optimizer, ...cut });
       return { ...outcomeOf(result), digest: await engine.digest() };
     }
@@ -163,7 +164,7 @@ export class OnnxTrainer implements Trainer {
   }
 }
 
-/** What supervised steps have no place for is not left out in silence. */
+/** Refuses settings that supervised steps cannot honour. */
 function requireSupervised({ loss, klBeta, numIterations }: StepPlan): void {
   if (klBeta === 0 && numIterations === 1 && loss.aggregation === 'token') return;
   throw new RatchetError(
@@ -172,7 +173,7 @@ function requireSupervised({ loss, klBeta, numIterations }: StepPlan): void {
   );
 }
 
-/** In a line, the many vector features by their sum: it goes into every commit. */
+/** In one line, with the many vector features as a checksum: it goes into every commit. */
 async function describeEngine(options: SessionOptions): Promise<string> {
   const { runtime, provider, threads, cpu, cpuFeatures } = await engineFingerprint(options);
   const features = createHash('sha256').update(cpuFeatures.join(' ')).digest('hex').slice(0, 12);

@@ -10,13 +10,13 @@ import {
   rowsOf,
   type TrainBatch,
   type TrainSample,
-} from '../../core/rl/batch.ts';
+} from '../../core/rl/learning/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { OptimizerSpec, TinkerTrainerSpec } from '../../config/run-spec.ts';
-import { isTinkerLoss } from '../../config/tinker-spec.ts';
+import { isTinkerLoss } from '../../config/models/tinker-spec.ts';
 import { readTextFiles } from '../../engine/index.ts';
-import { failpoint } from '../failpoints.ts';
-import { processesOpen } from '../processes-open.ts';
+import { failpoint } from '../../store/failpoints.ts';
+import { processesOpen } from '../../host/processes-open.ts';
 import { supervisedBatch } from '../tinker/batch.ts';
 import { BatchGradient, notFinite, runBatch, tokenLogprobs } from '../tinker/batch-gradient.ts';
 import { type ClientOptions, downloadAdapter, isTrouble, TinkerClient, type TinkerModel } from '../tinker/index.ts';
@@ -35,9 +35,9 @@ import {
 } from '../tinker/version-files.ts';
 import type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
 
-/** How often a step is begun anew, from the version before it, after the server had lost the model. */
+/** Attempts of a step, from the version before it, after the server lost the model. */
 const stepAttemptsMax = 3;
-/** Models whose weights stay as they are, to be sampled from: the newest version's, and the one that rollouts still end on. */
+/** Models with fixed weights for sampling: the newest version's, and the one that rollouts still end on. */
 const servedModelsMax = 2;
 
 const OptimizerDocument = z.strictObject({
@@ -55,32 +55,32 @@ interface StepInput {
 }
 
 /**
- * Trains adapters on a server of the Tinker API. What the server holds is a cache: a version *is* its adapter, which is downloaded
- * after every step, and what training goes on from is the server's own checkpoint of it. So a step is done in a model that was
- * loaded from the version before, and when anything becomes of that model, another one is loaded and the whole step done again; an
- * optim_step is never sent alone, nor twice.
+ * Trains adapters on a server of the Tinker API. The server's state is a cache: a version *is* its adapter, which is
+ * downloaded after every step, and training resumes from the server's own checkpoint of it. So a step uses a model that
+ * was loaded from the version before. If anything happens to that model, another one is loaded and the whole step
+ * repeated; an optim_step is never sent alone, nor twice.
  *
- * SkyRL samples from a model by loading a checkpoint into it, training or not. There each step has a model of its own, which is never
- * trained again: its version is sampled from it, while the next model is loaded beside.
+ * SkyRL samples from a model by loading a checkpoint into it, in training or not. There each step has a model of its
+ * own, which is never trained again: its version is sampled from it, while the next model is loaded beside.
  */
 export class TinkerTrainer implements Trainer {
   readonly #spec: TinkerTrainerSpec;
   readonly #say: (line: string) => void;
   readonly #client: TinkerClient;
-  /** The version that it holds. */
+  /** The version in the model. */
   #at: VersionFolder | null = null;
   #withOptimizer = false;
   #part: TrainedPart | null = null;
-  /** Loaded with that version, or on its way. */
+  /** The model with that version, loaded or loading. */
   #model: Promise<TinkerModel> | null = null;
-  /** The model holding that version after the step that made it: not trained any more. */
+  /** Models after the step that made their version; they are not trained any more. */
   #served: TinkerModel[] = [];
-  /** Supervised steps since that version. */
+  /** Whether supervised steps followed that version. */
   #hasMoved = false;
   /** Models that were loaded because another one was lost. */
   #restores = 0;
   readonly #gradients: BatchGradient;
-  /** With the policy that a KL penalty is measured from. */
+  /** Model of the KL penalty's reference. */
   #reference: { readonly digest: string; readonly model: Promise<TinkerModel> } | null = null;
 
   constructor(spec: TinkerTrainerSpec, options: ClientOptions = {}) {
@@ -88,7 +88,7 @@ export class TinkerTrainer implements Trainer {
     this.#gradients = new BatchGradient(spec.reduction);
     this.#say = options.say ?? (() => undefined);
     this.#client = new TinkerClient(spec, options);
-    // A process that ends leaves no model behind: the next run may need the room before the session is over.
+    // A process that ends unloads its models: the next run may need the room before the session is over.
     processesOpen.add(() => this.#unloadAll());
   }
 
@@ -100,7 +100,7 @@ export class TinkerTrainer implements Trainer {
     const { r: rank } = adaptersOf(part);
     return this.#translated(async () => {
       const baseModel = this.#spec.baseModel ?? (await onlyModelOf(this.#client));
-      const { 'config.json': _, ...texts } = files; // beside an adapter it would promise weights that are not there
+      const { 'config.json': _, ...texts } = files; // beside an adapter it would promise missing weights
       const begun = { baseModel, rank, seed: part.seed, endTokenIds: endTokensIn(files) };
       await this.#unloadAll();
       this.#part = part;
@@ -186,7 +186,7 @@ export class TinkerTrainer implements Trainer {
     return this.#held().version.digest;
   }
 
-  /** The adapter names its base as the server does; `base`, a folder of ours, has no weights of it. */
+  /** The adapter names its base by the server's name; `base`, a folder of ours, has no weights of it. */
   async exportTo(folder: string): Promise<void> {
     await this.digest();
     await writeVersion(folder, this.#held());
@@ -200,7 +200,7 @@ export class TinkerTrainer implements Trainer {
     });
   }
 
-  /** Where the server keeps it: the moments themselves never leave it. */
+  /** A reference to the server's copy: the moments themselves never leave it. */
   async saveOptimizer(): Promise<Uint8Array> {
     await this.digest();
     const { url, trainingPath, digest } = this.#held().version;
@@ -221,11 +221,11 @@ export class TinkerTrainer implements Trainer {
     if (document) this.#at = { ...this.#held(), version: { ...version, trainingPath: document.trainingPath } };
     this.#withOptimizer = document !== null;
     this.#discard();
-    // Now, so that a checkpoint that is gone is found while an older one can still be gone on from.
+    // Done now, so that a missing checkpoint is found while an older one can still be resumed from.
     await this.#translated(async () => this.#ready());
   }
 
-  /** The last version's model stays while the server keeps it: evaluations may go on without a trainer. */
+  /** The last version's model stays while the server keeps it: evaluations may continue without a trainer. */
   async close(): Promise<void> {
     await this.#forgetReference();
     await this.#gradients.close();
@@ -233,7 +233,7 @@ export class TinkerTrainer implements Trainer {
     this.#client.close();
   }
 
-  /** With the log probabilities of its first pass. */
+  /** Returns the log probabilities of its first pass as well. */
   async #step({
     plan,
     batch,
@@ -287,7 +287,7 @@ export class TinkerTrainer implements Trainer {
     return { applied: false, reason, metrics: finite, digest };
   }
 
-  /** Of the policy that a KL penalty is measured from, which stays in a model of its own. */
+  /** Logprobs under the reference of a KL penalty, which stays in a model of its own. */
   async #referenceScores(folder: string | undefined, batch: Rows<TrainSample>): Promise<Float32Array[]> {
     assert(folder !== undefined, 'a KL penalty comes with its reference');
     const { digest, ...version } = await readVersion(folder);
@@ -308,7 +308,7 @@ export class TinkerTrainer implements Trainer {
     await (await model?.catch(() => null))?.unload();
   }
 
-  /** Makes what the model holds a version: two checkpoints there, and the adapter here. */
+  /** Makes the model's state a version: two checkpoints there, and the adapter here. */
   async #anchor(
     model: TinkerModel,
     begun: Pick<TinkerVersion, 'baseModel' | 'rank' | 'seed' | 'endTokenIds'> & Pick<VersionFolder, 'texts'> = {
@@ -349,7 +349,7 @@ export class TinkerTrainer implements Trainer {
     this.#served = [...this.#served, model];
     for (const old of this.#served.splice(0, this.#served.length - servedModelsMax)) await old.unload();
     this.#model = this.#load();
-    this.#model.catch(() => undefined); // whoever needs it sees what became of it
+    this.#model.catch(() => undefined); // the next caller gets the rejection
   }
 
   #ready(): Promise<TinkerModel> {
@@ -378,7 +378,7 @@ export class TinkerTrainer implements Trainer {
     return loadModel(this.#client, { ...wish, trained }, this.#say);
   }
 
-  /** The next one is loaded from the version that it holds. */
+  /** Drops the model; the next one is loaded from the held version. */
   #discard(): void {
     const model = this.#model;
     this.#model = null;
@@ -386,7 +386,7 @@ export class TinkerTrainer implements Trainer {
     void model?.then((found) => (isSampled(found.id) ? undefined : found.unload())).catch(() => undefined);
   }
 
-  /** All but the one with this id, which is sampled from. */
+  /** Unloads all models but the one with this id, which is sampled from. */
   async #unloadAll(kept?: string): Promise<void> {
     const models = [...this.#served, await this.#model?.catch(() => null)];
     this.#served = this.#served.filter(({ id }) => id === kept);
@@ -413,7 +413,7 @@ function adaptersOf({ lora }: TrainedPart): NonNullable<TrainedPart['lora']> {
   throw new RatchetError('Unsupported', 'A Tinker server trains adapters: expected [lora], got none.');
 }
 
-/** What `ratchet check` refuses; never replaced by something else. */
+/** Refuses plans that `ratchet check` refuses; no loss is replaced by another. */
 function requireKnown({ loss, temperature }: StepPlan): void {
   if (temperature !== 1)
     throw new RatchetError(
@@ -435,8 +435,8 @@ function adam({ beta1, beta2, epsilon, weightDecay, maxGradNorm }: OptimizerSpec
   };
 }
 
-/** SkyRL tells the gradient's norm, before any clipping. */
+/** SkyRL reports the gradient's norm before clipping. */
 function stepMetrics(told: Readonly<Record<string, number>>): Record<string, number> {
   const norm = Object.entries(told).find(([name]) => /(?:^|\/)grad_norm/.test(name))?.[1];
-  return norm === undefined ? {} : { grad_norm: norm };
+  return Number.isFinite(norm) ? { grad_norm: norm! } : {};
 }

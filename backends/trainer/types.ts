@@ -1,25 +1,23 @@
-import type { PackedRow, TokenScores, TrainBatch, TrainSample } from '../../core/rl/batch.ts';
+import type { PackedRow, TokenScores, TrainBatch, TrainSample } from '../../core/rl/learning/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { LoraSpec, OptimizerSpec } from '../../config/run-spec.ts';
 
-/** What is trained from a folder of weights. */
+/** The trained part of a folder of weights. */
 export interface TrainedPart {
   /** Adapters on the weights, which stay; null = all weights. */
   readonly lora: LoraSpec | null;
-  /** Of new adapters. */
+  /** Seed of new adapters. */
   readonly seed: number;
 }
 
-/** Of a supervised step. */
 export interface SupervisedRow extends TrainSample {
-  /** What each token weighs; absent where those that count weigh 1. */
+  /** Weight of each token; absent if those that count weigh 1. */
   readonly tokenWeights?: readonly number[];
 }
 
 export interface SftOutcome {
   /** False = refused: loss or gradient was not finite, nothing was changed. */
   readonly applied: boolean;
-  /** Why it was refused. */
   readonly reason?: string;
   readonly metrics: Readonly<Record<string, number>>;
 }
@@ -27,13 +25,13 @@ export interface SftOutcome {
 export interface TrainOutcome extends SftOutcome {
   /** sha256 of the weights after the step, hex. */
   readonly digest: string;
-  /** What its first pass computed of each token. Absent where it was not asked for, was refused, or the trainer does not tell. */
+  /** Token scores of its first pass. Absent unless requested and applied, or if the trainer reports none. */
   readonly scores?: TokenScores;
 }
 
 /**
- * The trainer port. It holds one policy with its optimizer; what it is told to do, in what order, decides its bits.
- * It knows files and batches, not runs.
+ * The trainer port. It holds one policy with its optimizer; the calls and their order decide its bits. It knows files
+ * and batches, not runs.
  */
 export interface Trainer {
   /**
@@ -42,9 +40,9 @@ export interface Trainer {
    */
   open(folder: string, part: TrainedPart): Promise<{ digest: string }>;
   /**
-   * Makes the first version where its weights are elsewhere, as a folder that {@link open} takes; `files` are the model's texts
-   * (tokenizer, configs). Absent where the model's own folder is the first version. Such a trainer has adapters only, in the
-   * warm-up as well.
+   * Makes the first version if its weights are elsewhere, as a folder for {@link open}; `files` are the model's texts
+   * (tokenizer, configs). Absent if the model's own folder is the first version. Such a trainer only has adapters, in
+   * the warm-up as well.
    */
   makeBase?(
     folder: string,
@@ -70,21 +68,24 @@ export interface Trainer {
   /** sha256 of the weights, hex. */
   digest(): Promise<string>;
   /**
-   * Writes the policy as Hugging Face files; where adapters are trained as PEFT's, which name `base`: a path from the
-   * folder that the files will lie in.
+   * Writes the policy as Hugging Face files; adapters are written as PEFT's, which name `base`: a path from the folder
+   * that the files will be in.
    */
   exportTo(folder: string, options: { readonly base: string }): Promise<void>;
   /**
-   * log softmax(logits / temperature) of every token under the weights it holds, of those whose mask is 0 whatever it likes. The
-   * canary is made of them, and what a server does not tell of the policy that sampled. Absent where it cannot say.
+   * log softmax(logits / temperature) of every token under its weights; arbitrary where the mask is 0. Used for the
+   * canary, and for log probabilities that a server did not report. Absent if it cannot compute them.
    */
   logprobs?(samples: readonly PackedRow[], temperature: number): Promise<readonly Float32Array[]>;
-  /** What its bits depend on besides its inputs; equal ones promise equal bits. Absent where nothing is promised. */
+  /**
+   * Fingerprint of everything that its bits depend on besides its inputs; equal ones promise equal bits. Absent without
+   * such a promise.
+   */
   fingerprint?(): Promise<string>;
   /** The optimizer's state as bytes; `restoreOptimizer` takes them back, null = a fresh optimizer. */
   saveOptimizer(): Promise<Uint8Array>;
   restoreOptimizer(state: Uint8Array | null): Promise<void>;
-  /** What it waits for elsewhere at the moment, in words, for `ratchet status`; null = nothing. */
+  /** The remote work that it waits for now, in words, for `ratchet status`; null = none. */
   waitsFor?(): string | null;
   close(): Promise<void>;
 }

@@ -1,5 +1,5 @@
 import { Command } from 'commander';
-import { grantOption } from '../store-option.ts';
+import { grantOption } from '../typed/store-option.ts';
 import { compareCommand } from '../eval/compare.ts';
 import { listCommand } from '../eval/list.ts';
 import { showCommand } from '../eval/show.ts';
@@ -7,7 +7,7 @@ import { tuiCommand } from '../eval/tui.ts';
 import { runCommand } from '../eval/run.ts';
 import { scheduleCommand } from '../eval/schedule.ts';
 import { checkpointsCommand } from '../eval/checkpoints.ts';
-import { evaluateWeights } from '../eval/weights-folder.ts';
+import { evaluateWeights } from '../eval/subject/weights-folder.ts';
 
 interface WeightsArguments {
   readonly weightsDir?: string;
@@ -25,13 +25,13 @@ interface WeightsArguments {
 
 const help = `
 Without a command: the checkpoints in a folder, in the words of prime-rl's \`uv run eval\`:
-  ratchet eval --weights-dir outputs/my-run/weights --steps 10,50,100 --no-eval-base
-  ratchet eval --client.base-url http://localhost:8000/v1 --weights-dir some/weights --env.id gsm8k
+  npx ratchet-rl eval --weights-dir outputs/my-run/weights --steps 10,50,100 --no-eval-base
+  npx ratchet-rl eval --client.base-url http://localhost:8000/v1 --weights-dir some/weights --env.id gsm8k
 A folder of a run of Ratchet is \`ratchet eval checkpoints RUN\`; any other is loaded, step after step, by the server that is named.
 `;
 
 export const evalCommand: Command = new Command('eval')
-  .enablePositionalOptions() // what comes behind a command of its own is that command's
+  .enablePositionalOptions() // words after a subcommand are that subcommand's
   .description('evaluate models and checkpoints on environments, on a schedule, and look at the results')
   .option('--weights-dir <folder>', 'every checkpoint in it: outputs/weights')
   .option('--steps <list>', 'these alone: 10,50,100')

@@ -5,10 +5,11 @@ import os from 'node:os';
 import path from 'node:path';
 import { promisify } from 'node:util';
 import { findPython, pythonForVerifiers } from '../../backends/python/interpreter.ts';
+import { wandbLogin } from '../../backends/metrics/tracking-server.ts';
 import { hubToken } from '../../backends/hub/hub-settings.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { cudaLibrariesFrom, runtimePackage } from '../../engine/onnx/runtime-package.ts';
-import { findOnPath, ensureTemporalCli, placesOnThisMachine } from '../../workers/temporal-cli.ts';
+import { findOnPath, ensureTemporalCli, placesOnThisMachine } from '../../workers/temporal/temporal-cli.ts';
 
 /** One line of `ratchet doctor`. */
 export interface Check {
@@ -16,11 +17,11 @@ export interface Check {
   /** `bad`: a run cannot do without it; `warn`: some can; `ok`. */
   readonly state: 'ok' | 'warn' | 'bad';
   readonly says: string;
-  /** What to do; only where the state is not ok. */
+  /** Advice; only where the state is not ok. */
   readonly fix?: string;
 }
 
-/** What a run of a file cannot do without; all false where no file is given. */
+/** Features that a run file requires; all false without a file. */
 interface Needs {
   readonly cuda: boolean;
   readonly sandbox: boolean;
@@ -42,7 +43,7 @@ export function checkNode(version = process.versions.node): Check {
   };
 }
 
-/** Looks, and makes nothing: `ratchet dev` downloads or builds one where there is none. */
+/** Only looks: `ratchet dev` downloads or builds a missing one. */
 export async function checkTemporalCli(): Promise<Check> {
   const name = 'Temporal CLI';
   const never = () => Promise.reject(new Error('not looked for'));
@@ -59,7 +60,7 @@ export async function checkTemporalCli(): Promise<Check> {
       says,
       fix: isNamed
         ? 'correct or unset RATCHET_TEMPORAL_CLI'
-        : 'ratchet dev downloads one, or builds it with Go ≥ 1.25 or with Python, whose package index has Go; or set TEMPORAL_ADDRESS to a server elsewhere',
+        : 'npx ratchet-rl dev downloads one, or builds it with Go ≥ 1.25 or with Python, whose package index has Go; or set TEMPORAL_ADDRESS to a server elsewhere',
     };
   }
 }
@@ -103,7 +104,7 @@ async function checkPythonForVerifiers(): Promise<Check> {
   }
 }
 
-/** Room where runs are kept, and for temporary files and pending versions. */
+/** Free space for runs, temporary files and pending versions. */
 export async function checkDisk(folders: Readonly<Record<string, string>>): Promise<Check[]> {
   return Promise.all(
     Object.entries(folders).map(async ([what, folder]): Promise<Check> => {
@@ -122,7 +123,7 @@ export async function checkDisk(folders: Readonly<Record<string, string>>): Prom
 }
 
 /** Whether a folder can be written, and whether its clock is ours: on a network disk it is another machine's. */
-export async function checkFolder(folder: string, isNeeded: boolean): Promise<Check[]> {
+export async function checkFolder(folder: string): Promise<Check[]> {
   const name = 'store';
   const isNew = !existsSync(folder);
   const probe = path.join(isNew ? nearestExisting(folder) : folder, `.ratchet-doctor-${process.pid}`);
@@ -136,7 +137,7 @@ export async function checkFolder(folder: string, isNeeded: boolean): Promise<Ch
     return [{ name, state: 'ok', says: `${folder} can be written` }, clockCheck('clock (store)', skewS)];
   } catch (error) {
     const fix = 'give yourself the right to write there, or name another folder: [store] uri';
-    return [{ name, state: isNeeded ? 'bad' : 'warn', says: `${folder}: ${(error as Error).message}`, fix }];
+    return [{ name, state: 'bad', says: `${folder}: ${(error as Error).message}`, fix }];
   } finally {
     await rm(probe, { recursive: true, force: true }).catch(() => undefined); // a folder that cannot be written holds nothing of ours
   }
@@ -150,7 +151,10 @@ export function clockCheck(name: string, aheadS: number): Check {
   return { name, state: off > 300 ? 'bad' : 'warn', says, fix: 'set the clocks by NTP (timedatectl set-ntp true)' };
 }
 
-/** Open files this process may have: Node has raised the soft limit to the hard one when it began, and what we start inherits it. */
+/**
+ * Limit on this process's open files: Node raised the soft limit to the hard one at its start, and child processes
+ * inherit it.
+ */
 export function checkOpenFiles(read: (pid: number | 'self') => string | null = limitsOf): Check {
   const name = 'open files';
   const [ours, before] = [openFiles(read('self')), openFiles(read(process.ppid))];
@@ -189,7 +193,7 @@ const keyNames = [
   'RATCHET_PAYLOAD_KEY',
 ];
 
-/** Their names, never what they are; and what `wandb login` and `hf auth login` have left in files, which counts as well. */
+/** Names of keys, never their values; also logins that `wandb login` and `hf auth login` left in files. */
 export function checkKeys(environment: Readonly<NodeJS.ProcessEnv> = process.env, home: string = os.homedir()): Check {
   const logins: Readonly<Record<string, string | null>> = {
     WANDB_API_KEY: wandbLogin(environment, home),
@@ -207,19 +211,6 @@ export function checkKeys(environment: Readonly<NodeJS.ProcessEnv> = process.env
     state: 'ok',
     says: `present: ${here.join(', ') || 'none'}; absent: ${absent.join(', ') || 'none'}`,
   };
-}
-
-/** The netrc file that has a login of W&B's server; null where none has. */
-function wandbLogin(environment: Readonly<NodeJS.ProcessEnv>, home: string): string | null {
-  const named = environment['NETRC'];
-  const file = named === undefined || named === '' ? path.join(home, '.netrc') : named;
-  try {
-    const host = new URL(environment['WANDB_BASE_URL'] || 'https://api.wandb.ai').hostname;
-    const machines = readFileSync(file, 'utf8').matchAll(/\bmachine\s+(\S+)/g);
-    return [...machines].some(([, machine]) => machine === host) ? file : null;
-  } catch {
-    return null; // nobody has logged in here
-  }
 }
 
 export async function checkGpu({ cuda }: Pick<Needs, 'cuda'>): Promise<Check[]> {
@@ -260,7 +251,7 @@ export async function checkGpu({ cuda }: Pick<Needs, 'cuda'>): Promise<Check[]> 
   ];
 }
 
-/** ONNX Runtime's provider: its package brings it when its install script has run, which `ignore-scripts` keeps npm from. */
+/** ONNX Runtime's CUDA provider: its package's install script brings it, which `ignore-scripts` prevents. */
 function cudaProvider(): { readonly isThere: boolean; readonly fix: string } {
   const otherwise = 'or use provider = "cpu"';
   try {
@@ -282,7 +273,7 @@ async function hasLibrary(name: string): Promise<boolean> {
   return known.includes(name) || folders.some((folder) => existsSync(path.join(folder, name)));
 }
 
-/** Code that a model wrote runs without network, where the system lets a user have namespaces of their own. */
+/** Code from a model runs without network if the system allows user namespaces. */
 export async function checkSandbox({ sandbox }: Pick<Needs, 'sandbox'>): Promise<Check> {
   const name = 'sandbox';
   const fix =
@@ -331,7 +322,7 @@ async function firstLine(command: string, args: readonly string[]): Promise<stri
   return (await linesOf(command, args))[0] ?? null;
 }
 
-/** None where the command is not there, or does not work. */
+/** Empty when the command is missing or fails. */
 async function linesOf(command: string, args: readonly string[]): Promise<readonly string[]> {
   if ((await findOnPath(command, process.env['PATH'] ?? '')) === null) return [];
   try {

@@ -1,22 +1,21 @@
-import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { checkModel } from '../../backends/configs/check-model.ts';
-import { examineTinker } from '../../backends/configs/check-tinker.ts';
-import { runsOfFile } from '../../backends/configs/examine-run-file.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { checkModel, modelRemedy } from '../../load/checks/check-model.ts';
+import { examineTinker } from '../../load/checks/check-tinker.ts';
+import { runsOfFile } from '../../load/checks/examine-run-file.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { examineServers, lookAtServer, type ServerAddress, serversOf } from '../../backends/inference/index.ts';
-import { checkStore, localRoot, showStoreUri } from '../../backends/store/index.ts';
-import { programOf, vllmCommandLine } from '../../workers/vllm-role.ts';
-import { otherTemperatures, vllmLacks } from '../describe-servers.ts';
-import { readRunningStack } from '../../workers/project-lock.ts';
-import { connect, findTemporal } from '../connection.ts';
-import { rootMessage } from '../root-message.ts';
+import { checkStore, localRoot, showStoreUri } from '../../store/index.ts';
+import { programOf, vllmCommandLine } from '../../workers/stack/vllm-role.ts';
+import { otherTemperatures, vllmLacks } from '../describe/servers.ts';
+import { readRunningStack } from '../../workers/stack/project-lock.ts';
+import { connect, findTemporal } from '../temporal/connection.ts';
+import { rootMessage } from '../output/root-message.ts';
 import { type Check, checkFolder, clockCheck } from './machine.ts';
-import type { ConfigLine } from '../config-line.ts';
+import type { ConfigLine } from '../typed/config-line.ts';
 
-/** The server of TEMPORAL_ADDRESS, or of what runs in this folder; none is fine, `ratchet train` starts one. */
+/** Server of TEMPORAL_ADDRESS, or of this folder's stack; none is fine, since `ratchet train` starts one. */
 export async function checkTemporalServer(projectFolder: string): Promise<Check[]> {
   const name = 'Temporal';
   const isElsewhere = (process.env['TEMPORAL_ADDRESS'] ?? '') !== '';
@@ -61,7 +60,7 @@ export async function checkTemporalServer(projectFolder: string): Promise<Check[
   }
 }
 
-/** What a run file needs beyond the machine. `spec` is null where the file cannot be read. */
+/** Checks requirements of a run file beyond the machine. `spec` is null when the file cannot be read. */
 export async function checkRunFile(
   { file, over, overrides }: ConfigLine,
   dialect: string | undefined,
@@ -83,16 +82,7 @@ export async function checkRunFile(
   } catch (error) {
     return { spec: null, checks: [bad(name, error, `npx ratchet-rl check ${file} says all of it`)] };
   }
-  checks.push(
-    await tried(
-      'model',
-      spec.model,
-      () => checkModel(spec),
-      spec.trainer.kind === 'tinker'
-        ? 'name a folder with config.json and the tokenizer’s files; the weights are on the server'
-        : 'name a folder with config.json, tokenizer.json and safetensors, or a preset',
-    ),
-  );
+  checks.push(await tried('model', spec.model, () => checkModel(spec), modelRemedy(spec)));
   for (const entry of [...spec.environments, ...(spec.eval?.environments ?? [])]) {
     const runs = imports ? null : runsOfFile(entry);
     if (runs !== null) {
@@ -111,7 +101,7 @@ export async function checkRunFile(
         'environment',
         entry.name,
         open,
-        'ratchet check says what it found; paths are relative to this folder',
+        'npx ratchet-rl check says what it found; paths are relative to this folder',
       ),
     );
   }
@@ -121,7 +111,7 @@ export async function checkRunFile(
 }
 
 async function checkStoreOf({ store }: RunSpec): Promise<Check[]> {
-  if (store.uri.startsWith('file:')) return checkFolder(localRoot(store.uri), true);
+  if (store.uri.startsWith('file:')) return checkFolder(localRoot(store.uri));
   const fix =
     'see the message; docs/guide/several-machines.md, "The store", has the rights that are needed. Credentials come from the usual AWS chain';
   const conditions = await tried(
@@ -134,21 +124,20 @@ async function checkStoreOf({ store }: RunSpec): Promise<Check[]> {
   return [conditions, ...(await checkClockOf(endpoint))];
 }
 
-/** By the Date of an answer, whatever the answer is; half of the way there and back is nothing beside a second. */
+/** Uses the Date header of any answer, whatever its status; half the round trip is small beside a second. */
 async function checkClockOf(url: string): Promise<Check[]> {
   try {
     const { headers } = await fetch(url, { method: 'HEAD', redirect: 'manual', signal: AbortSignal.timeout(10_000) });
     const date = Date.parse(headers.get('date') ?? '');
     return Number.isNaN(date) ? [] : [clockCheck('clock (S3)', Math.trunc((date - Date.now()) / 1000))];
   } catch {
-    return []; // that it does not answer has been said
+    return []; // already reported as not answering
   }
 }
 
-/** Those that the file names; what `ratchet dev` starts needs no look. */
+/** Servers that the file names; those that `ratchet dev` starts need no check. */
 async function checkServers({ inference }: RunSpec): Promise<Check[]> {
-  if (inference.kind === 'module' || inference.kind === 'tinker') return [];
-  if (inference.url === null && inference.endpoints === null) return [];
+  if (!('endpoints' in inference) || (inference.url === null && inference.endpoints === null)) return [];
   const name = 'inference server';
   const fix = 'start it, or correct [inference]';
   let addresses: ServerAddress[];
@@ -160,7 +149,7 @@ async function checkServers({ inference }: RunSpec): Promise<Check[]> {
   return Promise.all(addresses.map(async (address) => tried(name, address.url, () => lookAtServer(address), fix)));
 }
 
-/** What a Tinker server has of what the run needs. */
+/** Checks that a Tinker server has what the run needs. */
 async function checkTinker(spec: RunSpec, file: string): Promise<Check[]> {
   const report = await examineTinker(spec, file);
   if (report === null) return [];
@@ -177,9 +166,10 @@ async function checkTinker(spec: RunSpec, file: string): Promise<Check[]> {
   return wrong.length > 0 ? wrong : [{ name, state: 'ok', says: `${url} has ${models.join(', ')}` }];
 }
 
-/** The vLLM that would be started, or what servers that run lack of what the run needs. */
+/** The vLLM that would be started, or what running servers lack for the run. */
 async function checkVllm(spec: RunSpec, imports: boolean): Promise<Check[]> {
-  if (spec.inference.kind !== 'vllm') return [];
+  const { inference } = spec;
+  if (!('vllm' in inference)) return [];
   const name = 'vLLM';
   const program = imports ? null : programOf(spec);
   if (program !== null) {
@@ -193,7 +183,6 @@ async function checkVllm(spec: RunSpec, imports: boolean): Promise<Check[]> {
   } catch (error) {
     return [bad(name, error, 'as it says; docs/guide/vllm.md has the installation')];
   }
-  const { inference } = spec;
   const [other] = otherTemperatures(spec);
   const reports = (await examineServers(inference)).filter(({ away }) => away === null);
   return reports.flatMap((report): Check[] => {
@@ -217,9 +206,4 @@ async function tried(name: string, says: string, work: () => Promise<unknown>, f
 function bad(name: string, error: unknown, fix: string): Check {
   const says = error instanceof RatchetError ? error.message : rootMessage(error);
   return { name, state: 'bad', says, fix };
-}
-
-/** Where runs are kept when no file says otherwise. */
-export function usualOutputs(): string {
-  return path.resolve('outputs');
 }

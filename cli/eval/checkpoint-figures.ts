@@ -2,10 +2,10 @@ import { type CheckpointFigures, checkpointCurves } from '../../core/eval/checkp
 import type { EvaluationResult } from '../../core/eval/evaluation.ts';
 import { measuredRow, promptOf, rewardRow } from '../../core/eval/measured-row.ts';
 import { rewardsByExample } from '../../core/eval/regression.ts';
-import type { RolloutRow } from '../../core/rl/rollout.ts';
-import { evaluationKeys } from '../../runs/evaluation-store.ts';
+import type { RolloutRow } from '../../core/rl/rollout/rollout.ts';
+import { evaluationKeys } from '../../runs/evaluations/evaluation-store.ts';
 import { storeOf } from '../../runs/run-access.ts';
-import { decodeRows } from '../../backends/store/objects.ts';
+import { decodeRows } from '../../store/objects.ts';
 import { checkpointLines } from './checkpoint-table.ts';
 
 export async function checkpointFigures(step: number, result: EvaluationResult): Promise<CheckpointFigures> {

@@ -3,23 +3,23 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
 import type { CheckpointFigures } from '../../core/eval/checkpoint-curve.ts';
 import { readSteps, type StepChoice } from '../../core/eval/select-steps.ts';
-import { type CheckpointPlan, planCheckpoints } from '../../runs/checkpoint-evaluations.ts';
-import { tellingOptions } from '../audience.ts';
-import { findRunFolder } from '../run-place.ts';
-import { grantOption, storeOption } from '../store-option.ts';
-import { openTeller } from '../teller.ts';
-import { askForPlan, inputsToPlay } from './named-models.ts';
+import { type CheckpointPlan, planCheckpoints } from '../../runs/evaluations/checkpoint-evaluations.ts';
+import { tellingOptions } from '../follow/audience.ts';
+import { findRunFolder } from '../stored/run-place.ts';
+import { grantOption, storeOption } from '../typed/store-option.ts';
+import { openTeller } from '../output/teller.ts';
+import { askForPlan, inputsToPlay } from './subject/named-models.ts';
 import { type EvaluationStage, onStage } from './stage.ts';
 import { type EvaluationLine, isRunning } from './watch-evaluation.ts';
-import { type CheckpointOptions, remember, subjectOf } from './checkpoint-subject.ts';
+import { type CheckpointOptions, remember, subjectOf } from './subject/checkpoint-subject.ts';
 import { checkpointFigures, curveLines } from './checkpoint-figures.ts';
 
 const help = `
 Examples:
-  ratchet eval checkpoints my-run                                       as its [eval] says; what it evaluated itself is only read
-  ratchet eval checkpoints my-run --steps 10,50,100 --env gsm8k -n 200 -r 4
-  ratchet eval checkpoints my-run --backfill                            as last time, of all checkpoints: those that are new are evaluated
-  ratchet eval checkpoints my-run --env gsm8k --watcher                 until the run ends, each new one when it is sealed
+  npx ratchet-rl eval checkpoints my-run                                       as its [eval] says; what it evaluated itself is only read
+  npx ratchet-rl eval checkpoints my-run --steps 10,50,100 --env gsm8k -n 200 -r 4
+  npx ratchet-rl eval checkpoints my-run --backfill                            as last time, of all checkpoints: those that are new are evaluated
+  npx ratchet-rl eval checkpoints my-run --env gsm8k --watcher                 until the run ends, each new one when it is sealed
 
 Every checkpoint is evaluated once for the same settings, even if several commands ask for it; of a run that was rewound, the current lineage counts.
 `;
@@ -122,7 +122,7 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
   });
 }
 
-/** Those that are to be evaluated now; what the run itself is evaluating is waited for. */
+/** Evaluations to do now, after waiting for those that the run itself has under way. */
 async function notByTheRun(
   { client }: EvaluationStage,
   { evaluations }: CheckpointPlan,

@@ -1,6 +1,5 @@
 import type { Comparison } from '../../core/eval/comparison.ts';
 
-/** Whether the interval says anything. */
 export function verdict({ low, high }: { readonly low: number; readonly high: number }): string {
   if (low === 0 && high === 0) return 'no difference';
   return low > 0 ? 'better beyond chance' : high < 0 ? 'worse beyond chance' : 'within what chance explains';

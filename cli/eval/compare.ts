@@ -3,15 +3,26 @@ import { RatchetError } from '../../core/errors.ts';
 import { type Comparison, compareEvaluations, type ExampleDifference } from '../../core/eval/comparison.ts';
 import { differentSettings } from '../../core/eval/result-metadata.ts';
 import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
-import { onOneLine } from '../plain-text.ts';
-import { readCount } from '../read-count.ts';
-import { storeOption } from '../store-option.ts';
-import { aligned, change, counted, figure, passText, passesIn, rewardsText, settingText, titleOf } from './figures.ts';
+import { onOneLine } from '../output/plain-text.ts';
+import { readCount } from '../typed/read-count.ts';
+import { storeOption } from '../typed/store-option.ts';
+import {
+  aligned,
+  change,
+  counted,
+  figure,
+  passText,
+  passesIn,
+  placeOf,
+  rewardsText,
+  settingText,
+  titleOf,
+} from './figures.ts';
 import { leftOutText, verdict } from './compare-words.ts';
 import { namedEvaluations } from './find.ts';
 import { readEvaluation, type ReadEvaluation } from './read.ts';
 import { told } from './show.ts';
-import { print, printJson } from '../print.ts';
+import { print, printJson } from '../output/print.ts';
 
 export const compareCommand = new Command('compare')
   .description(
@@ -51,7 +62,7 @@ function readSeed(text: string): number {
   throw new RatchetError('ConfigInvalid', `--seed: expected a whole number from 0, got ${JSON.stringify(text)}.`);
 }
 
-/** Of a version that was also asked greedily, what `[eval]` asks for. */
+/** Prefers `[eval]`'s own sampling for a version that was also evaluated greedily. */
 function usual(evaluations: readonly FoundEvaluation[]): FoundEvaluation[] {
   return evaluations.filter(
     ({ step, id, environment }) =>
@@ -67,8 +78,8 @@ interface Named {
 }
 
 /**
- * For each environment that all have, one evaluation of each. Refused where a name stands for several of one environment, or where
- * they have none in common.
+ * One evaluation per name for each environment that all have. Throws when a name has several for one environment, or no
+ * environment is common to all.
  */
 function byEnvironment(named: readonly Named[]): FoundEvaluation[][] {
   for (const { name, evaluations } of named) {
@@ -86,7 +97,7 @@ function byEnvironment(named: readonly Named[]): FoundEvaluation[][] {
   const whole = sets.filter((set): set is FoundEvaluation[] => set.every((one) => one !== undefined));
   if (whole.length > 0) return whole;
   const single = named.map(({ evaluations }) => evaluations[0]!);
-  // Somebody's own name for the same environment: what they are asked says whether they are.
+  // Users may name one environment differently: the prompts show whether the evaluations compare.
   if (named.every(({ evaluations }) => evaluations.length === 1)) return [single];
   const had = named.map(({ name, evaluations }) => `${name}: ${evaluations.map((one) => one.environment).join(', ')}`);
   throw new RatchetError('ConfigInvalid', `Nothing to compare: they have no environment in common. ${had.join('; ')}.`);
@@ -97,9 +108,9 @@ function isSame(a: FoundEvaluation, b: FoundEvaluation): boolean {
 }
 
 interface Compared {
-  /** The first is what the others are held against. */
+  /** The first is the baseline of the others. */
   readonly all: readonly ReadEvaluation[];
-  /** Of the second, the third, … against the first. */
+  /** Each further evaluation compared with the first. */
   readonly comparisons: readonly Comparison[];
 }
 
@@ -125,7 +136,7 @@ function letter(i: number): string {
 function describeComparison({ all, comparisons }: Compared, examples: number): string[] {
   const settings = differentSettings(all.map(({ found }) => found.metadata));
   return [
-    ...all.map(({ found }, i) => `${letter(i)}  ${titleOf(found)}   ${onOneLine(found.where)}`),
+    ...all.map(({ found }, i) => `${letter(i)}  ${titleOf(found)}   ${placeOf(found)}`),
     '',
     ...(settings.length === 0
       ? ['settings are the same']

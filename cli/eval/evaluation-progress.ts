@@ -1,15 +1,14 @@
 import type { WorkflowHandle } from '@temporalio/client';
-import type { ChunkProgress } from '../../activities/evaluation/evaluate-chunk.ts';
+import type { ChunkProgress } from '../../play/evaluated-chunk.ts';
 import type { EvaluationStatus } from '../../core/eval/evaluation.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
-import { pendingActivities } from '../pending-activities.ts';
-import { onOneLine } from '../plain-text.ts';
+import { pendingActivities } from '../temporal/pending-activities.ts';
+import { onOneLine } from '../output/plain-text.ts';
 
 const queryTimeoutMs = 4_000;
 
 type Handle = WorkflowHandle<typeof evaluate>;
 
-/** How far one evaluation is. */
 export interface EvaluationProgress {
   readonly workflow: string;
   readonly environment: string;
@@ -19,30 +18,30 @@ export interface EvaluationProgress {
   /** null until its examples are counted. */
   readonly of: number | null;
   readonly failed: number;
-  /** Of what is scored so far. */
+  /** Mean over the rollouts scored so far. */
   readonly avgReward: number | null;
-  /** What is in its way first. */
+  /** Waits of the evaluation, obstacles first. */
   readonly waitingOn: readonly string[];
-  /** Whether anything is. */
+  /** Whether `waitingOn` holds an obstacle. */
   readonly hasTrouble: boolean;
-  /** What is to be known of its environment and its prices. */
+  /** Warnings about its environment and its prices. */
   readonly warnings: readonly string[];
 }
 
-/** How far it is; null where nobody answers at the moment. */
+/** Progress of the evaluation; null while no worker answers. */
 export async function evaluationProgress(handle: Handle): Promise<EvaluationProgress | null> {
   const status = await askEvaluation(handle);
   return status && progressOf(handle, status);
 }
 
-/** Null where nobody answers at the moment. */
+/** null while no worker answers. */
 export async function askEvaluation(handle: Handle): Promise<EvaluationStatus | null> {
   return handle.client
     .withDeadline(Date.now() + queryTimeoutMs, () => handle.query<EvaluationStatus>('status'))
     .catch(() => null); // an orchestrator that is being restarted, or a part that has not begun
 }
 
-/** What its workflow says, and the heartbeats of its chunks, which know more. */
+/** Combines the workflow's status with the heartbeats of its chunks, which are newer. */
 export async function progressOf(handle: Handle, status: EvaluationStatus): Promise<EvaluationProgress> {
   const pending = (await pendingActivities(handle, queryTimeoutMs)) ?? [];
   const chunks = pending.flatMap(({ said }) => (isChunkProgress(said) ? [said] : []));
@@ -92,7 +91,7 @@ export function describeProgress({
   return `${environment} with ${asked}: ${counted}${lost}${avgReward === null ? '' : `  reward ${avgReward.toFixed(3)}`}`;
 }
 
-/** The version of a run in the id of its evaluation (`evaluationWorkflowId`); '' where none is named. */
+/** Version of a run in the id of its evaluation (`evaluationWorkflowId`); '' without one. */
 export function versionIn(workflow: string): string {
   return /\.(v\d+(?:\.r\d+)?)(?:\.[a-z]+)?$/.exec(workflow)?.[1] ?? '';
 }

@@ -1,14 +1,14 @@
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
 import type { JsonValue } from '../../config/run-spec.ts';
 import type { ExampleDifference } from '../../core/eval/comparison.ts';
 import type { Bin } from '../../core/eval/distribution.ts';
 import type { ResultMetadata } from '../../core/eval/result-metadata.ts';
 import type { EvaluationFigures, NumberSummary } from '../../core/eval/summary.ts';
 import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
-import { onOneLine } from '../plain-text.ts';
+import { onOneLine } from '../output/plain-text.ts';
 
-/** Figures of evaluations as texts, for whatever shows them. */
-
-/** At most three digits after the point; – for nothing. */
+/** At most three digits after the point; – for no value. */
 export function figure(value: number | null | undefined): string {
   if (value == null) return '–';
   if (Number.isInteger(value)) return String(value);
@@ -16,7 +16,7 @@ export function figure(value: number | null | undefined): string {
   return size < 0.0005 || size >= 1e6 ? value.toExponential(1) : value.toFixed(3);
 }
 
-/** With its sign. */
+/** A difference with an explicit sign. */
 export function change(value: number): string {
   return `${value > 0 ? '+' : ''}${figure(value)}`;
 }
@@ -31,7 +31,15 @@ export function titleOf({ environment, model, id }: Pick<FoundEvaluation, 'envir
   return onOneLine(`${environment} · ${model} · ${id}`);
 }
 
-/** Each bin's range, its count, and a bar of at most so many columns. */
+/** Path of an evaluation for commands, relative to this folder if it is below. */
+export function placeOf({ where }: Pick<FoundEvaluation, 'where'>): string {
+  const folder = where.startsWith('file:') ? fileURLToPath(where) : where;
+  const fromHere = path.relative(process.cwd(), folder);
+  const isBelow = path.isAbsolute(folder) && fromHere !== '' && !fromHere.startsWith('..');
+  return onOneLine(isBelow ? fromHere : folder);
+}
+
+/** Range, count and a bar for each bin; bars have at most `columns` characters. */
 export function histogram(bins: readonly Bin[], columns: number): { range: string; bar: string; count: number }[] {
   const most = Math.max(1, ...bins.map(({ count }) => count));
   const edge = (value: number): string => String(Number(value.toPrecision(3)));
@@ -44,7 +52,7 @@ export function histogram(bins: readonly Bin[], columns: number): { range: strin
   }));
 }
 
-/** Name, count, mean, least, greatest of each metric, under a row of headings; empty where there are none. */
+/** Name, count, mean, minimum, maximum of each metric, under headings; empty without metrics. */
 export function metricRows(metrics: Readonly<Record<string, NumberSummary>>): string[][] {
   const rows = Object.entries(metrics).map(([name, { count, mean, min, max }]) => [
     onOneLine(name),
@@ -67,14 +75,14 @@ export function aligned(rows: readonly (readonly string[])[]): string[] {
   );
 }
 
-/** `1 0.500 · 2 0.833`; empty where the evaluation has one rollout of each example. */
+/** `1 0.500 · 2 0.833`; empty with one rollout per example. */
 export function passText(at: Readonly<Record<string, number>>): string {
   return Object.entries(at)
     .map(([k, value]) => `${k}: ${figure(value)}`)
     .join('  ');
 }
 
-/** As its writer counted, else as its rows have it. */
+/** Passes as the writer counted them, else counted from the rows. */
 export function passesIn(
   metadata: ResultMetadata,
   figures: EvaluationFigures,
@@ -82,7 +90,7 @@ export function passesIn(
   return Object.keys(metadata.passAtK).length > 0 ? metadata : figures;
 }
 
-/** The mean, over what it goes, and what metadata.json says where that is another. */
+/** The mean, its number of rollouts, and the value in metadata.json if that differs. */
 export function rewardText(
   { reward, failures, policyFailures }: EvaluationFigures,
   { avgReward }: ResultMetadata,
@@ -90,13 +98,13 @@ export function rewardText(
   const failed = failures.reduce((sum, { count }) => sum + count, 0) - policyFailures;
   if (reward === null) return failed > 0 ? 'none: every rollout failed' : 'none in its rows';
   const over = `mean of ${counted(reward.count, 'rollout')}, ${figure(reward.min)} to ${figure(reward.max)}`;
-  // Half of the last digit that is shown.
+  // Half of the last digit shown.
   const differs = avgReward !== null && Math.abs(avgReward - reward.mean) > 5e-4;
   const why = failed > 0 ? `, which counts ${failed} failed` : '';
   return `${figure(reward.mean)}  ${over}${differs ? ` (metadata.json: ${figure(avgReward)}${why})` : ''}`;
 }
 
-/** Tokens of a rollout, and dollars. */
+/** Tokens per rollout, and total dollars. */
 export function usageText({ usage: { input, output } }: EvaluationFigures, { cost }: ResultMetadata): string {
   const parts = [
     ...(input ? [`${round(input.mean)} input`] : []),

@@ -7,19 +7,19 @@ import { lineagesOf, type RunPlace, storeOf } from '../../runs/run-access.ts';
 import type { FoundEvaluations, FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
 import { findEvaluations, usualFolders } from '../../runs/evaluations/folders.ts';
 import { runEvaluations, type RunEvaluation } from '../../runs/evaluations/run-evaluations.ts';
-import { findRunFolder } from '../run-place.ts';
-import { lineageOfStep } from '../run-records.ts';
+import { findRunFolder } from '../stored/run-place.ts';
+import { lineageOfStep } from '../stored/run-records.ts';
 
 interface Wanted {
-  /** Where runs lie, as in `--store`. */
+  /** URI of the folder of runs, as in `--store`. */
   readonly store?: string | undefined;
-  /** Of this environment alone. */
+  /** Restricts the search to this environment. */
   readonly env?: string | undefined;
 }
 
 /**
- * What `PATH|RUN[@step]` names: the evaluations in and below a folder, or those of one version of a run, which is the newest
- * that was evaluated unless a step is given. Refused where there is none, with what was expected and what lies there.
+ * Evaluations named by `PATH|RUN[@step]`: those in and below a folder, or those of one version of a run, by default the
+ * newest evaluated one. Throws when there is none, with what was expected and what was found.
  */
 export async function namedEvaluations(name: string, wanted: Wanted): Promise<FoundEvaluation[]> {
   const found = (await byShortName(name, wanted)) ?? (await byPlace(name, wanted));
@@ -36,8 +36,8 @@ async function byPlace(name: string, wanted: Wanted): Promise<FoundEvaluation[]>
 }
 
 /**
- * The evaluation with this id, or the newest of `ENV--MODEL`, in the usual folders; null where there is none, and where the name is that
- * of a folder or a run of this place.
+ * The evaluation with this id, or the newest of `ENV--MODEL`, in the default folders; null without one, or when the
+ * name is a folder or a run here.
  */
 async function byShortName(name: string, { store }: Wanted): Promise<FoundEvaluation[] | null> {
   const isPlace = (await stat(path.resolve(name)).catch(() => null)) !== null;
@@ -54,8 +54,8 @@ function groupOf(where: string): string {
 }
 
 /**
- * The newest other evaluation of the same environment in the usual folders, of another model if there is one; both as they are named here.
- * null where it is the only one.
+ * The newest other evaluation of the same environment in the default folders, preferably of another model; both by
+ * their names here. null when there is no other.
  */
 export async function besideEvaluation(
   folder: string,
@@ -69,7 +69,7 @@ export async function besideEvaluation(
   return other === undefined ? null : { own: own.where, other: other.where };
 }
 
-/** Everything there is to look through: in a folder, of a run, or where evaluations usually are. */
+/** All evaluations of a folder, of a run, or of the default folders. */
 export async function allEvaluations(name: string | undefined, { store }: Wanted): Promise<FoundEvaluations> {
   if (name === undefined) return usualEvaluations();
   const kind = await kindOf(name);
@@ -88,7 +88,7 @@ async function usualEvaluations(): Promise<FoundEvaluations> {
   return joined(all);
 }
 
-/** With the evaluations of the runs whose folders lie in this one. */
+/** Adds the evaluations of runs whose folders are in this one. */
 async function withRuns(found: FoundEvaluations, folder: string): Promise<FoundEvaluations> {
   const entries = await readdir(folder, { withFileTypes: true }).catch(() => []);
   const names = entries.filter((entry) => entry.isDirectory()).map(({ name }) => name);
@@ -126,7 +126,7 @@ async function kindOf(name: string): Promise<Kind> {
     if (await isRun(folder)) {
       return { run: path.basename(folder), store: pathToFileURL(path.dirname(folder)).href, step };
     }
-    // A run's name may be a folder's, too: an environment's, say.
+    // A run may have the name of a folder, such as an environment's.
     const ofRun = runNamePattern.test(place) ? path.resolve('outputs', place) : null;
     if (ofRun !== null && (await isRun(ofRun))) {
       return { run: place, store: pathToFileURL(path.dirname(ofRun)).href, step };
@@ -157,7 +157,7 @@ async function runPlace({ run, store: known }: { run: string; store: string | nu
   });
 }
 
-/** Of all its lineages, what was sampled for training included. */
+/** Evaluations of all lineages, including the rounds sampled for training. */
 export async function allEvaluationsOf(place: RunPlace): Promise<FoundEvaluations<RunEvaluation>> {
   return runEvaluations(storeOf(place), await lineagesOf(place), { training: true });
 }
@@ -180,7 +180,7 @@ async function ofRun(kind: { run: string; store: string | null; step: number | n
   );
 }
 
-/** Those of the lineages that led to where the run stands. */
+/** Evaluations of the lineages that led to the run's position. */
 async function onItsWay(place: RunPlace, evaluations: readonly RunEvaluation[]): Promise<RunEvaluation[]> {
   if (evaluations.every(({ lineage }) => lineage === evaluations[0]!.lineage)) return [...evaluations];
   const lineages = new Map<number, string>();

@@ -1,11 +1,11 @@
 import { Command } from 'commander';
 import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
-import { inColumns } from '../in-columns.ts';
-import { onOneLine } from '../plain-text.ts';
-import { print, printAside, printJson } from '../print.ts';
-import { readCount } from '../read-count.ts';
-import { storeOption } from '../store-option.ts';
-import { figure } from './figures.ts';
+import { inColumns } from '../output/in-columns.ts';
+import { onOneLine } from '../output/plain-text.ts';
+import { print, printAside, printJson } from '../output/print.ts';
+import { readCount } from '../typed/read-count.ts';
+import { storeOption } from '../typed/store-option.ts';
+import { figure, placeOf } from './figures.ts';
 import { allEvaluations } from './find.ts';
 
 export const listCommand = new Command('list')
@@ -18,7 +18,7 @@ export const listCommand = new Command('list')
   .action(async (name: string | undefined, options: ListOptions) => {
     const limit = readCount('--limit', options.limit);
     const found = await allEvaluations(name, options);
-    const asked = found.evaluations.filter(
+    const asked = newestFirst(found.evaluations).filter(
       ({ of, environment }) => of === 'evaluation' && (options.env === undefined || environment === options.env),
     );
     const listed = asked.slice(0, limit);
@@ -29,6 +29,12 @@ export const listCommand = new Command('list')
     print(inColumns([head, ...listed.map(row)]).join('\n'));
     if (listed.length < asked.length) print(`${asked.length - listed.length} more: --limit ${asked.length}`);
   });
+
+/** A run's evaluations come by step, oldest first; others newest first. */
+export function newestFirst(found: readonly FoundEvaluation[]): FoundEvaluation[] {
+  const isOfRun = (one: FoundEvaluation): boolean => 'lineage' in one;
+  return [...found.filter((one) => !isOfRun(one)), ...found.filter(isOfRun).toReversed()];
+}
 
 interface ListOptions {
   readonly env?: string;
@@ -42,8 +48,10 @@ function told({ environment, model, id, step, where, metadata }: FoundEvaluation
   return { environment, model, id, step, where, avgReward, numExamples, rolloutsPerExample };
 }
 
-function row({ environment, model, id, step, where, metadata }: FoundEvaluation): string[] {
+function row(found: FoundEvaluation): string[] {
+  const { environment, model, id, step, metadata } = found;
   const { avgReward, numExamples, rolloutsPerExample } = metadata;
   const size = numExamples === null ? '–' : `${numExamples} × ${rolloutsPerExample ?? '–'}`;
-  return [environment, model, figure(avgReward), size, step === null ? id : `v${step}`, where].map(onOneLine);
+  const name = step === null ? id : `v${step}${id.endsWith('.greedy') ? ' greedy' : ''}`;
+  return [environment, model, figure(avgReward), size, name, placeOf(found)].map(onOneLine);
 }

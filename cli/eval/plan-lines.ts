@@ -1,7 +1,7 @@
-import { onOneLine } from '../plain-text.ts';
-import type { PlannedEvaluation } from '../../backends/configs/load-evaluations.ts';
+import { onOneLine } from '../output/plain-text.ts';
+import type { PlannedEvaluation } from '../../load/evaluations/load-evaluations.ts';
 
-/** What would be evaluated, for `--dry-run`. */
+/** Lines of `--dry-run`. */
 export function describePlan(planned: readonly PlannedEvaluation[]): string[] {
   return planned.flatMap(({ input }) => {
     const { environment, model, numExamples, rolloutsPerExample, maxConcurrent, shuffleSeed } = input;

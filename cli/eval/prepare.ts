@@ -3,20 +3,20 @@ import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
 import { canonical } from '../../core/eval/same-evaluation.ts';
 import type { EvaluationInput, EvaluationsInput } from '../../core/eval/evaluation.ts';
-import { choosePlace, evaluationsIn, newEvaluationId, placeName } from '../../backends/configs/evaluation-folders.ts';
-import type { PlannedEvaluation } from '../../backends/configs/load-evaluations.ts';
+import { choosePlace, evaluationsIn, newEvaluationId, placeName } from '../../load/evaluations/evaluation-folders.ts';
+import type { PlannedEvaluation } from '../../load/evaluations/load-evaluations.ts';
 import type { EvalRunOptions } from './run-options.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { otherThanAsked } from './same-input.ts';
 import { isRunning } from './watch-evaluation.ts';
 
-/** What is evaluated, ready to be handed to a workflow. */
+/** An evaluation that is ready to be given to a workflow. */
 interface Prepared {
   readonly workflowId: string;
   readonly summary: string;
   readonly input: EvaluationInput | EvaluationsInput;
   readonly goesOn: boolean;
-  /** Whether the workflow that may be at work on it asks other servers than were named now. */
+  /** Whether a workflow that may be at work on it asks other servers than those named now. */
   readonly asksElsewhere: boolean;
 }
 
@@ -66,7 +66,7 @@ export async function prepare(
   };
 }
 
-/** Whether its newest attempt was begun with other servers, or other headers for them. */
+/** Whether its newest attempt began with other servers, or other headers for them. */
 export async function hasOtherServers({ results, model }: EvaluationInput): Promise<boolean> {
   const found = (await evaluationsIn(fileURLToPath(results.store))).find(({ id }) => id === results.name);
   const before = found?.stored?.input.model;
@@ -74,7 +74,7 @@ export async function hasOtherServers({ results, model }: EvaluationInput): Prom
   return canonical(before.servers) !== canonical(model.servers);
 }
 
-/** The workflow that is at work on it, whatever its name: it is attached to. */
+/** The workflow at work on it, under any name, to attach to. */
 async function holderOf({ results }: EvaluationInput, client: Client): Promise<string | null> {
   const folder = fileURLToPath(results.store);
   const found = (await evaluationsIn(folder)).find(({ id }) => id === results.name);

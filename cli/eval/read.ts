@@ -6,14 +6,14 @@ import { summarize } from '../../core/eval/summary.ts';
 import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
 import { ResultFile } from '../../runs/evaluations/result-file.ts';
 
-/** An evaluation whose rows have been read. */
+/** An evaluation with its rows. */
 export interface ReadEvaluation {
   readonly found: FoundEvaluation;
   readonly file: ResultFile;
   readonly figures: EvaluationFigures;
 }
 
-/** Refused without rows: nothing could be said of it. */
+/** Throws without rows, since it would show nothing. */
 export async function readEvaluation(found: FoundEvaluation): Promise<ReadEvaluation> {
   const name = await found.rows();
   const file = await new ResultFile(name, found.metadata.rolloutsPerExample).read();

@@ -1,24 +1,16 @@
 import { Command, Option } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import { headersFrom } from '../../config/model-access.ts';
+import { headersFrom } from '../../config/models/model-access.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
-import { tellingOptions } from '../audience.ts';
-import { grantOption } from '../store-option.ts';
-import { namesOf } from '../names-of.ts';
+import { tellingOptions } from '../follow/audience.ts';
+import type { ModelOptions } from '../typed/model-options.ts';
+import { grantOption } from '../typed/store-option.ts';
+import { namesOf } from '../output/names-of.ts';
 
 /** What `ratchet eval run` takes: the options of vf-eval and `prime eval run`, and what there is here beside them. */
-export interface EvalRunOptions {
-  readonly envArgs?: string;
-  readonly extraEnvKwargs?: string;
+export interface EvalRunOptions extends ModelOptions {
   readonly systemPrompt?: string;
-  readonly passEnv?: string;
-  readonly envDirPath?: string;
   readonly envPath?: string;
-  readonly endpointsPath?: string;
-  readonly provider?: string;
-  readonly model?: string;
-  readonly apiBaseUrl?: string;
-  readonly apiKeyVar?: string;
   readonly apiClientType?: string;
   readonly header?: readonly string[];
   readonly headerFromState?: readonly string[];
@@ -26,10 +18,6 @@ export interface EvalRunOptions {
   readonly rolloutsPerExample?: string;
   readonly shuffle?: boolean;
   readonly shuffleSeed?: string;
-  readonly maxConcurrent?: string;
-  readonly maxTokens?: string;
-  readonly temperature?: string;
-  readonly samplingArgs?: string;
   readonly outputDir?: string;
   readonly evalName?: string;
   readonly stateColumns?: string;
@@ -45,11 +33,7 @@ export interface EvalRunOptions {
   readonly step?: string;
   readonly serve?: string | true;
   readonly store?: string;
-  readonly builtin?: boolean;
   readonly grant?: readonly string[];
-  readonly fresh?: boolean;
-  readonly json?: boolean;
-  readonly dryRun?: boolean;
 }
 
 /** The command with its options and no action. */
@@ -123,7 +107,7 @@ export function evalRunCommand(): Command {
     .addOption(new Option('--hosted', 'not here').hideHelp());
 }
 
-/** What was typed, in the words of a file of evaluations. Throws `ConfigInvalid`. */
+/** Typed options as settings of a file of evaluations. Throws `ConfigInvalid`. */
 export function settingsOf(options: EvalRunOptions): Record<string, JsonValue> {
   refuseElsewhere(options);
   const given: Record<string, JsonValue | undefined> = {

@@ -1,31 +1,31 @@
 import type { Command } from 'commander';
 import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
 import { taskQueues } from '../../core/names.ts';
-import type { LoadedEvaluations } from '../../backends/configs/load-evaluations.ts';
+import type { LoadedEvaluations } from '../../load/evaluations/load-evaluations.ts';
 import { variablesFor } from '../../backends/environments/variables.ts';
-import { linesOfStore, resolveStoreUri } from '../../backends/store/index.ts';
+import { linesOfStore, resolveStoreUri } from '../../store/index.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
-import { uiLine, withProcesses } from '../processes.ts';
-import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
-import { keyVariablesOf, requireKeys } from '../server-keys.ts';
-import { askForVersions, typedByModels } from './named-models.ts';
-import { openTeller } from '../teller.ts';
-import { whenLeft } from '../watch-run.ts';
+import { uiLine, withProcesses } from '../start/processes.ts';
+import { grantNamed, namedByEnvironments } from '../../load/grants/grant.ts';
+import { keyVariablesOf, requireKeys } from '../start/server-keys.ts';
+import { askForVersions, typedByModels } from './subject/named-models.ts';
+import { openTeller } from '../output/teller.ts';
+import { whenLeft } from '../follow/watch-run.ts';
 import { describePlan } from './plan-lines.ts';
 import { evalRunCommand, type EvalRunOptions, settingsOf } from './run-options.ts';
 import { type EvaluationLine, watchEvaluation } from './watch-evaluation.ts';
-import { withoutModel, serve, askedAt } from './local-subject.ts';
+import { withoutModel, serve, askedAt } from './subject/local-subject.ts';
 import { prepare, refuseOtherInput } from './prepare.ts';
-import { load, isFile } from './load-subject.ts';
+import { load, isFile } from './subject/load-subject.ts';
 
 const help = `
 Examples:
-  ratchet eval run reverse-text -m gpt-4.1-mini -p openai -n 20     an API; its key is in OPENAI_API_KEY
-  ratchet eval run reverse-text -m my-model -b http://localhost:8000/v1
-  ratchet eval run configs/eval/suite.toml                          every [[eval]] and [[ablation]] of a file
-  ratchet eval run reverse-text --run my-run --step 50              a checkpoint of a run
-  ratchet eval run reverse-text -m ./models/small                   a folder with a model: it is served meanwhile;
-                                                                    results name its weights by their sha256
+  npx ratchet-rl eval run reverse-text -m gpt-4.1-mini -p openai -n 20     an API; its key is in OPENAI_API_KEY
+  npx ratchet-rl eval run reverse-text -m my-model -b http://localhost:8000/v1
+  npx ratchet-rl eval run configs/eval/suite.toml                          every [[eval]] and [[ablation]] of a file
+  npx ratchet-rl eval run reverse-text --run my-run --step 50              a checkpoint of a run
+  npx ratchet-rl eval run reverse-text -m ./models/small                   a folder with a model: it is served meanwhile;
+                                                                           results name its weights by their sha256
 
 What is finished is never sampled again. The same command continues with an evaluation that was interrupted; --resume also with one
 that has failed rollouts or wants more examples. Without -b and -p the model is looked for in the endpoints file, else it is asked at

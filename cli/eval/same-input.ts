@@ -1,11 +1,11 @@
 import type { Client } from '@temporalio/client';
 import type { EvaluationInput, EvaluationsInput } from '../../core/eval/evaluation.ts';
 import { differencesOf } from '../../core/eval/same-evaluation.ts';
-import { readBeginning } from '../../workers/take-over.ts';
+import { readBeginning } from '../../workers/stack/take-over.ts';
 
 type Input = EvaluationInput | EvaluationsInput;
 
-/** Lists where a running evaluation differs from this input; empty if it is the same. */
+/** Differences of a running evaluation from this input; empty if it is the same. */
 export async function otherThanAsked(client: Client, workflowId: string, now: Input): Promise<string[]> {
   const { runId } = await client.workflow.getHandle(workflowId).describe();
   const { input } = await readBeginning<unknown>(client, workflowId, runId);

@@ -3,21 +3,21 @@ import { type Client, ScheduleAlreadyRunning, ScheduleNotFoundError, type Schedu
 import { Command, Option } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { taskQueues, workflowIdPattern } from '../../core/names.ts';
-import { regressionActions } from '../../config/eval-words.ts';
+import { regressionActions } from '../../config/evaluations/eval-words.ts';
 import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../../workflows/evaluate-newest.ts';
-import { onOneLine } from '../plain-text.ts';
-import { rootMessage } from '../root-message.ts';
-import { grantOption, storeOption } from '../store-option.ts';
-import { withTemporal } from '../with-temporal.ts';
-import { print } from '../print.ts';
+import { onOneLine } from '../output/plain-text.ts';
+import { rootMessage } from '../output/root-message.ts';
+import { grantOption, storeOption } from '../typed/store-option.ts';
+import { withTemporal } from '../temporal/with-temporal.ts';
+import { print } from '../output/print.ts';
 import { type ScheduleOptions, inputOf } from './scheduled-input.ts';
 
 const help = `
 Examples:
-  ratchet eval schedule configs/eval/suite.toml --every 1h --run my-run     the newest sealed checkpoint of my-run, each hour
-  ratchet eval schedule --run my-run --every 30m --on-regression pause      as the run's own [eval] says
-  ratchet eval schedule nightly.toml --cron '0 3 * * *'                     the models that the file names, at 3:00 UTC
-  ratchet eval schedule list
+  npx ratchet-rl eval schedule configs/eval/suite.toml --every 1h --run my-run     the newest sealed checkpoint of my-run, each hour
+  npx ratchet-rl eval schedule --run my-run --every 30m --on-regression pause      as the run's own [eval] says
+  npx ratchet-rl eval schedule nightly.toml --cron '0 3 * * *'                     the models that the file names, at 3:00 UTC
+  npx ratchet-rl eval schedule list
 
 One that is still at work when the next is due keeps it from beginning; one that fails pauses the schedule. A checkpoint that was
 evaluated before costs nothing. It is a Temporal Schedule: \`ratchet temporal schedule describe --schedule-id ID\` shows it as well. It is
@@ -176,7 +176,7 @@ function one(name: string, description: string, work: (client: Client, id: strin
           if (!(error instanceof ScheduleNotFoundError)) throw error;
           throw new RatchetError(
             'RunNotFound',
-            `There is no schedule ${id}. ratchet eval schedule list shows those there are.`,
+            `There is no schedule ${id}. npx ratchet-rl eval schedule list shows those there are.`,
             { cause: error },
           );
         });

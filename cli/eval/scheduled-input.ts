@@ -1,13 +1,13 @@
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
+import { loadEvaluationFile } from '../../load/evaluations/load-evaluations.ts';
 import type { EvaluateNewestInput } from '../../workflows/evaluate-newest.ts';
-import { storedSpec } from '../../runs/stored-spec.ts';
-import { linesOfStore } from '../../backends/store/index.ts';
-import { grantNamed, namedByEnvironments, namedByInference, namedByModel } from '../../backends/configs/grant.ts';
-import { askGrants } from '../ask-grants.ts';
-import { findRunFolder, isTypedStore } from '../run-place.ts';
-import { linesOfFoundStore } from './named-models.ts';
+import { storedSpec } from '../../runs/forms/stored-spec.ts';
+import { linesOfStore } from '../../store/index.ts';
+import { grantNamed, namedByEnvironments, namedByInference, namedByModel } from '../../load/grants/grant.ts';
+import { askGrants } from '../start/ask-grants.ts';
+import { findRunFolder, isTypedStore } from '../stored/run-place.ts';
+import { linesOfFoundStore } from './subject/named-models.ts';
 
 export interface ScheduleOptions {
   readonly every?: string;
@@ -20,7 +20,7 @@ export interface ScheduleOptions {
   readonly grant?: readonly string[];
 }
 
-/** What is wrong with the file is said now, and not in an hour. */
+/** Validates the file now, not at the first scheduled time. */
 export async function inputOf(
   file: string | undefined,
   { run, onRegression, store, grant }: ScheduleOptions,

@@ -2,15 +2,15 @@ import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import type { ResultMessage, ResultRow } from '../../core/eval/result-rows.ts';
 import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
-import { onOneLine } from '../plain-text.ts';
-import { storeOption } from '../store-option.ts';
+import { onOneLine } from '../output/plain-text.ts';
+import { storeOption } from '../typed/store-option.ts';
 import { figure, titleOf } from './figures.ts';
 import { namedEvaluations } from './find.ts';
 import { readEvaluation, type ReadEvaluation } from './read.ts';
 import { summarySections } from './summary-lines.ts';
-import { print, printAside, printJson } from '../print.ts';
+import { print, printAside, printJson } from '../output/print.ts';
 
-/** Where nobody says how wide the screen is. */
+/** Width when the output is not a terminal. */
 const usualColumns = 100;
 /** Characters of an example's prompt and answer. */
 const exampleChars = 300;
@@ -41,7 +41,7 @@ interface ShowOptions {
   readonly store?: string;
 }
 
-/** One without rows yet keeps nobody from reading the others. Throws where none has any. */
+/** Skips evaluations without rows. Throws when none has any. */
 async function readAll(found: readonly FoundEvaluation[]) {
   const shown: ReadEvaluation[] = [];
   const without: RatchetError[] = [];
@@ -73,7 +73,7 @@ export function told({ found, file, figures }: ReadEvaluation) {
   };
 }
 
-/** Without an example where nobody wants one. */
+/** `hasExample: false` leaves the example out. */
 export async function describeEvaluation(read: ReadEvaluation, { hasExample = true } = {}): Promise<string> {
   const { found, figures, file } = read;
   const columns = process.stdout.isTTY ? process.stdout.columns : usualColumns;
@@ -86,7 +86,7 @@ export async function describeEvaluation(read: ReadEvaluation, { hasExample = tr
   ].join('\n');
 }
 
-/** The first that was answered. */
+/** Index of the first row with an answer. */
 function exampleOf({ file: { rows } }: ReadEvaluation): number {
   return Math.max(
     0,
@@ -94,7 +94,7 @@ function exampleOf({ file: { rows } }: ReadEvaluation): number {
   );
 }
 
-/** Marks who speaks: `<` the model, `~` a tool, `>` the one who asks. */
+/** Marks the speaker: `<` the model, `~` a tool, `>` the user. */
 export function exampleLines({ exampleId, prompt, completion, reward, answer, error }: ResultRow): string[] {
   const said = completion
     .map((message) => ({ role: message.role, text: messageText(message) }))

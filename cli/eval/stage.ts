@@ -3,17 +3,20 @@ import { taskQueues } from '../../core/names.ts';
 import type { EvaluatedEnvironment, EvaluationResult, EvaluationsInput } from '../../core/eval/evaluation.ts';
 import { variablesFor } from '../../backends/environments/variables.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
-import { withProcesses } from '../processes.ts';
-import { grantNamed } from '../../backends/configs/grant.ts';
-import { typedByPlan, type TypedOfPlan } from './named-models.ts';
+import { withProcesses } from '../start/processes.ts';
+import { grantNamed } from '../../load/grants/grant.ts';
+import { typedByPlan, type TypedOfPlan } from './subject/named-models.ts';
 import { otherThanAsked } from './same-input.ts';
 import { type EvaluationTeller, watchEvaluation } from './watch-evaluation.ts';
 
-/** Where evaluations of this command are carried out, until it is closed. */
+/** Processes and client that carry out the evaluations of one command, until closed. */
 export interface EvaluationStage {
   readonly client: Client;
   readonly interrupted: AbortSignal;
-  /** Starts them, or attaches to those of that name, and tells of them until they end; null where they were left or failed. */
+  /**
+   * Starts evaluations, or attaches to running ones of that id, and reports on them until they end; null when
+   * interrupted or failed.
+   */
   evaluate(
     workflowId: string,
     input: EvaluationsInput,
@@ -21,7 +24,7 @@ export interface EvaluationStage {
   ): Promise<readonly EvaluationResult[] | null>;
 }
 
-/** Starts the stack of this folder where none runs, does `work`, and ends what it started. Returns an exit code. */
+/** Starts this folder's stack if none runs, does `work`, and ends what it started. Returns an exit code. */
 export async function onStage(
   {
     storeUri,
@@ -29,7 +32,7 @@ export async function onStage(
     teller,
   }: {
     readonly storeUri: string;
-    /** What is evaluated: the workers that are started see its variables. */
+    /** Environments to evaluate: workers started here receive their variables. */
     readonly environments: readonly EvaluatedEnvironment[];
     readonly teller: EvaluationTeller;
   },
@@ -59,7 +62,7 @@ export async function onStage(
             `${workflowId} is under way for another command; this command's evaluation follows when it has ended`,
           );
         const exitCode = await watchEvaluation(handle, {
-          // One table for all of them instead of a page for each.
+          // One table for all evaluations instead of a page for each.
           teller: { ...teller, print: () => undefined },
           hasOwnStack: stack !== null,
           endsWithUs: false,

@@ -1,6 +1,6 @@
 import type { EvaluationFigures } from '../../core/eval/summary.ts';
 import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
-import { onOneLine } from '../plain-text.ts';
+import { onOneLine } from '../output/plain-text.ts';
 import {
   aligned,
   counted,
@@ -8,6 +8,7 @@ import {
   metricRows,
   passText,
   passesIn,
+  placeOf,
   rewardText,
   settingText,
   usageText,
@@ -23,20 +24,20 @@ interface Summarized {
   readonly found: Pick<FoundEvaluation, 'metadata' | 'where'>;
   readonly figures: EvaluationFigures;
   readonly unreadable: number;
-  /** Of what it is drawn in. */
+  /** Width of the terminal. */
   readonly columns: number;
 }
 
-/** What an evaluation comes to, part by part; parts of which nothing is known are left out. */
+/** Sections of an evaluation's summary; sections without data are left out. */
 export function summarySections({ found, figures, unreadable, columns }: Summarized): Section[] {
-  const { metadata, where } = found;
+  const { metadata } = found;
   const { rollouts, examples, distribution, metrics, truncated, failures, policyFailures, notes } = figures;
   const { passAtK, passAllK } = passesIn(metadata, figures);
   const bars = histogram(distribution, Math.min(40, columns - 34));
   const { numExamples } = metadata;
   const expected = numExamples === null || numExamples === examples ? '' : ` (metadata.json: ${numExamples})`;
   const all: Section[] = [
-    { heading: 'stored in', rows: [onOneLine(where)] },
+    { heading: 'stored in', rows: [placeOf(found)] },
     {
       heading: 'rollouts',
       rows: [

@@ -1,7 +1,7 @@
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import { looksOf } from '../audience.ts';
-import { storeOption } from '../store-option.ts';
+import { looksOf } from '../follow/audience.ts';
+import { storeOption } from '../typed/store-option.ts';
 import { allEvaluations } from './find.ts';
 
 export const tuiCommand = new Command('tui')
@@ -20,7 +20,7 @@ export const tuiCommand = new Command('tui')
     }
     const find = () => allEvaluations(name, options);
     const found = await find();
-    // Only who looks through evaluations waits for it to be loaded.
+    // Imported on use: it takes long to load.
     const { browse } = await import('../view/evaluations/browser.ts');
     await browse({ found, find, screen: process.stdout, keyboard: process.stdin, shows: looksOf(process.env) });
   });

@@ -3,9 +3,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { type Client, type WorkflowHandle, WorkflowNotFoundError } from '@temporalio/client';
 import type { EvaluationResult } from '../../core/eval/evaluation.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
-import { onOneLine } from '../plain-text.ts';
-import type { Teller } from '../teller.ts';
-import { type WatchOptions as WatchedWorkflow, watchWorkflow } from '../watch-workflow.ts';
+import { onOneLine } from '../output/plain-text.ts';
+import type { Teller } from '../output/teller.ts';
+import { type WatchOptions as WatchedWorkflow, watchWorkflow } from '../temporal/watch-workflow.ts';
 import {
   askEvaluation,
   describeProgress,
@@ -13,7 +13,7 @@ import {
   evaluationProgress,
   progressOf,
 } from './evaluation-progress.ts';
-import { quote } from '../typed-command.ts';
+import { quote } from '../typed/typed-command.ts';
 import { besideEvaluation, namedEvaluations } from './find.ts';
 import { readEvaluation } from './read.ts';
 import { describeEvaluation } from './show.ts';
@@ -26,23 +26,23 @@ export type EvaluationLine =
 export type EvaluationTeller = Teller<EvaluationLine>;
 
 interface WatchOptions extends WatchedWorkflow<EvaluationLine> {
-  /** What answers ends with this command: nobody could go on without it. */
+  /** The model's server ends with this command, so the evaluation cannot continue without it. */
   readonly endsWithUs: boolean;
-  /** Without an example. */
+  /** Prints no example. */
   readonly abbreviated: boolean;
-  /** What plays again what failed. */
+  /** Command that retries the failed rollouts. */
   readonly toPlayAgain: string;
 }
 
 const pollMs = 1_000;
-/** A line at least so often, when something has happened; and when nothing has, what is waited for. */
+/** Interval between lines: progress, or the wait. */
 const toldEveryMs = 10_000;
-/** So much more of an evaluation is worth a line. */
+/** Share of an evaluation after which progress is printed. */
 const toldShare = 0.1;
 
 type Handle = WorkflowHandle<typeof evaluate>;
 
-/** Tells of an evaluation until it ends or is left, and what came of it; the exit code. */
+/** Reports on an evaluation until it ends or the user leaves, then on its result; returns the exit code. */
 export function watchEvaluation(handle: Handle, options: WatchOptions): Promise<number> {
   const { teller, endsWithUs } = options;
   const warned = new Set<string>();
@@ -64,7 +64,7 @@ export function watchEvaluation(handle: Handle, options: WatchOptions): Promise<
 
 interface Telling {
   readonly teller: EvaluationTeller;
-  /** What has been said already. */
+  /** Warnings already printed. */
   readonly warned: Set<string>;
 }
 
@@ -101,7 +101,7 @@ async function follow(handle: Handle, telling: Telling, signal: AbortSignal): Pr
   }
 }
 
-/** One look at an evaluation, or at each of several; none where nobody answers at the moment. */
+/** Progress of an evaluation, or of each of several; empty while no worker answers. */
 async function looksAt(handle: Handle): Promise<EvaluationProgress[]> {
   const status = await askEvaluation(handle);
   if (status === null) return [];
@@ -117,7 +117,7 @@ function waits({ waitingOn }: EvaluationProgress): string {
   return waitingOn.length === 0 ? '' : `  waits for ${waitingOn[0]!}`;
 }
 
-/** As `ratchet eval show` has it, where its folder can be read here. */
+/** Prints the same as `ratchet eval show` when the folder can be read here. */
 async function sayResult(result: EvaluationResult, { teller, abbreviated, toPlayAgain }: WatchOptions): Promise<void> {
   const { folder, failed, adopted, cost, failures } = result;
   if (existsSync(folder) && result.rollouts > 0) {

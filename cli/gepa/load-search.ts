@@ -2,10 +2,10 @@ import {
   loadPromptSearch,
   loadPromptSearchFile,
   type PlannedPromptSearch,
-} from '../../backends/configs/load-prompt-search.ts';
-import { parseToml } from '../../config/parse-toml.ts';
+} from '../../load/searches/load-prompt-search.ts';
+import { parseToml } from '../../config/toml/parse-toml.ts';
 import { type GepaRunOptions, overridesOf } from './run-options.ts';
-import { namesOf } from '../names-of.ts';
+import { namesOf } from '../output/names-of.ts';
 
 /** A file, or one or several environments by their ids. */
 export async function load(what: string, options: GepaRunOptions, projectFolder: string): Promise<PlannedPromptSearch> {

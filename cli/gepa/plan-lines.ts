@@ -1,8 +1,8 @@
 import { leastBudget } from '../../core/gepa/settings.ts';
 import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
-import type { PlannedPromptSearch } from '../../backends/configs/load-prompt-search.ts';
+import type { PlannedPromptSearch } from '../../load/searches/load-prompt-search.ts';
 
-/** What will be done, and what it may cost. */
+/** The planned search and its greatest cost. */
 export function planLines({ spec, input }: PlannedPromptSearch): string[] {
   const { environments, model, reflection, maxCalls, minibatchSize, numTrain, numVal, numTest } = input;
   const { maxReflections = maxCalls } = input;
@@ -16,7 +16,7 @@ export function planLines({ spec, input }: PlannedPromptSearch): string[] {
   ];
 }
 
-/** What is written anew, in words. */
+/** Names of the rewritten components. */
 function whatOf({ components }: PlannedPromptSearch['spec']): string {
   const words = {
     system_prompt: 'the prompt',

@@ -1,21 +1,12 @@
 import { Command } from 'commander';
-import { providers } from '../../config/model-access-spec.ts';
+import { providers } from '../../core/eval/model-access.ts';
 import { frontierTypes, selectionStrategies } from '../../core/gepa/tuning.ts';
-import { tellingOptions } from '../audience.ts';
+import { tellingOptions } from '../follow/audience.ts';
+import type { ModelOptions } from '../typed/model-options.ts';
 
 /** What `ratchet gepa run` takes: the options of vf-gepa and `prime gepa run`, and what there is here beside them. */
-export interface GepaRunOptions {
-  readonly envArgs?: string;
-  readonly extraEnvKwargs?: string;
-  readonly passEnv?: string;
-  readonly envDirPath?: string;
-  readonly builtin?: boolean;
-  readonly endpointsPath?: string;
-  readonly provider?: string;
-  readonly model?: string;
+export interface GepaRunOptions extends ModelOptions {
   readonly reflectionModel?: string;
-  readonly apiBaseUrl?: string;
-  readonly apiKeyVar?: string;
   readonly maxCalls?: string;
   readonly maxReflections?: string;
   readonly numTrain?: string;
@@ -31,19 +22,12 @@ export interface GepaRunOptions {
   readonly parallel?: string;
   readonly candidateSelection?: readonly string[];
   readonly frontier?: string;
-  readonly maxConcurrent?: string;
-  readonly maxTokens?: string;
-  readonly temperature?: string;
-  readonly samplingArgs?: string;
   readonly seed?: string;
   readonly runDir?: string;
   readonly save: boolean;
   readonly classic?: boolean;
   readonly eval?: string | true;
   readonly yes?: boolean;
-  readonly fresh?: boolean;
-  readonly json?: boolean;
-  readonly dryRun?: boolean;
 }
 
 /** The command with its options and no action. */
@@ -117,10 +101,10 @@ export function gepaRunCommand(): Command {
 
 const examplesToCompareOn = '50';
 
-/** What was typed, as dotted keys of a file with [gepa]. */
+/** Typed options as dotted keys of a file with [gepa]. */
 export function overridesOf(options: GepaRunOptions): Record<string, string> {
   const { stateColumns, components, envDirPath } = options;
-  // A folder of that name is ./openai.
+  // A folder with a provider's name is written as ./openai.
   const isProvider = providers.some((name) => name === envDirPath);
   const listed = (names: readonly string[]) => JSON.stringify(names.flatMap((name) => name.split(',')));
   const given: Record<string, string | undefined> = {

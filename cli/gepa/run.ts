@@ -4,15 +4,15 @@ import { fileURLToPath } from 'node:url';
 import type { Command } from 'commander';
 import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
 import { promptSearchWorkflowId, taskQueues } from '../../core/names.ts';
-import type { PlannedPromptSearch } from '../../backends/configs/load-prompt-search.ts';
-import { placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
+import type { PlannedPromptSearch } from '../../load/searches/load-prompt-search.ts';
+import { placeOfPromptSearch } from '../../load/searches/prompt-search-folders.ts';
 import { variablesFor } from '../../backends/environments/variables.ts';
-import { linesOfStore, resolveStoreUri } from '../../backends/store/index.ts';
+import { linesOfStore, resolveStoreUri } from '../../store/index.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
-import { uiLine, withProcesses } from '../processes.ts';
-import { grantNamed, namedBySearch } from '../../backends/configs/grant.ts';
-import { keyVariablesOf, requireKeys } from '../server-keys.ts';
-import { openTeller } from '../teller.ts';
+import { uiLine, withProcesses } from '../start/processes.ts';
+import { grantNamed, namedBySearch } from '../../load/grants/grant.ts';
+import { keyVariablesOf, requireKeys } from '../start/server-keys.ts';
+import { openTeller } from '../output/teller.ts';
 import { gepaRunCommand, type GepaRunOptions } from './run-options.ts';
 import { type PromptSearchLine, watchSearch } from './watch-search.ts';
 import { planLines } from './plan-lines.ts';
@@ -20,12 +20,12 @@ import { load } from './load-search.ts';
 
 const help = `
 Examples:
-  ratchet gepa run wiki-search -m gpt-4.1-mini --provider openai       an API; its key is in OPENAI_API_KEY
-  ratchet gepa run reverse-text -m small -M large -b http://localhost:8000/v1 --eval
-  ratchet gepa run configs/gepa/wiki-search.toml -B 200                a file; options override it
+  npx ratchet-rl gepa run wiki-search -m gpt-4.1-mini --provider openai       an API; its key is in OPENAI_API_KEY
+  npx ratchet-rl gepa run reverse-text -m small -M large -b http://localhost:8000/v1 --eval
+  npx ratchet-rl gepa run configs/gepa/wiki-search.toml -B 200                a file; options override it
 
 A call is a rollout that is scored; reflections are counted apart, and bounded by --max-reflections. What is finished is never paid for again: the same command continues
-with a search that was interrupted, and finds what it would have found. ratchet gepa show ENV shows its result.
+with a search that was interrupted, and finds what it would have found. npx ratchet-rl gepa show ENV shows its result.
 `;
 
 /** `ratchet gepa run`. */

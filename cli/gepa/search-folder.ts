@@ -3,15 +3,15 @@ import { lstat, readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { firstLineage, promptBranchWorkflowId, promptSearchWorkflowId } from '../../core/names.ts';
-import { readRegular } from '../../engine/regular-file.ts';
-import { searchFiles, type SearchResults, searchResultsIn } from '../../runs/search-results.ts';
+import { readRegular } from '../../host/regular-file.ts';
+import { searchFiles, type SearchResults, searchResultsIn } from '../../runs/searches/search-results.ts';
 
 /** A search with the folder that it was read from. */
 export interface SearchFolder extends SearchResults {
   readonly folder: string;
 }
 
-/** null where there are no candidates in it. What is there and cannot be read is refused by its file and line. */
+/** null without candidates. Throws for files that cannot be read, with file and line. */
 export async function readSearchFolder(folder: string): Promise<SearchFolder | null> {
   const [rows, about, trial] = await Promise.all(
     [searchFiles.rows, searchFiles.about, searchFiles.trial].map((name) => bytesOf(folder, name)),
@@ -28,7 +28,9 @@ async function bytesOf(folder: string, name: string): Promise<Buffer | null> {
   });
 }
 
-/** The folder that a name stands for: itself, or the search of this id, or the newest of an environment or of a run's branches. */
+/**
+ * Folder by a name: the folder itself, the search of this id, or the newest of an environment or of a run's branches.
+ */
 export async function findSearchFolder(name: string, projectFolder: string): Promise<string> {
   const direct = path.resolve(projectFolder, name);
   if (await isThere(path.join(direct, searchFiles.rows))) return direct;
@@ -56,7 +58,7 @@ export async function findSearchFolder(name: string, projectFolder: string): Pro
   );
 }
 
-/** What a search answers to: its id, its workflow, what was searched for, also as the file of an environment ("./shout.ts"). */
+/** Names under which a search is found: its id, its workflow, and its environment, also as a file ("./shout.ts"). */
 function namesOf(folder: string, projectFolder: string): (string | null)[] {
   const [id, group] = [path.basename(folder), path.basename(path.dirname(folder))];
   const environment = group.split('--', 1)[0]!;
@@ -92,7 +94,7 @@ async function searchesOf(
   return { all: all.sort((a, b) => b.at - a.at), without: without.map(({ folder }) => folder) };
 }
 
-/** Where the branches of runs lie: of the first lineage, and of later ones. */
+/** Folders of searches that runs started: in the first lineage, and in later ones. */
 async function branchBases(projectFolder: string): Promise<string[]> {
   const runs = await foldersIn(path.join(projectFolder, 'outputs'));
   const lineages = (await Promise.all(runs.map((run) => foldersIn(path.join(run, 'lineages'))))).flat();
@@ -103,7 +105,7 @@ function isBranchOf(folder: string, run: string, projectFolder: string): boolean
   return folder.startsWith(`${path.join(projectFolder, 'outputs', run)}${path.sep}`);
 }
 
-/** As its workflow is called; null where it is no branch's. */
+/** Workflow id of a search that a run started; null for other searches. */
 function branchName(folder: string, projectFolder: string): string | null {
   const [run, ...rest] = path.relative(path.join(projectFolder, 'outputs'), folder).split(path.sep);
   const lineage = rest[0] === 'lineages' ? rest[1]! : firstLineage;
@@ -114,7 +116,7 @@ function branchName(folder: string, projectFolder: string): string | null {
   return promptBranchWorkflowId(run, environment, lineage, { step: Number(found[1]), replay: Number(found[2] ?? 0) });
 }
 
-/** Also as a link that leads nowhere: whoever reads it says so. */
+/** True also for a broken link, so that reading it reports the problem. */
 async function isThere(file: string): Promise<boolean> {
   return (await lstat(file).catch(() => null)) !== null;
 }

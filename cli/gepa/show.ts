@@ -2,18 +2,18 @@ import { Command } from 'commander';
 import { average } from '../../core/gepa/fronts.ts';
 import { candidateTree } from '../../core/gepa/results.ts';
 import { unifiedDiff } from '../../core/gepa/text-diff.ts';
-import { frontsByExample } from '../../runs/search-results.ts';
-import { onOneLine, withoutControls } from '../plain-text.ts';
+import { frontsByExample } from '../../runs/searches/search-results.ts';
+import { onOneLine, withoutControls } from '../output/plain-text.ts';
 import { findSearchFolder, readSearchFolder, type SearchFolder } from './search-folder.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { print, printJson, writeText } from '../print.ts';
+import { print, printJson, writeText } from '../output/print.ts';
 
 export const showCommand = new Command('show')
   .description(
     'what a search found: the candidates and who came from whom, their fronts, how the best differs from the start',
   )
   .argument(
-    '<folder|id|environment|run>',
+    '<search>',
     "outputs/gepa/ENV--MODEL/ID, its id, an environment's newest, a run's newest branch or its workflow; verifiers' own folders, too",
   )
   .option('--candidate <n>', 'how this one differs from the start, in place of the best')

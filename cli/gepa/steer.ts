@@ -1,11 +1,11 @@
 import { Command } from 'commander';
 import { type Client, type WorkflowHandle, WorkflowUpdateFailedError } from '@temporalio/client';
 import { RatchetError } from '../../core/errors.ts';
-import { readCount } from '../read-count.ts';
-import { rootMessage } from '../root-message.ts';
-import { withTemporal } from '../with-temporal.ts';
-import { tell } from '../commands/steer.ts';
-import { print } from '../print.ts';
+import { readCount } from '../typed/read-count.ts';
+import { rootMessage } from '../output/root-message.ts';
+import { withTemporal } from '../temporal/with-temporal.ts';
+import { tell } from '../commands/run/steer.ts';
+import { print } from '../output/print.ts';
 
 const searchArgument = 'its id, its workflow (gepa.ENV.ID, RUN.gepa.ENV.vSTEP), or the run whose branch it is';
 

@@ -1,13 +1,13 @@
 import { systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type { PromptSearchInput, PromptSearchResult } from '../../core/gepa/prompt-search.ts';
-import { fromHere } from '../from-here.ts';
-import { quote } from '../typed-command.ts';
+import { fromHere } from '../output/from-here.ts';
+import { quote } from '../typed/typed-command.ts';
 import type { GepaRunOptions } from './run-options.ts';
 import path from 'node:path';
 
 type Searched = Pick<PromptSearchInput, 'environments' | 'model' | 'components' | 'savesResults'>;
 
-/** What to type to evaluate and train with the prompt that a search found; `ids` are the environments as they were typed. */
+/** Commands that evaluate and train with the found prompt; `ids` are the environments as typed. */
 export function howToUse(
   { folder, isImproved }: Pick<PromptSearchResult, 'folder' | 'isImproved'>,
   { model, components = [systemPrompt], savesResults }: Searched,

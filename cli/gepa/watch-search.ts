@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { WorkflowHandle } from '@temporalio/client';
 import { inPlayText } from '../../core/gepa/figures.ts';
-import type { SearchProgress } from '../../activities/index.ts';
+import type { SearchProgress } from '../../play/followed-search.ts';
 import type {
   PromptSearchEvent,
   PromptSearchResult,
@@ -11,11 +11,11 @@ import type {
   SearchInPlay,
 } from '../../core/gepa/prompt-search.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
-import { pendingActivities } from '../pending-activities.ts';
-import { onOneLine } from '../plain-text.ts';
-import type { Teller } from '../teller.ts';
-import { type WatchOptions, watchWorkflow } from '../watch-workflow.ts';
-import type { PlannedPromptSearch } from '../../backends/configs/load-prompt-search.ts';
+import { pendingActivities } from '../temporal/pending-activities.ts';
+import { onOneLine } from '../output/plain-text.ts';
+import type { Teller } from '../output/teller.ts';
+import { type WatchOptions, watchWorkflow } from '../temporal/watch-workflow.ts';
+import type { PlannedPromptSearch } from '../../load/searches/load-prompt-search.ts';
 import type { GepaRunOptions } from './run-options.ts';
 import { describeSearch } from './show.ts';
 import { howToUse } from './use-prompt.ts';
@@ -31,12 +31,12 @@ type PromptSearchTeller = Teller<PromptSearchLine>;
 
 const pollMs = 1_000;
 const queryTimeoutMs = 4_000;
-/** After so long without a line one says how far it is and what it waits for. */
+/** Silence after which progress and the wait are printed. */
 const silenceMs = 10_000;
 
 type Handle = WorkflowHandle<typeof optimizePrompt>;
 
-/** Tells of a search until it ends or is left, and what came of it; the exit code. */
+/** Reports on a search until it ends or the user leaves, then on its result; returns the exit code. */
 export function watchSearch(
   handle: Handle,
   options: WatchOptions<PromptSearchLine> & {
@@ -68,7 +68,7 @@ interface SearchSnapshot {
   readonly inPlay: SearchInPlay | null;
   readonly doing: string;
   readonly events: readonly PromptSearchEvent[];
-  /** Activities that are tried again, with what went wrong. */
+  /** Retried activities, with their failures. */
   readonly troubles: readonly string[];
 }
 
@@ -112,11 +112,11 @@ class Follower {
   }
 }
 
-/** An attempt knows more than its workflow: what has happened since it began. null: nobody answers at the moment. */
+/** An attempt knows more than its workflow: the events since it began. null while no worker answers. */
 async function lookAt(handle: Handle, after: number): Promise<SearchSnapshot | null> {
   const asked = async () => ({
     status: await handle.query<PromptSearchStatus>('status'),
-    // After the status, so that none of those that it counts as told is missing.
+    // asked after the status, so that no event that it counts is missing
     events: await handle.query<readonly PromptSearchEvent[], [number]>('events', after),
   });
   const answer = await handle.client.withDeadline(Date.now() + queryTimeoutMs, asked).catch(() => null);
@@ -137,7 +137,10 @@ async function lookAt(handle: Handle, after: number): Promise<SearchSnapshot | n
   };
 }
 
-/** Its events with the numbers that the workflow will give them. One that ended between two questions has told its own already. */
+/**
+ * Events of the attempt, numbered as the workflow will number them. An attempt that ended between the two queries has
+ * reported its events already.
+ */
 function toldByAttempt({ told, begunAt }: SearchProgress, known: number, last: number): PromptSearchEvent[] {
   if (begunAt !== known) return [];
   return told
@@ -149,7 +152,7 @@ function isSearchProgress(said: unknown): said is SearchProgress {
   return typeof said === 'object' && said !== null && 'figures' in said;
 }
 
-/** How far it is, in one line. */
+/** Progress in one line. */
 function progressLine({ figures, failed, inPlay, doing, troubles }: SearchSnapshot): string {
   if (figures === null || figures.maxCalls === 0) return troubles[0] ?? doing;
   const { calls, maxCalls, candidates, best, bestScore, front, reflections, waitingOn } = figures;
@@ -163,7 +166,7 @@ function progressLine({ figures, failed, inPlay, doing, troubles }: SearchSnapsh
   ].join('  ');
 }
 
-/** As `ratchet gepa show` has it, where its folder can be read here. */
+/** Prints the same as `ratchet gepa show` when the folder can be read here. */
 async function sayResult(result: PromptSearchResult, { say, print }: PromptSearchTeller): Promise<void> {
   const { folder, failed, givenUp } = result;
   if (existsSync(folder)) {

@@ -15,20 +15,23 @@ import { RatchetError } from '../../core/errors.ts';
 import { type AskedEnvironment, type OpenedEnvironment, withPythonEnvironment } from './opened.ts';
 
 export interface EnvironmentReport {
-  /** No finding is an error. */
+  /** True without findings that are errors. */
   readonly ok: boolean;
   readonly findings: readonly CodeFinding[];
-  /** For people. */
+  /** The report as lines for people. */
   readonly lines: readonly string[];
 }
 
-/** Turns of answers that are made up after which a prompt is said to have outgrown the model, which ends a rollout and leaves it to be scored. */
+/**
+ * Made-up turns after which the prompt counts as too long for the model, which ends the rollout and leaves it to be
+ * scored.
+ */
 const turnsMax = 256;
 const rolloutDeadlineS = 120;
 
 /**
- * Loads a Python environment, holds the methods it overrides against those of the installed verifiers, and plays and scores one rollout with
- * answers that are made up: it is the code that is tried, not the task.
+ * Loads a Python environment, compares the methods it overrides with those of the installed verifiers, and generates
+ * and scores one rollout with made-up answers. This tests the code, not the task.
  */
 export async function checkPythonEnvironment(asked: AskedEnvironment): Promise<EnvironmentReport> {
   const { id, python } = asked;
@@ -103,7 +106,7 @@ async function tryOut(opened: OpenedEnvironment, input: string, source: string):
   const played: WirePlayedRow[] = [];
   let turns = 0;
   try {
-    // Reward functions that compare get two to compare.
+    // Reward functions that compare rollouts get two.
     for (let i = 0; i < (loaded.requires_group ? 2 : 1); i++) {
       turns = 0;
       const onSample = (wanted: TurnRequest): Promise<SampledTurn> => {
@@ -149,7 +152,7 @@ function playOne(
   return bridge.rollout({ env, input, ...how, score: false, keep }, { onSample, signal });
 }
 
-/** Why a run could not say it to the model; null where it can. */
+/** Why a run could not send it to the model; null if it can. */
 function unsayable(messages: readonly WireMessage[]): string | null {
   try {
     for (const message of messages) chatMessage(message);
@@ -160,7 +163,7 @@ function unsayable(messages: readonly WireMessage[]): string | null {
   }
 }
 
-/** Null where nothing can be scored by itself. */
+/** null when nothing can be scored on its own. */
 async function scored(
   bridge: OpenedEnvironment['bridge'],
   env: string,
@@ -200,7 +203,7 @@ function placeIn(traceback: string, source: string): string | null {
   return file === undefined ? null : `${file}:${line}`;
 }
 
-/** The first answer calls the first tool, if there is one; the others are a text. */
+/** The first answer calls the first tool, if any; the others are text. */
 function madeUp({ tools }: TurnRequest, turn: number): SampledTurn {
   const usage = { prompt_tokens: 1, completion_tokens: 1 };
   const [tool] = tools ?? [];
@@ -221,5 +224,5 @@ interface Parameters {
   readonly properties?: Readonly<Record<string, { readonly type?: string }>>;
 }
 
-/** By JSON schema's types; a text for all others. */
+/** Sample values by JSON schema type; any other type gets a text. */
 const values: Readonly<Record<string, unknown>> = { integer: 1, number: 1, boolean: true, array: [], object: {} };

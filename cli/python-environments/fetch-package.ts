@@ -35,10 +35,10 @@ import {
   runInstaller,
 } from '../../backends/python/interpreter.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { ensureVerifiers } from '../../workers/environment-python.ts';
+import { ensureVerifiers } from '../../workers/install/environment-python.ts';
 import { extrasText, type InstallSource } from './install-source.ts';
 
-/** A package that is built already, looked at before anything of it is installed. */
+/** A built package, examined before any of it is installed. */
 interface BuiltPackage {
   readonly name: string;
   readonly version: string;
@@ -48,8 +48,9 @@ interface BuiltPackage {
 }
 
 /**
- * Fetches a package of the index, or takes a wheel, without what it depends on, into a folder that is removed again, and says what it is. Throws
- * ConfigInvalid where it is no environment: on the index several names of environments belong to unrelated packages.
+ * Downloads a package of the index, or takes a wheel, without dependencies, into a temporary folder, and returns its
+ * facts. Throws ConfigInvalid if it is not an environment: on the index several names of environments belong to
+ * unrelated packages.
  */
 export async function lookAtBuilt(
   source: InstallSource & { readonly kind: 'pypi' | 'wheel' },
@@ -62,7 +63,7 @@ export async function lookAtBuilt(
   const scratch = mkdtempSync(path.join(tmpdir(), 'ratchet-look-'));
   try {
     log(`looking at ${source.kind === 'pypi' ? `${wanted} on the package index` : wanted}`);
-    // Only what is built: to build a source distribution is to run it, before anybody has looked at it.
+    // Wheels only: building a source distribution would run it before anybody has examined it.
     const target = ['--no-deps', '--only-binary', ':all:', '--target', scratch, wanted];
     const [command, ...args] = await installerOf(found, log);
     try {
@@ -98,7 +99,7 @@ export async function lookAtBuilt(
   }
 }
 
-/** Resolves as pip and uv do. */
+/** Extras in the syntax of pip and uv. */
 function withExtras(source: InstallSource & { readonly kind: 'pypi' | 'wheel' }): string {
   if (source.kind === 'pypi') return source.requirement;
   return `${source.name}${extrasText(source.extras)} @ ${pathToFileURL(source.file).href}`;
@@ -107,7 +108,7 @@ function withExtras(source: InstallSource & { readonly kind: 'pypi' | 'wheel' })
 const sourceOnly =
   'Where the index has only a source distribution, building that would run its code before it is looked at: take its file from the index, unpack it, read it, and install its folder: npx ratchet-rl env install ./FOLDER';
 
-/** uv, or the pip of an environment that is there. */
+/** uv, or the pip of an existing environment. */
 async function installerOf({ uv }: FoundPython, log: (line: string) => void): Promise<[string, ...string[]]> {
   if (uv) return ['uv', 'pip'];
   return [await ensureVerifiers('v0', { log }), '-m', 'pip', '--disable-pip-version-check', '--no-input'];
@@ -141,8 +142,8 @@ function notAnEnvironment(
 }
 
 /**
- * What asks for verifiers in a package's place, one of those that it depends on: all of them are resolved, and none is installed. null where none
- * does.
+ * Searches a package's dependencies for one that requires verifiers: resolves all of them and installs none. null
+ * without one.
  */
 async function throughOthers(wanted: string, found: FoundPython, log: (line: string) => void): Promise<string | null> {
   log(`looking at what ${wanted} depends on`);
@@ -169,7 +170,7 @@ async function throughOthers(wanted: string, found: FoundPython, log: (line: str
   }
 }
 
-/** The installer's reason, whole and first, then what to do. */
+/** Puts the installer's whole reason first, then the advice. */
 export function withReason(
   cause: unknown,
   name: string,
@@ -184,7 +185,7 @@ export function withReason(
   return new RatchetError('ConfigInvalid', `${name} cannot be installed: ${cause.reason}${what === '' ? '' : `\n${what}`}`, { cause }); // prettier-ignore
 }
 
-/** Where the reason is the version of Python: which ones will do, by name. */
+/** Advice when the Python version is the reason: names versions that will do. */
 function pythonAdvice(output: string, { version, command }: FoundPython, again: string): string | undefined {
   const asked = [
     ...output.matchAll(/requires a different Python: \S+ not in '([^']+)'/g),
@@ -203,7 +204,10 @@ function pythonAdvice(output: string, { version, command }: FoundPython, again: 
   return `${start} Python ${fit.join(' or ')} will do: install it, and name it: RATCHET_PYTHON=${suggested} npx ratchet-rl env install …${again}`;
 }
 
-/** The folder that the `prime` CLI fetched a package of the Environments Hub into; null where there is no such CLI, or it failed. */
+/**
+ * Folder into which the `prime` CLI downloaded a package of the Environments Hub; null without the CLI, or when it
+ * failed.
+ */
 export async function fetchFromHub(
   { id, owner, name, module }: InstallSource & { readonly kind: 'hub' },
   { projectFolder, log }: { readonly projectFolder: string; readonly log: (line: string) => void },
@@ -235,7 +239,7 @@ export async function fetchFromHub(
   return folder;
 }
 
-/** The first program of that name on the PATH. */
+/** First program of that name on the PATH. */
 function findProgram(name: string): string | undefined {
   const folders = (process.env['PATH'] ?? '').split(path.delimiter).filter((folder) => folder !== '');
   return folders.map((folder) => path.join(folder, name)).find(isExecutable);
@@ -250,7 +254,7 @@ function isExecutable(file: string): boolean {
   }
 }
 
-/** With our own terminal; what it prints is progress, so it goes to stderr. */
+/** Runs on our own terminal; its output is progress, so it goes to stderr. */
 function runProgram(program: string, args: readonly string[], cwd: string): Promise<number> {
   return new Promise((resolve, reject) => {
     const child = spawn(program, args, { cwd, stdio: ['inherit', process.stderr, 'inherit'] });

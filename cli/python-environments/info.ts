@@ -1,10 +1,10 @@
 import type { Checked, LoadedEnvironment, WireTool } from '../../backends/environments/verifiers/protocol.ts';
 import { RatchetError } from '../../core/errors.ts';
-import type { InfoOptions } from '../environment-info.ts';
-import { alignedRows } from '../table.ts';
+import type { InfoOptions } from '../describe/environment-info.ts';
+import { alignedRows } from '../output/table.ts';
 import { type AskedEnvironment, withPythonEnvironment } from './opened.ts';
 
-/** What `ratchet env info` says of a Python environment: loads it in a process that ends with the answer. Plays nothing. */
+/** Text of `ratchet env info` for a Python environment: loads it in a process of its own. Generates nothing. */
 export async function pythonEnvironmentInfo(asked: AskedEnvironment, options: InfoOptions): Promise<string> {
   return withPythonEnvironment(asked, async ({ bridge, loaded, env, rows }) => {
     const declared = await bridge.check({ env });
@@ -76,7 +76,7 @@ function servedToolRow({ name, description, parameters }: NonNullable<Checked['t
   return [`${name}(${parameters.join(', ')})`, description.split('\n')[0]!];
 }
 
-/** A terminal is not the place to read all of a long text. */
+/** Long texts are cut, since a terminal is not suited to them. */
 const textCharsMax = 1_200;
 
 function exampleLines(row: string, { example, heldOut }: InfoOptions): string[] {

@@ -6,12 +6,12 @@ import { namesOfExtras } from '../../backends/environments/packages/requirement.
 import { RatchetError } from '../../core/errors.ts';
 import { readEnvironmentId } from '../../config/find-environment.ts';
 
-/** Where a package is to come from. Nothing is guessed: each has a spelling of its own. */
+/** Origin of a package. Each kind has a spelling of its own, so that nothing is guessed. */
 export type InstallSource = {
-  /** What is asked for with it: `my-env[tools]`. */
+  /** Requested extras: `my-env[tools]`. */
   readonly extras: readonly string[];
 } &
-  /** `NAME`: the folder ./environments/NAME and nothing else. */
+  /** `NAME`: only the folder ./environments/NAME. */
   (
     | {
         readonly kind: 'name';
@@ -32,11 +32,11 @@ export type InstallSource = {
         readonly name: string;
         readonly module: string;
       }
-    /** `pypi:PACKAGE`, `pypi:PACKAGE[EXTRA]>=VERSION`: the package index. `requirement` is what pip is given. */
+    /** `pypi:PACKAGE`, `pypi:PACKAGE[EXTRA]>=VERSION`: the package index. `requirement` is for pip. */
     | { readonly kind: 'pypi'; readonly name: string; readonly requirement: string }
   );
 
-/** Reads what `ratchet env install` was given; throws ConfigInvalid for what is no source, or may be two. */
+/** Parses the argument of `ratchet env install`; throws ConfigInvalid for an invalid or ambiguous source. */
 export function readInstallSource(written: string, projectFolder: string): InstallSource {
   const refuse = (received: string): RatchetError =>
     new RatchetError(
@@ -101,7 +101,7 @@ function atPath(place: string, extras: readonly string[], refuse: (received: str
 const fetchFirst =
   'Fetch it, read it, and install its folder or its wheel by the path: npx ratchet-rl env install ./FOLDER';
 
-/** What to type for what pip would fetch from an address, or for another form of its; undefined where it is neither. */
+/** Advice for pip's other spellings: an address, or another form of a version; undefined for anything else. */
 function fromElsewhere(written: string): string | undefined {
   const [, repository, revision, fragment = ''] =
     /^git\+([a-z+]+:\/\/[^#@\s]*(?:@[^#@/\s]+[:/][^#@\s]*)?)(?:@([^#\s]+))?(?:#(\S*))?$/.exec(written) ?? [];
@@ -122,7 +122,7 @@ function fromElsewhere(written: string): string | undefined {
   return named === undefined ? undefined : (fromElsewhere(address!) ?? fetchFirst);
 }
 
-/** null where one is no name. */
+/** null when one is not a valid name. */
 function readExtras(bracketed: string | undefined): string[] | null {
   const extras = namesOfExtras(bracketed ?? '');
   return extras.every((extra) => /^[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?$/.test(extra)) ? extras : null;

@@ -35,38 +35,38 @@ import {
   installInto,
   recordPackage,
   uninstallFrom,
-} from '../../workers/environment-python.ts';
-import { sayEvery } from '../../workers/long-wait.ts';
+} from '../../workers/install/environment-python.ts';
+import { sayEvery } from '../../workers/stack/long-wait.ts';
 import { fetchFromHub, lookAtBuilt, withReason } from './fetch-package.ts';
 import { extrasText, type InstallSource, readInstallSource } from './install-source.ts';
 
 interface InstallOptions {
   readonly projectFolder: string;
   readonly log: (line: string) => void;
-  /** Which API the package is written for, where it does not say so itself. */
+  /** API of a package that does not name one itself. */
   readonly api?: VerifiersApi | undefined;
-  /** Packages that do not go together lie in sets of their own. */
+  /** Name of a separate virtual environment, for packages that conflict with others. */
   readonly set?: string | undefined;
-  /** Asks the person who typed the command; missing = nobody is there. */
+  /** Asks the user a question; missing = not interactive. */
   readonly ask?: ((question: string) => Promise<string>) | undefined;
 }
 
-/** What became of an installation. */
 export type Installed =
   | {
       readonly done: true;
       readonly package: InstalledPackage;
       readonly api: VerifiersApi;
       readonly verifiers: string;
-      /** Of the virtual environment. */
+      /** Folder of the virtual environment. */
       readonly folder: string;
     }
-  /** Nothing was installed, and what to do was said. */
+  /** Nothing was installed, and advice was printed. */
   | { readonly done: false; readonly code: number };
 
 /**
- * Installs an environment's package into a virtual environment of the project. Runs code of the package (its build, its import), so only
- * where a person asked for it: by `ratchet env install` or with `--yes`. Throws where it cannot be done, with what was expected and what to do.
+ * Installs an environment's package into a virtual environment of the project. This runs code of the package (its
+ * build, its import), so it happens only at a user's request: `ratchet env install` or `--yes`. Throws with what was
+ * expected and what to do.
  */
 export async function installEnvironment(written: string, options: InstallOptions): Promise<Installed> {
   const { projectFolder, log } = options;
@@ -94,20 +94,19 @@ function noFolder({ name, module }: InstallSource & { readonly kind: 'name' }, l
   return { done: false, code: 1 };
 }
 
-/** A package that was looked at, and how it is installed. */
+/** An examined package, and how to install it. */
 interface Found {
   readonly name: string;
   readonly module: string;
-  /** null where pyproject.toml leaves it to the build. */
+  /** null when pyproject.toml leaves it to the build. */
   readonly version: string | null;
-  /** What it asks of verifiers; null = nothing. */
+  /** Its requirement on verifiers; null without one. */
   readonly requires: string | null;
   readonly code: string | null;
   readonly from: InstalledPackage['from'];
   readonly extras: readonly string[];
-  /** What pip is given. */
   readonly arguments: readonly string[];
-  /** Where its requirements can be changed. */
+  /** File in which its requirements can be changed. */
   readonly pyproject: string;
 }
 
@@ -183,7 +182,7 @@ function withName(
 async function install(found: Found, options: InstallOptions): Promise<Installed> {
   const { projectFolder, log, set = null } = options;
   const { name, module, from, requires, extras } = found;
-  const python = await findPython(pythonForVerifiers); // before anything is asked for
+  const python = await findPython(pythonForVerifiers); // checked before the user is asked anything
   const api = await apiFor(found, options);
   const verifiers = verifiersVersions[api];
   const wants = requires === null ? 'does not say that it needs verifiers' : `needs verifiers${requires === '' ? ' of any version' : requires}`; // prettier-ignore
@@ -191,7 +190,7 @@ async function install(found: Found, options: InstallOptions): Promise<Installed
   const target = await ensureEnvironmentPython({ projectFolder, api, set, log });
   log(`installing ${name} and what it depends on into ${path.relative(projectFolder, target.folder)}`);
   try {
-    // With what the others ask for: pip alone would replace it, and end well.
+    // Includes the requirements of the other environments: pip alone would replace those packages and still succeed.
     const alsoWanted = wantedByOthers(target, name);
     await installInto(target, [`verifiers==${verifiers}`, ...alsoWanted, ...found.arguments], { what: name, log });
   } catch (cause) {
@@ -236,7 +235,10 @@ async function apiFor({ name, requires, code, pyproject }: Found, { api, ask }: 
   );
 }
 
-/** What the other environments of this virtual environment ask for; without what is fetched by an address, which would be fetched again. */
+/**
+ * Requirements of the other environments in this virtual environment, except those by address, which would be
+ * downloaded again.
+ */
 function wantedByOthers({ folder, manifest }: EnvironmentPython, name: string): string[] {
   const others = manifest.packages.filter((one) => !isSameName(one.name, name));
   const wanted = others.flatMap((one) => {
@@ -249,7 +251,7 @@ function wantedByOthers({ folder, manifest }: EnvironmentPython, name: string): 
   return [...new Set(written)];
 }
 
-/** What pip and uv say of packages that cannot be together. */
+/** Messages of pip and uv about packages that conflict. */
 const conflicts = /ResolutionImpossible|conflicting dependencies|No solution found/;
 
 function withAdvice(cause: unknown, { name, pyproject }: Found, found: FoundPython): unknown {
@@ -273,7 +275,7 @@ function whatIsWrong(probe: Probe, found: Found, api: VerifiersApi): string | nu
   return null;
 }
 
-/** The traceback, and what to do. */
+/** Error with the traceback and advice. */
 function cannotBeImported(
   { traceback, missing, own, place }: ImportFailure,
   { name, module, pyproject }: Pick<Found, 'name' | 'module' | 'pyproject'>,
@@ -295,7 +297,7 @@ async function remove(target: EnvironmentPython, name: string): Promise<void> {
   forgetPackage(target.folder, name);
 }
 
-/** An id stands for one package: what another environment of the project has of that name is taken out of it. */
+/** An id stands for one package: removes packages of that name from the project's other environments. */
 async function removeElsewhere(projectFolder: string, folder: string, name: string): Promise<void> {
   const { uv } = await findPython(pythonForVerifiers);
   for (const other of managedEnvironments(projectFolder)) {
@@ -304,7 +306,7 @@ async function removeElsewhere(projectFolder: string, folder: string, name: stri
   }
 }
 
-/** Takes an environment's package out of the project's virtual environments; false where none has it. */
+/** Removes an environment's package from the project's virtual environments; false if none has it. */
 export async function uninstallEnvironment(name: string, { projectFolder, log }: InstallOptions): Promise<boolean> {
   return alone(projectFolder, log, async () => {
     const having = managedEnvironments(projectFolder).filter(({ manifest }) => manifest.packages.some((one) => isSameName(one.name, name))); // prettier-ignore

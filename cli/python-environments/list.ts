@@ -12,22 +12,22 @@ import {
 import { readPackage } from '../../backends/environments/packages/package.ts';
 import { isSameName, type VerifiersApi } from '../../backends/environments/packages/requirement.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { readRegularSync } from '../../engine/regular-file.ts';
+import { readRegularSync } from '../../host/regular-file.ts';
 
 /** A Python package of a project, installed or not yet. */
 interface ListedPackage {
   readonly name: string;
   readonly version: string | null;
-  /** For people: a folder of the project, `owner/name`, `pypi:…`. */
+  /** Origin for people: a folder of the project, `owner/name`, `pypi:…`. */
   readonly from: string;
-  /** null where it is not installed. */
+  /** null when it is not installed. */
   readonly installed: {
     readonly api: VerifiersApi;
     readonly verifiers: string;
     readonly set: string | null;
     readonly stale: Staleness;
   } | null;
-  /** Why it cannot be: its pyproject.toml. */
+  /** Why it cannot be installed: a problem with its pyproject.toml. */
   readonly problem?: string;
 }
 
@@ -90,7 +90,7 @@ function notInstalled(folder: string, from: string): ListedPackage {
   }
 }
 
-/** A set of its own is in the name of its folder, before what all of them are called by. */
+/** Name of a separate set, from the beginning of its folder's name. */
 function setOf(folder: string, usual: string): string | null {
   const name = path.basename(folder);
   return name.endsWith(`-${usual}`) ? name.slice(0, -usual.length - 1) : null;

@@ -6,14 +6,14 @@ import { loadRequest } from '../../backends/environments/verifiers/load-request.
 import type { LoadedEnvironment } from '../../backends/environments/verifiers/protocol.ts';
 import { pythonIn } from '../../backends/python/interpreter.ts';
 import type { JsonValue, PythonEnvironmentSpec } from '../../config/run-spec.ts';
-import { toldWhenSlow } from '../told-when-slow.ts';
+import { toldWhenSlow } from '../output/told-when-slow.ts';
 
 /** A Python environment that a command looks at. */
 export interface AskedEnvironment {
   readonly id: string;
   readonly python: PythonEnvironmentSpec;
   readonly args: Readonly<Record<string, JsonValue>>;
-  /** Names of variables that it may see beside the usual ones. */
+  /** Variables that it may see besides the default ones. */
   readonly passEnvironment: readonly string[];
 }
 
@@ -24,11 +24,11 @@ export interface OpenedEnvironment {
   readonly env: string;
   /** Rows of its examples, each a line of JSON. */
   readonly rows: (split: 'train' | 'eval') => Promise<readonly string[]>;
-  /** How those that were read differ from what the environment has, for people. */
+  /** Differences between the rows read and the environment's, for people. */
   readonly notes: () => readonly string[];
 }
 
-/** Loads an environment into a Python process of its own, which ends with the work. */
+/** Loads an environment into a Python process that ends with the work. */
 export async function withPythonEnvironment<T>(
   { id, python, args, passEnvironment }: AskedEnvironment,
   work: (opened: OpenedEnvironment) => Promise<T>,

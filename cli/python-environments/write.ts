@@ -4,13 +4,13 @@ import path from 'node:path';
 import { moduleOf } from '../../backends/environments/packages/package.ts';
 import { RatchetError } from '../../core/errors.ts';
 
-/** What a new Python environment is made of: a package and a run that work as they are. */
+/** Template of a new Python environment: a package and a run that work as they are. */
 const template = new URL('../../configs/own-environment/python/', import.meta.url);
 const templateName = 'my-env';
 
 /**
- * Writes ./environments/NAME_ with a package of verifiers, and NAME.toml, a run that trains on it. Neither may be there.
- * The files written, relative to the folder.
+ * Writes ./environments/NAME_ with a package of verifiers, and NAME.toml, a run that trains on it; fails if either
+ * exists. Returns the files, relative to the folder.
  */
 export async function writePythonEnvironment(name: string, folder: string): Promise<string[]> {
   if (!/^[a-z][a-z0-9]*(?:-[a-z0-9]+)*$/.test(name) || name.length > 63) {

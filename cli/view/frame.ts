@@ -1,6 +1,7 @@
 import { shortModelName } from '../../core/names.ts';
-import type { EvalFigures, RunEvent } from '../../workflows/control/messages.ts';
-import { onOneLine } from '../plain-text.ts';
+import type { RunEvent } from '../../workflows/control/messages.ts';
+import type { EvalFigures } from '../../core/rl/figures.ts';
+import { onOneLine } from '../output/plain-text.ts';
 import type { ViewPosition } from './keys.ts';
 import { bar, cut, folded, type Line, padded, sparkline, type Span, widthOf } from './lines.ts';
 import { evalsPage, faultsPage, rolloutsPage } from './pages.ts';
@@ -8,22 +9,22 @@ import type { ShownGroup } from './stored-rollouts.ts';
 import { type Bar, seconds, type ViewModel, type Wait } from './view-model.ts';
 
 export interface FrameInput {
-  /** Null before the run has answered. */
+  /** null before the run has answered. */
   readonly model: ViewModel | null;
-  /** Describes what blocks the run, if that is known; empty if nothing does. */
+  /** Obstacles of the run; empty without any. */
   readonly trouble?: string;
   readonly run: string;
   readonly place: ViewPosition;
-  /** Null where the store cannot be reached. */
+  /** null when the store cannot be reached. */
   readonly groups: readonly ShownGroup[] | null;
-  /** Which step they are of: it may be one before the newest. Null before any was read. */
+  /** Step of the groups, which may be an earlier one. null before any was read. */
   readonly groupsStep: number | null;
-  /** What reading the store failed with. */
+  /** Error of reading the store. */
   readonly storeProblem: string | null;
   readonly evals: readonly EvalFigures[];
   /** Recoveries, refusals, warnings, pauses; oldest first. */
   readonly faults: readonly RunEvent[];
-  /** What leaving does: the processes are another command's, or end with this one. */
+  /** Effect of leaving: detach when another command owns the processes, else stop them. */
   readonly leaving: 'detach' | 'stop';
   readonly columns: number;
   readonly rows: number;
@@ -34,10 +35,10 @@ const rowsAbove = 3;
 const linesMax = 30;
 /** One of groups, one of training and an evaluation, one of evaluations. */
 const barRowsMax = 3;
-/** What one wait, and the reason of a pause, may take. */
+/** Rows for one wait, and for the reason of a pause. */
 const waitsShown = { narrow: 2, tall: 5 };
 
-/** The live part, row by row: never taller than the terminal, whatever is on it. */
+/** Live part of the view as rows, never taller than the terminal. */
 export function frame(input: FrameInput): Line[] {
   const { columns, rows, model, run } = input;
   const height = Math.max(1, Math.min(linesMax, rows - 1 - (rows > 20 ? rowsAbove : 0)));
@@ -55,7 +56,7 @@ export function frame(input: FrameInput): Line[] {
   const waits = waitsOf(model, isTall ? waitsShown.tall : waitsShown.narrow, columns);
   const whole = [...top, ...body, ...figures, ...waits];
   if (input.place.page !== 'run') {
-    // The page takes what the figures leave; on a small screen it takes theirs, too.
+    // The page gets the rows that the figures leave; on a small screen it gets theirs, too.
     const head = height >= whole.length + 12 ? whole : top;
     const room = height - head.length - 1;
     return [...head, ...pageOf(input, room), footer].slice(-height);
@@ -63,7 +64,7 @@ export function frame(input: FrameInput): Line[] {
   const sample = sampleOf(input, isTall);
   const all = [...whole, ...sample, footer];
   if (all.length <= height) return all;
-  // What matters least goes first: the sample, the curves and bars, the figures.
+  // Drops the least important parts first: the sample, the curves and bars, the figures.
   for (const fewer of [
     [...whole, footer],
     [...top, ...figures, ...waits, footer],
@@ -153,7 +154,7 @@ function curvesOf({ curves }: ViewModel, columns: number): Line[] {
   ];
 }
 
-/** The step's groups in a row of their own, which has much to say; the others two by two. */
+/** The step's groups get a row of their own, since they have much to show; the others two in a row. */
 function barsOf({ bars }: ViewModel, columns: number): Line[] {
   const half = Math.floor(columns / 2);
   const one = ({ name, share, note, isActive }: Bar, width: number, noteColumns: number): Span[] => {
@@ -190,7 +191,7 @@ function errorsOf({ errors }: ViewModel): Line {
   return [{ text, ...(infrastructure > 0 ? { style: 'yellow' } : {}) }];
 }
 
-/** Of each environment how many groups are in play, how long the oldest is, and from which version. */
+/** Groups being generated in each environment, the age of the oldest, and its version. */
 function inPlayOf({ inPlay }: ViewModel): Line[] {
   if (inPlay.length === 0) return [];
   const each = inPlay.map(
@@ -201,7 +202,7 @@ function inPlayOf({ inPlay }: ViewModel): Line[] {
   return [[{ text: ` in play ${groups} groups: ${each.join(' · ')}` }]];
 }
 
-/** Why it stands still, and what it waits for by name: since when, and what its last attempt failed with. */
+/** Reason of a pause, and each wait by name: since when, and the failure of its last attempt. */
 function waitsOf({ run, phase, pausedBecause, waiting }: ViewModel, shown: number, columns: number): Line[] {
   const paused = pausedBecause === null ? [] : pauseOf(pausedBecause, shown, columns);
   if (phase === 'finished' || phase === 'stopped') return paused;
@@ -220,7 +221,7 @@ function waitsOf({ run, phase, pausedBecause, waiting }: ViewModel, shown: numbe
   return [...paused, ...lines];
 }
 
-/** In as many rows as a reason may take; all of it stands above, where the pause was told. */
+/** Folds a pause's reason into the rows allowed; the log above has the full text. */
 function pauseOf(because: string, shown: number, columns: number): Line[] {
   const rows = folded(`paused: ${onOneLine(because)}`, columns - 2);
   return rows
@@ -235,7 +236,7 @@ function describeWait({ what, forS, lastFailure, againInS }: Wait): string {
   return onOneLine(`${what}${since}${again}${failure}`);
 }
 
-/** One rollout of the newest step: another one with each step. */
+/** One rollout of the newest step; another one with each step. */
 function sampleOf({ groups, model }: FrameInput, isTall: boolean): Line[] {
   const group = groups?.[(model?.step ?? 0) % groups.length];
   const rollout = group?.rollouts[(model?.step ?? 0) % group.rollouts.length];
@@ -261,7 +262,7 @@ function sampleOf({ groups, model }: FrameInput, isTall: boolean): Line[] {
   ];
 }
 
-/** Its end: what was asked last. */
+/** Keeps the end, which holds the newest request. */
 function shortened(text: string, columns: number): string {
   return widthOf(text) <= columns ? text : `…${text.slice(-columns)}`;
 }

@@ -1,22 +1,21 @@
-/** Where a person has gone in the view. */
+/** Position of the user in the view. */
 export interface ViewPosition {
   readonly page: 'run' | 'rollouts' | 'evals' | 'faults';
   /** The chosen group of the rollouts page. */
   readonly group: number;
-  /** The rollout looked at inside it; null = the list of groups. */
+  /** The rollout shown inside it; null = the list of groups. */
   readonly rollout: number | null;
-  /** First line shown of what is longer than the page. */
+  /** First visible line of a text longer than the page. */
   readonly scroll: number;
 }
 
 export const home: ViewPosition = { page: 'run', group: 0, rollout: null, scroll: 0 };
 
-/** What there is to choose from. */
+/** Sizes of the lists that the keys move in. */
 interface Choice {
   readonly groups: number;
-  /** Of the chosen group. */
   readonly rollouts: number;
-  /** Of the rollout that is looked at. */
+  /** Lines of the rollout shown. */
   readonly lines: number;
 }
 
@@ -39,7 +38,7 @@ export function movedBy({ name = '', ctrl = false, shift = false, text }: TypedK
   return null;
 }
 
-/** Ctrl-C and Ctrl-Z, which mean the same in every view. */
+/** Ctrl-C and Ctrl-Z, the same in every view. */
 export function signalOf({ name, ctrl = false }: TypedKey): 'leave' | 'suspend' | null {
   if (!ctrl) return null;
   return name === 'c' ? 'leave' : name === 'z' ? 'suspend' : null;
@@ -47,7 +46,7 @@ export function signalOf({ name, ctrl = false }: TypedKey): 'leave' | 'suspend' 
 
 export const isEnter = ({ name = '' }: TypedKey): boolean => ['return', 'enter', 'l', 'right'].includes(name);
 export const isBack = ({ name = '' }: TypedKey): boolean => ['b', 'escape', 'backspace'].includes(name);
-/** Back, where they do not fold. */
+/** Back, on pages that do not fold. */
 export const isLeft = ({ name = '' }: TypedKey): boolean => ['h', 'left'].includes(name);
 
 export function within(at: number, count: number): number {
@@ -56,10 +55,10 @@ export function within(at: number, count: number): number {
 
 const pages: Readonly<Record<string, ViewPosition['page']>> = { r: 'rollouts', e: 'evals', f: 'faults' };
 
-/** What a page key moves by, and one row that stays. */
+/** Rows that a page key moves by; one row stays visible. */
 const pageRows = 11;
 
-/** Where a key leads to; 'leave' for q and Ctrl-C. */
+/** Position after a key; 'leave' for q and Ctrl-C. */
 export function afterKey(place: ViewPosition, key: TypedKey, choice: Choice): ViewPosition | 'leave' | 'suspend' {
   const { name = '' } = key;
   const signal = signalOf(key);
@@ -83,7 +82,7 @@ export function afterKey(place: ViewPosition, key: TypedKey, choice: Choice): Vi
   return { ...place, scroll: within(place.scroll + moved, choice.lines) };
 }
 
-/** Of a page whose length is not known here: there is no way to its end at once. */
+/** Scroll of a page whose length is unknown here, so that End has no effect. */
 function scrolledBy(scroll: number, moved: number): number {
   return moved === Number.POSITIVE_INFINITY ? scroll : Math.max(0, scroll + moved);
 }

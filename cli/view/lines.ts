@@ -1,9 +1,9 @@
 import { styleText } from 'node:util';
 import sliceAnsi from 'slice-ansi';
 import stringWidth from 'string-width';
-import { withoutControls } from '../plain-text.ts';
+import { withoutControls } from '../output/plain-text.ts';
 
-/** Text of one look. */
+/** Text in one style. */
 export interface Span {
   readonly text: string;
   readonly style?: 'bold' | 'dim' | 'green' | 'red' | 'yellow' | 'cyan' | 'inverse';
@@ -12,7 +12,7 @@ export interface Span {
 /** One row of the screen. */
 export type Line = readonly Span[];
 
-/** What the terminal can show. */
+/** Features of the terminal. */
 export interface TerminalSupport {
   readonly hasColor: boolean;
   /** Block characters and arrows; else plain ASCII. */
@@ -24,7 +24,7 @@ export function widthOf(text: string): number {
   return stringWidth(text);
 }
 
-/** At most `columns` wide, with an ellipsis where something is cut off. */
+/** Cuts text to `columns`, with an ellipsis. */
 export function cut(text: string, columns: number): string {
   if (columns <= 0) return '';
   return widthOf(text) <= columns ? text : `${sliceAnsi(text, 0, columns - 1)}…`;
@@ -35,7 +35,7 @@ export function padded(text: string, columns: number): string {
   return short + ' '.repeat(Math.max(0, columns - widthOf(short)));
 }
 
-/** Text as rows of at most so many columns; words stay whole where they fit. */
+/** Folds text into rows of at most `columns`; words stay whole where they fit. */
 export function folded(text: string, columns: number): string[] {
   const width = Math.max(8, columns);
   return withoutControls(text)
@@ -47,7 +47,7 @@ function foldedLine(line: string, width: number): string[] {
   const rows: string[] = [];
   let rest = line;
   for (;;) {
-    // No more than a row can need is measured: a line may be as long as what a model says.
+    // Measures no more than a row can need: a line may be as long as a model's answer.
     const near = rest.slice(0, 8 * width);
     const piece = printableAscii.test(near) ? near.slice(0, width) : sliceAnsi(near, 0, width);
     if (piece.length >= rest.length) return [...rows, rest];
@@ -60,7 +60,7 @@ function foldedLine(line: string, width: number): string[] {
 
 const printableAscii = /^[ -~]*$/;
 
-/** A row as it is written: cut to the terminal's width, never wrapped. */
+/** A row as written: cut to the terminal's width, never wrapped. */
 export function written(line: Line, columns: number, { hasColor, hasUnicode }: TerminalSupport): string {
   let left = columns;
   let text = '';
@@ -87,7 +87,7 @@ const ascii: Readonly<Record<string, string>> = {
   '↓': 'v',
   '→': '->',
   '↳': '>',
-  '…': '~', // one column, as where something is cut off
+  '…': '~', // one column, like the ellipsis
   '–': '-',
   '±': '+-',
   '×': 'x',
@@ -110,7 +110,7 @@ const ascii: Readonly<Record<string, string>> = {
   '▇': '*',
 };
 
-/** For terminals whose locale is not UTF-8. */
+/** Text for terminals whose locale is not UTF-8. */
 export function inAscii(text: string): string {
   // oxlint-disable-next-line no-control-regex -- all that is not ASCII is what is looked for
   return text.replaceAll(/[^\x00-\x7f]/gu, (sign) => ascii[sign] ?? '?');
@@ -119,8 +119,8 @@ export function inAscii(text: string): string {
 const levels = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /**
- * All values as a row of blocks, scaled from their least to their greatest; a gap where nothing was measured. Where there
- * are more than columns, each block is the mean of as many as it stands for: a curve's way is seen, not its last noise.
+ * Values as a row of blocks, scaled from minimum to maximum; a gap for a missing value. With more values than columns,
+ * each block is a mean: this shows the trend, not the latest noise.
  */
 export function sparkline(values: readonly (number | null)[], columns: number): string {
   const shown = inColumns(values, columns);

@@ -1,6 +1,7 @@
 import type { LostWork } from '../../core/rl/lost-work.ts';
-import type { EvalFigures, RunEvent } from '../../workflows/control/messages.ts';
-import { onOneLine } from '../plain-text.ts';
+import type { RunEvent } from '../../workflows/control/messages.ts';
+import type { EvalFigures } from '../../core/rl/figures.ts';
+import { onOneLine } from '../output/plain-text.ts';
 import type { ViewPosition } from './keys.ts';
 import { folded, type Line } from './lines.ts';
 import type { ShownGroup, ShownRollout } from './stored-rollouts.ts';
@@ -8,11 +9,11 @@ import { seconds } from './view-model.ts';
 
 interface RolloutsInput {
   readonly place: ViewPosition;
-  /** Null where the store cannot be reached. */
+  /** null when the store cannot be reached. */
   readonly groups: readonly ShownGroup[] | null;
-  /** What reading the store failed with; null where it was not asked. */
+  /** Error of reading the store; null when it was not asked. */
   readonly storeProblem: string | null;
-  /** Of which the groups are. */
+  /** Step of the groups. */
   readonly step: number;
   readonly columns: number;
   readonly rows: number;
@@ -44,7 +45,7 @@ export function rolloutsPage({ place, groups, storeProblem, step, columns, rows 
   return [title, ...groupLines(groups, group).slice(first, first + room)];
 }
 
-/** Rewards below one another; the environment only where there are several. */
+/** One line of rewards for each group; names the environment only if there are several. */
 function groupLines(groups: readonly ShownGroup[], chosen: ShownGroup): Line[] {
   const hasSeveral = new Set(groups.map(({ environment }) => environment)).size > 1;
   const nameOf = ({ environment, exampleId }: ShownGroup): string =>
@@ -59,7 +60,7 @@ function groupLines(groups: readonly ShownGroup[], chosen: ShownGroup): Line[] {
   });
 }
 
-/** Its title, and the conversation. */
+/** Title and conversation of a rollout. */
 export function rolloutLines(group: ShownGroup, rollout: ShownRollout, columns: number): Line[] {
   const { index, outcome, reward, error, turns } = rollout;
   const says = reward === null ? outcome : `reward ${reward.toFixed(3)}${outcome === 'ok' ? '' : ` (${outcome})`}`;
@@ -102,7 +103,7 @@ interface FaultsInput {
   readonly rows: number;
 }
 
-/** What went wrong and how it went on, newest first. */
+/** Faults and recoveries, newest first. */
 export function faultsPage({ faults, lost, scroll, columns, rows }: FaultsInput): Line[] {
   const sum =
     lost === null || lost.recoveries === 0
@@ -119,7 +120,7 @@ export function faultsPage({ faults, lost, scroll, columns, rows }: FaultsInput)
   return [[{ text: ` ${sum}` }], ...scrolled(lines, scroll, rows - 1)];
 }
 
-/** Of a step that lost rollouts to infrastructure: they never become a reward. */
+/** Line for a step that lost rollouts to infrastructure failures: those never become a reward. */
 function failedOf(values: RunEvent['values']): string {
   return `${values['failed_rollouts']} of ${values['rollouts']} rollouts failed, and were not trained: [r]ollouts, or ratchet rollouts`;
 }

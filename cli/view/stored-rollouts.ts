@@ -1,11 +1,11 @@
 import { layout } from '../../runs/layout.ts';
 import { firstLineage } from '../../core/names.ts';
-import type { ScoredGroup, Turn } from '../../core/rl/rollout.ts';
-import { type Curves, curvesOf } from '../../runs/curves.ts';
+import type { ScoredGroup, Turn } from '../../core/rl/rollout/rollout.ts';
+import { type Curves, curvesOf } from '../../runs/metrics/curves.ts';
 import { type RunPlace, storeOf } from '../../runs/run-access.ts';
-import type { Store } from '../../backends/store/index.ts';
-import { unpacked } from '../../backends/store/objects.ts';
-import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
+import type { Store } from '../../store/index.ts';
+import { unpacked } from '../../store/objects.ts';
+import { ChatTokenizer } from '../../engine/model/tokenizer/tokenizer.ts';
 
 /** A group of a step, as people read it. */
 export interface ShownGroup {
@@ -19,16 +19,16 @@ export interface ShownGroup {
 export interface ShownRollout {
   readonly index: number;
   readonly outcome: string;
-  /** Null where something failed that is not the policy's. */
+  /** null after a failure that is not the policy's. */
   readonly reward: number | null;
   readonly error: string | null;
-  /** What the model was given in the turn that it had not been given or said before, and what it said. */
+  /** New input of the turn, without what the conversation had before, and the model's answer. */
   readonly turns: readonly { readonly prompt: string; readonly completion: string }[];
 }
 
 /** Groups kept in memory and shown. */
 const groupsMax = 40;
-/** Characters of one turn, of prompt and of completion; more are left out, and that is said. */
+/** Most characters of a turn's prompt and completion; a cut is marked. */
 const charsMax = 20_000;
 
 /** Reads scored rollouts and curves out of a run's store. */
@@ -42,12 +42,15 @@ export class StoredRollouts {
     this.#store = storeOf(place);
   }
 
-  /** Reads the curves of all steps that led to where the lineage stands. */
+  /** Curves of all steps that led to the lineage's position. */
   curves(lineage: string): Promise<Curves> {
     return curvesOf({ ...this.#place, lineage }, Infinity);
   }
 
-  /** The groups of a step, of all its sampling rounds; the newest ones where they are many, none when they are not (any more) there. */
+  /**
+   * Groups of a step from all its sampling rounds; the newest if there are many, none if they are not stored (any
+   * more).
+   */
   async ofStep(lineage: string, step: number): Promise<ShownGroup[]> {
     const prefix = layout.round(lineage, step, 0, 0).replace(/groups_0-0\/$/, '');
     const first = (key: string): number => Number(/groups_(\d+)-/.exec(key)?.[1] ?? -1);
@@ -64,7 +67,7 @@ export class StoredRollouts {
     return groups.sort((a, b) => a.ordinal - b.ordinal);
   }
 
-  /** That of the first version there is; without one prompts are left out. */
+  /** Tokenizer of the first stored version; without one prompts are left out. */
   async #readTokenizer(): Promise<ChatTokenizer | null> {
     const keys = await this.#store.list(layout.allWeights(firstLineage));
     const folder = keys.find((key) => key.endsWith('/tokenizer.json'))?.replace(/tokenizer\.json$/, '');
@@ -114,7 +117,7 @@ function shown(
 
 type Tokens = Pick<Turn, 'promptTokenIds' | 'tokenIds'>;
 
-/** A turn's prompt repeats the conversation before it: only what is new is shown. */
+/** A turn's prompt repeats the conversation before it: only the new part is shown. */
 function newTokens({ promptTokenIds }: Tokens, before: Tokens | undefined): readonly number[] {
   if (before === undefined) return promptTokenIds;
   for (const told of [[...before.promptTokenIds, ...before.tokenIds], before.promptTokenIds]) {

@@ -1,7 +1,7 @@
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
-import type { Curves } from '../../runs/curves.ts';
-import { type Follower, lineOf, type RunSnapshot, troubleOf } from '../follow-run.ts';
-import { joinedCurves } from '../joined-curves.ts';
+import type { Curves } from '../../runs/metrics/curves.ts';
+import { type Follower, lineOf, type RunSnapshot, troubleOf } from '../follow/follow-run.ts';
+import { joinedCurves } from '../follow/joined-curves.ts';
 import { frame } from './frame.ts';
 import { afterKey, home, type ViewPosition, type TypedKey } from './keys.ts';
 import { inAscii } from './lines.ts';
@@ -13,15 +13,15 @@ import { viewModel } from './view-model.ts';
 export interface ViewOptions extends Pick<TerminalOptions, 'screen' | 'keyboard' | 'shows'> {
   readonly run: string;
   readonly leaving: 'detach' | 'stop';
-  /** Asked once the run has answered; null where the store is not reached. */
+  /** Called once the run has answered; null when the store cannot be reached. */
   readonly rollouts: (status: RunStatus) => StoredRollouts | null;
-  /** q and Ctrl-C. */
+  /** Called on q and Ctrl-C. */
   readonly onLeave: () => void;
   /** How a line for people is written above the view, as with the time before it. */
   readonly asLine: (text: string) => string;
 }
 
-/** A sample is read anew at most so often, and takes at most one per cent of the time. */
+/** Least interval between reads of a sample, which take at most one per cent of the time. */
 const sampleMs = 4_000;
 const sampleShare = 0.01;
 const faultsKept = 200;
@@ -37,14 +37,14 @@ const faultKinds: readonly RunEvent['kind'][] = [
   'rewound',
 ];
 
-/** Also a step that lost rollouts. */
+/** A step that lost rollouts is a fault, too. */
 function isFault({ kind, values }: RunEvent): boolean {
   return faultKinds.includes(kind) || (kind === 'step' && Number(values['failed_rollouts'] ?? 0) > 0);
 }
 
 /**
- * A run on a terminal: events go up into the scroll-back as lines, and below them a few rows are drawn anew when something
- * changed. The scroll-back is never cleared, and no other screen is switched to; what was drawn last stays as text.
+ * A run on a terminal: events go into the scroll-back as lines, and a few rows below them are redrawn when something
+ * changes. The scroll-back is never cleared and the screen never switched; the last drawing stays as text.
  */
 export class TerminalView implements Follower {
   readonly #options: ViewOptions;
@@ -57,12 +57,11 @@ export class TerminalView implements Follower {
   #rollouts: StoredRollouts | null | undefined;
   #groups: readonly ShownGroup[] = [];
   #groupsStep: number | null = null;
-  /** Who reads on after the run's end goes on with this. */
+  /** Resolves the wait of a user who reads a page after the run's end. */
   #onRead: (() => void) | null = null;
   #storeProblem: string | null = null;
-  /** Curves of the whole run. A status holds their newest part alone. */
+  /** Curves of the whole run. A status holds only their newest part. */
   #curves: Curves = noCurves;
-  /** The lineage that they are of. */
   #curvesOf: string | null = null;
   #sampled = { step: -1, atMs: -Infinity, tookMs: 0, isLoading: false };
   #isOpen = false;
@@ -78,7 +77,7 @@ export class TerminalView implements Follower {
 
   open(): void {
     this.#isOpen = true;
-    // Node would write it between the rows.
+    // Node would write its own output between the rows.
     this.#warningListeners = process.listeners('warning');
     process.removeAllListeners('warning').on('warning', this.#onWarning);
     this.#terminal.open();
@@ -110,7 +109,7 @@ export class TerminalView implements Follower {
     this.#faults.splice(0, this.#faults.length - faultsKept);
   };
 
-  readonly waiting = (): void => undefined; // it is shown all the time
+  readonly waiting = (): void => undefined; // nothing to do: waits are always on screen
 
   readonly snapshot = (snapshot: RunSnapshot): void => {
     this.#snapshot = snapshot;
@@ -119,7 +118,10 @@ export class TerminalView implements Follower {
     this.#readSample();
   };
 
-  /** The run has ended: who reads a page is not torn away from it, and their keys do not land in the shell. Resolves when they go back. */
+  /**
+   * After the run's end, keeps the page open for a user who reads one, and keeps their keys from the shell. Resolves
+   * when they go back.
+   */
   readonly untilRead = (left: AbortSignal): Promise<void> => {
     if (!this.#isOpen || this.#place.page === 'run' || !this.#terminal.hasKeys) return Promise.resolve();
     this.say('the run has ended; [esc] closes this view');
@@ -177,7 +179,7 @@ export class TerminalView implements Follower {
     this.#readSample();
   };
 
-  /** Once for each lineage they are read from the store; from then on every status brings what is new. */
+  /** Read from the store once for each lineage; every status then adds what is new. */
   #growCurves(status: RunStatus): void {
     if (this.#curvesOf !== status.lineage) {
       [this.#curves, this.#curvesOf] = [noCurves, status.lineage];
@@ -198,7 +200,7 @@ export class TerminalView implements Follower {
     return this.#rollouts;
   }
 
-  /** Beside everything else; what is being looked at stays. */
+  /** Runs in the background; a page that is open stays unchanged. */
   #readSample(): void {
     const { status } = this.#snapshot;
     const rollouts = status && this.#openStore(status);

@@ -4,7 +4,7 @@ import { createLogUpdate } from 'log-update';
 import type { TypedKey } from './keys.ts';
 import { type Line, type TerminalSupport, widthOf, written } from './lines.ts';
 
-/** What a view needs of a terminal. */
+/** The part of a terminal that a view needs. */
 export type TerminalOutput = Pick<WriteStream, 'write' | 'on' | 'off' | 'isTTY'> & {
   readonly columns: number;
   readonly rows: number;
@@ -18,22 +18,22 @@ export interface Size {
 
 export interface TerminalOptions {
   readonly screen: TerminalOutput;
-  /** Null when nobody can type. */
+  /** null when the input is not a keyboard. */
   readonly keyboard: Keyboard | null;
   readonly shows: TerminalSupport & {
-    /** The terminal breaks lines anew when it becomes narrower, as most do. */
+    /** Whether the terminal rewraps lines when it becomes narrower, as most do. */
     readonly reflows?: boolean;
   };
-  /** All of it, and what was there before comes back when it is left; or rows below what was printed, which stay. */
+  /** Takes the whole screen, whose old content returns afterwards; or rows below the printed lines, which stay. */
   readonly takes: 'the screen' | 'rows below';
   readonly onKey: (key: TypedKey) => void;
-  /** What was drawn is gone: as after another size. */
+  /** Called when the drawing is lost, as after a resize. */
   readonly onRedraw: () => void;
-  /** The process ends. */
+  /** Called when the process ends. */
   readonly onExit: () => void;
 }
 
-/** Escape is a key of ours: Node would wait half a second for what may follow it. */
+/** Short, since Escape is one of our keys: Node would wait half a second for the rest of a sequence. */
 const escapeCodeTimeout = 50;
 
 const hideCursor = '\u001b[?25l';
@@ -41,15 +41,15 @@ const showCursor = '\u001b[?25h';
 const clearScreen = '\u001b[2J\u001b[H';
 const enterOtherScreen = '\u001b[?1049h';
 const leaveOtherScreen = '\u001b[?1049l';
-/** Row by row: where all of a screen is erased at once, tmux keeps it in the scroll-back. */
+/** Erased row by row: when a whole screen is erased at once, tmux keeps it in the scroll-back. */
 const eraseRow = '\u001b[2K';
 const upOneRow = '\u001b[1A';
 
-/** A terminal in the hands of a view: its keys, its size, and the rows that are drawn on it. Ctrl-Z gives it back for a while. */
+/** A terminal used by a view: its keys, its size, and the rows drawn on it. Ctrl-Z suspends it. */
 export class Terminal {
   readonly #options: TerminalOptions;
   readonly #log: ReturnType<typeof createLogUpdate>;
-  /** The rows as they stand on the screen. */
+  /** Rows on the screen at present. */
   #drawn: readonly string[] = [];
 
   constructor(options: TerminalOptions) {
@@ -63,7 +63,7 @@ export class Terminal {
     return { columns: Math.max(1, (screen.columns || 80) - 1), rows: screen.rows || 24 };
   }
 
-  /** Whether anybody can type. */
+  /** Whether there is a keyboard. */
   get hasKeys(): boolean {
     return this.#options.keyboard?.isTTY === true;
   }
@@ -90,9 +90,9 @@ export class Terminal {
 
   draw(lines: readonly Line[]): void {
     const { columns } = this.size;
-    // log-update 7 loses count of rows where the last of those that differ is empty.
+    // log-update 7 miscounts rows when the last changed one is empty.
     const rows = lines.map((line) => written(line, columns, this.#options.shows) || ' ');
-    // It writes only what differs, and loses count where a row came in or went between others that stay.
+    // It writes only changed rows, and miscounts when a row was inserted or removed between unchanged ones.
     if (rows.length !== this.#drawn.length) this.#log.clear();
     this.#drawn = rows;
     this.#log(rows.join('\n'));
@@ -135,14 +135,14 @@ export class Terminal {
     this.#options.onRedraw();
   };
 
-  /** The terminal may have broken rows anew. */
+  /** The terminal may have rewrapped rows. */
   readonly #onResize = (): void => {
     const { screen, shows, takes, onRedraw } = this.#options;
     const rowsOf = (line: string): number => Math.max(1, Math.ceil(widthOf(line) / Math.max(1, screen.columns)));
     const rows = this.#drawn.reduce((sum, line) => sum + (shows.reflows ? rowsOf(line) : 1), 0);
     const above = `${eraseRow}${`${upOneRow}${eraseRow}`.repeat(rows)}\r`;
     screen.write(takes === 'the screen' ? clearScreen : above);
-    this.#log.done(); // it knows of nothing drawn
+    this.#log.done(); // the log forgets the rows drawn before
     onRedraw();
   };
 }

@@ -1,30 +1,30 @@
 import { z } from 'zod';
 import { asRunName } from '../../core/names.ts';
-import { formatPath, type KeyPath } from '../positions.ts';
-import { describe } from '../reporter.ts';
+import { formatPath, type KeyPath } from '../toml/positions.ts';
+import { describe } from '../toml/reporter.ts';
 import { requestFields } from '../settings/sampling.ts';
-import { isTable, type Table, valueAt } from '../tables.ts';
-import { flag } from '../values.ts';
+import { isTable, type Table, valueAt } from '../toml/tables.ts';
+import { flag } from '../toml/values.ts';
 import type { Own } from './dialect.ts';
 
-/** What several dialects mean alike, in our own words. */
+/** Rules that several dialects share, in our own words. */
 
 /** The loss of prime-rl 0.4 and of verifiers' RLTrainer: −ρ·A over the tokens whose ratio the mask keeps. */
 export const maskedImportanceSampling: Table = { type: 'importance_sampling', mask_low: 0.125, mask_high: 8 };
 
-/** Groups whose rewards are all equal are trained as others are: without an advantage they only add to the tokens that a loss is divided by. */
+/** Groups with equal rewards are trained on like others: without an advantage they only add to a loss's denominator. */
 export const wholeBatches: Table = { difficulty_filter: { keep_equal: true } };
 
 /**
- * Batches of prime-rl since v0.6: groups whose rewards are all equal fill them like others. What has no advantage is taken out of a batch that
- * is full, and nothing takes its place (`filter_zero_advantages`; until v0.8.0 a filter of full batches).
+ * Batches of prime-rl since v0.6: groups with equal rewards fill them like others. Rollouts without an advantage are
+ * removed from a full batch, and not replaced (`filter_zero_advantages`; until v0.8.0 a filter of full batches).
  */
 export const prunedBatches: Table = {
   ...wholeBatches,
   post_batch_filters: [{ type: 'zero_advantage' }],
 };
 
-/** Files with variables of the environments, in Hosted Training's two words for them. */
+/** Files with variables of the environments, under Hosted Training's two names. */
 export function setEnvFiles(written: Table, own: Own): void {
   const [file, files] = [written['env_file'], written['env_files']];
   const all = [file, files].flat().filter((one) => typeof one === 'string');
@@ -36,10 +36,12 @@ export function filesOfVariables(): z.ZodType {
   return z.union([z.string(), z.array(z.string())]).meta({ expected: 'a text or a list of texts' });
 }
 
-/** Batches of prime-rl since September 2026 (`constant_trainer_batch_size`): other groups take the place of what has no advantage. */
+/**
+ * Batches of prime-rl since September 2026 (`constant_trainer_batch_size`): groups without an advantage are replaced.
+ */
 export const replacedGroups: Table = { pre_batch_filters: [{ type: 'zero_advantage' }] };
 
-/** Where groups differ in their size. */
+/** Warns if groups differ in their size. */
 export function sayWholeGroups(own: Own, at: KeyPath): void {
   own.warn(
     `${formatPath(at)}: groups differ in their size, so a batch is whole groups here, up to the first with which it has batch_size rollouts; prime-rl cuts it between the rollouts of a group.`,
@@ -64,17 +66,17 @@ export function setRunName(own: Own, written: unknown, from: KeyPath): void {
 }
 
 interface ExtraBody {
-  /** The sampling's table. */
+  /** Path of the sampling's table. */
   readonly at: KeyPath;
-  /** Where it is in our words; missing = at the same place. */
+  /** Its path in our words; missing = the same. */
   readonly ours?: KeyPath;
-  /** Fields that are always sent, and what to do instead. */
+  /** Fields that are always sent, with advice. */
   readonly sent?: Readonly<Record<string, string>>;
 }
 
 /**
- * `[sampling] extra_body` in our words: what is a parameter of ours becomes it, the rest is kept for servers that take it.
- * One that is sent beside it as well is refused, as vLLM does in the middle of a run.
+ * `[sampling] extra_body` in our words: known parameters become ours, the rest is kept for servers that accept it. A
+ * field that is also sent otherwise is refused, as vLLM would in the middle of a run.
  */
 export function setExtraBody(own: Own, written: Table, { at, ours = at, sent = {} }: ExtraBody): void {
   const body = valueAt(written, [...at, 'extra_body']);
@@ -100,7 +102,7 @@ export function setExtraBody(own: Own, written: Table, { at, ours = at, sent = {
   if (Object.keys(rest).length > 0) own.set([...ours, 'extra_body'], rest, [...at, 'extra_body']);
 }
 
-/** A temperature is one number, or has a course with a beginning and an end. */
+/** A temperature is one number, or a schedule with a beginning and an end. */
 export function checkTemperatureCourse(own: Own, written: Table, at: KeyPath): void {
   const course = [...at, 'temp_scheduler'];
   const temperature = valueAt(written, [...at, 'temperature']);
@@ -108,7 +110,7 @@ export function checkTemperatureCourse(own: Own, written: Table, at: KeyPath): v
   for (const key of ['start_temperature', 'end_temperature']) {
     if (valueAt(written, [...course, key]) !== undefined) continue;
     own.refuse({ paths: [[...course, key], course], expected: 'a number > 0', received: 'nothing' });
-    own.set(['sampling', 'temp_scheduler', key], 1); // said once
+    own.set(['sampling', 'temp_scheduler', key], 1); // reported once
   }
   if (temperature === undefined) return;
   own.refuse({
@@ -118,13 +120,13 @@ export function checkTemperatureCourse(own: Own, written: Table, at: KeyPath): v
   });
 }
 
-/** A text in one of the places where environments of the Hub are named: with the version that stands beside it. */
+/** The id of a Hub environment, with the version that is written beside it. */
 export function withVersion(id: string, version: unknown): string {
   if (typeof version !== 'string') return id;
   return `${id.replace(/@[^@]*$/, '')}@${version}`;
 }
 
-/** Filters of rollouts; options of its own belong to each type. */
+/** Filters of rollouts; each type has options of its own. */
 export function filters(type: z.ZodType, expected = 'a list of tables with a type'): z.ZodType {
   return z.array(z.looseObject({ type, enforce: flag().optional() })).meta({ expected });
 }

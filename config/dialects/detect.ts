@@ -1,12 +1,12 @@
-import { schemaAt } from '../schema-reader.ts';
-import { isTable, type Table } from '../tables.ts';
+import { schemaAt } from '../toml/schema-reader.ts';
+import { isTable, type Table } from '../toml/tables.ts';
 import { type Dialect, schemaOf } from './dialect.ts';
 
-/** Which dialect a file is written in. */
+/** Detects the dialect of a file. */
 
 /**
- * The dialect that knows the most of a file's keys, of those that know equally many the first in the list; what only one can be
- * decides before that. A key that nobody knows counts against nobody, so that a typo is reported in the dialect that was meant.
+ * The dialect that knows the most keys of a file, the first in the list among equals. A proof, which only one dialect
+ * can have, decides before. Unknown keys count for no dialect, so that a typo is reported in the intended one.
  */
 export function detectDialect(table: Table, dialects: readonly Dialect[]): Dialect[] {
   const proven = dialects.filter((dialect) => dialect.proof?.(table) !== undefined);
@@ -17,12 +17,12 @@ export function detectDialect(table: Table, dialects: readonly Dialect[]): Diale
   return scored.filter(({ known }) => known === most).map(({ dialect }) => dialect);
 }
 
-/** How many of the keys and tables of a file a dialect knows, less those whose kind is another (a table where it has a text). */
+/** Number of a file's keys and tables that a dialect knows, less those of another type (a table in place of a text). */
 function knownKeys(table: Table, dialect: Dialect, path: readonly (string | number)[] = []): number {
   let known = 0;
   for (const [key, value] of Object.entries(table)) {
     const schema = schemaAt(schemaOf(dialect), [...path, key]);
-    // What is known and refused speaks for no dialect.
+    // Refused keys are evidence for no dialect.
     if (schema === undefined || schema.type === 'never') continue;
     known += fits(schema.type, value) ? 1 : -1;
     if (isTable(value)) known += knownKeys(value, dialect, [...path, key]);

@@ -1,47 +1,49 @@
 import { z } from 'zod';
-import { formatPath, type KeyPath, pathKey } from '../positions.ts';
-import { isTable, setAt, type Table, valueAt } from '../tables.ts';
+import { settingsByPath } from '../settings/index.ts';
+import type { RelationProblem } from '../settings/relations/problem.ts';
+import { formatPath, type KeyPath, pathKey } from '../toml/positions.ts';
+import { isTable, setAt, type Table, valueAt } from '../toml/tables.ts';
 import { placed, placesOf } from './places.ts';
 import { fieldsWithOldNames, withNewNames } from './renames.ts';
 
 /**
- * A dialect is a table of its fields: what each accepts, and what becomes of it in our own words (ratchet.ts). From it come
- * the strict schema, the translation, the tables of the documentation and the tests that nothing is dropped.
+ * A dialect is a table of its fields: what each accepts, and its translation into our own words (ratchet.ts). It gives
+ * the strict schema, the translation, the documentation's tables and the tests that nothing is dropped.
  */
 export interface Dialect {
   readonly name: string;
-  /** As it is said aloud: `prime-rl 0.4`. */
+  /** Name for people: `prime-rl 0.4`. */
   readonly title: string;
   /**
-   * By path: `orchestrator.sampling.max_tokens`, `orchestrator.env[].id` in a list of tables. A path that ends a table of
-   * free keys (`env[].args`) has a record for a schema. A path that others go on from (`wandb` beside `wandb.project`) is for
-   * the table as a whole, also where it is empty, or for a short spelling of it; with a record for a schema the table takes
-   * further keys.
+   * Keyed by path: `orchestrator.sampling.max_tokens`, `orchestrator.env[].id` in a list of tables. The path of a table
+   * of free keys (`env[].args`) has a record as its schema. A path that is the beginning of others (`wandb` beside
+   * `wandb.project`) is for the table as a whole, even if empty, or for its short spelling; with a record as its schema
+   * the table accepts further keys.
    */
   readonly fields: Readonly<Record<string, Field>>;
-  /** In place of the one that is made from the fields: of our own dialect, which needs no translation. */
+  /** Replaces the schema made from the fields: for our own dialect, which needs no translation. */
   readonly schema?: z.ZodObject;
-  /** What becomes of a second value of one setting: "warn" where the system itself passes over it. Missing = it is refused. */
+  /** Handling of a second value for one setting: "warn" if the system itself ignores it. Missing = it is refused. */
   readonly otherwise?: 'refuse' | 'warn';
-  /** In our own words: what the dialect means where nothing is written and we would mean something else. */
+  /** The dialect's defaults that differ from ours, in our own words. */
   readonly defaults: Table;
-  /** Writes out short spellings and nulls, before anything is looked at. Paths of what it leaves stay the same. */
+  /** Expands short spellings and nulls before anything else. Paths of the remaining values stay the same. */
   readonly prepare?: (table: Table) => Table;
-  /** What only several fields together mean. Called with what was written, after every field has become what it becomes. */
+  /** Rules over several fields together. Called with the file's table after every field is translated. */
   readonly together?: (written: Table, own: Own) => void;
-  /** What only this dialect can be (a value, not a key): it wins whatever the keys say. Said aloud. */
+  /** Evidence that only this dialect can have (a value, not a key); it wins over all keys and is named to the user. */
   readonly proof?: (table: Table) => string | undefined;
-  /** Whether a file can be of this dialect at all; missing = any. */
+  /** Whether a file can have this dialect at all; missing = any can. */
   readonly mayBe?: (table: Table) => boolean;
-  /** What other systems call a field of this one, for suggestions. */
+  /** Other systems' names for a field of this one, for suggestions. */
   readonly synonyms?: Readonly<Record<string, string>>;
   /** Older names, which are read as the newer ones, with one warning each. */
   readonly renames?: readonly Rename[];
-  /** By path without positions: what to write where the value is not one the field takes. */
+  /** Keyed by path without positions: advice for a value that the field does not accept. */
   readonly hints?: Readonly<Record<string, string>>;
 }
 
-/** A field or a table that was called otherwise; written as in a dialect's table of fields, a list with its brackets. */
+/** A renamed field or table; written as in a dialect's table of fields, a list with its brackets. */
 export interface Rename {
   readonly was: string;
   readonly is: string;
@@ -50,46 +52,65 @@ export interface Rename {
 }
 
 export interface Field {
-  /** Without `optional()` or defaults; says what it expects. */
+  /** Without `optional()` or defaults; includes a description of the expected value. */
   readonly schema: z.ZodType;
   /** Whether the system itself refuses a file without it. */
   readonly isRequired?: boolean;
-  /** As the system itself takes it where nothing is written; for the documentation. */
+  /** The system's default, for the documentation. */
   readonly usual?: string;
-  /** Whether the system's own way to write null takes the field back to that. */
+  /** Whether the system's own null resets the field to that default. */
   readonly isNullable?: boolean;
   readonly fate: Fate;
 }
 
 export type Fate =
-  /** One of our own fields (`sampling.max_tokens`, `env[].id`), the value as it is or converted; undefined = it is left out. */
+  /**
+   * One of our own fields (`sampling.max_tokens`, `env[].id`) with the value unchanged or converted; undefined = left
+   * out.
+   */
   | {
       readonly kind: 'becomes';
       readonly path: string;
       readonly convert?: (value: never) => unknown;
-      /** There are several places for it, which agree; the first counts. */
+      /** The setting has several places, which agree; the first counts. */
       readonly isShared?: true;
     }
-  /** Read by `together`; `what` says what it becomes. */
+  /** Handled by `together`; `what` describes the result. */
   | { readonly kind: 'together'; readonly what: string }
-  /** One value alone means what happens here anyway; any other is refused. */
+  /** Only one value has the meaning of a run here; any other is refused. */
   | { readonly kind: 'only'; readonly value: unknown; readonly because: string }
-  /** Accepted with one warning: why it has no effect here. */
+  /** Accepted with one warning that explains why it has no effect here. */
   | { readonly kind: 'ignored'; readonly why: string }
-  /** Refused by name: ignoring it would train something else than was asked for. `instead`: what to do. */
+  /** Refused by name: ignoring it would change what is trained. `instead`: advice. */
   | { readonly kind: 'refused'; readonly instead: string };
 
-export const becomes = (path: string, schema: z.ZodType, more: Omit<Field, 'schema' | 'fate'> = {}): Field => ({
-  schema,
-  fate: { kind: 'becomes', path },
-  ...more,
-});
+type More = Omit<Field, 'schema' | 'fate'> & { readonly isShared?: true };
+
+/** One of our settings, with an unchanged value. The default schema is our setting's. */
+export function becomes(path: string, more?: More): Field;
+export function becomes(path: string, schema: z.ZodType, more?: More): Field;
+export function becomes(path: string, taken: z.ZodType | More = {}, further: More = {}): Field {
+  const [schema, more] = taken instanceof z.ZodType ? [taken, further] : [typeOf(path), taken];
+  return becoming({ kind: 'becomes', path }, schema, more);
+}
+
+function typeOf(path: string): z.ZodType {
+  const setting = settingsByPath.get(path);
+  if (setting === undefined) throw new Error(`no setting is called ${path}`);
+  return setting.type;
+}
+
+function becoming(fate: Extract<Fate, { readonly kind: 'becomes' }>, schema: z.ZodType, more: More): Field {
+  const { isShared, ...field } = more;
+  return { schema, fate: isShared ? { ...fate, isShared } : fate, ...field };
+}
+
 export const converted = <Schema extends z.ZodType>(
   path: string,
   schema: Schema,
   convert: (value: z.infer<Schema>) => unknown,
-  more: Omit<Field, 'schema' | 'fate'> = {},
-): Field => ({ schema, fate: { kind: 'becomes', path, convert: convert }, ...more });
+  more: More = {},
+): Field => becoming({ kind: 'becomes', path, convert }, schema, more);
 export const together = (what: string, schema: z.ZodType, more: Omit<Field, 'schema' | 'fate'> = {}): Field => ({
   schema,
   fate: { kind: 'together', what },
@@ -110,24 +131,24 @@ export const refused = (instead: string): Field => ({
   fate: { kind: 'refused', instead },
 });
 
-/** A value, and where it was written. */
+/** A value with its path in the file. */
 export interface Found {
   readonly value: unknown;
   readonly at: KeyPath;
 }
 
-/** A config in our own words, while it is being put together; knows which written field each part came from. */
+/** A config in our own words under construction; knows the written field behind each part. */
 export class Own {
   readonly table: Table = {};
   readonly warnings: string[] = [];
   readonly problems: TranslationProblem[] = [];
   readonly #written = new Map<string, KeyPath>();
   readonly #moved = new Map<string, KeyPath>();
-  /** The file under the names that it has itself. */
+  /** The file with its own names. */
   readonly asWritten: Table;
   readonly #placeOf: (path: KeyPath) => KeyPath;
 
-  /** `placeOf`: where a field was written whose name has changed since. */
+  /** `placeOf`: the path in the file of a field that was renamed since. */
   constructor(asWritten: Table = {}, placeOf: (path: KeyPath) => KeyPath = (path) => path) {
     this.asWritten = asWritten;
     this.#placeOf = placeOf;
@@ -139,7 +160,7 @@ export class Own {
     if (from) this.#written.set(pathKey(path), this.#placeOf(this.#beforeMove(from)));
   }
 
-  /** A written field is looked for at another path. */
+  /** Looks up a written field under another path. */
   moved(from: KeyPath, to: KeyPath): void {
     this.#moved.set(pathKey(to), from);
   }
@@ -160,19 +181,18 @@ export class Own {
     this.warnings.push(warning);
   }
 
-  /** Something that is wrong with what was written; paths are the dialect's own. */
+  /** Reports an error in the file; paths are the dialect's own. */
   refuse(problem: TranslationProblem): void {
     this.problems.push({ ...problem, paths: problem.paths.map((path) => this.#placeOf(this.#beforeMove(path))) });
   }
 
-  /** What only one value of a field can mean here. */
+  /** Refuses all values of a field but one. */
   refuseUnless(meant: unknown, { value, at }: Found, because: string): void {
     if (JSON.stringify(value) === JSON.stringify(meant)) return;
     const expected = `${JSON.stringify(meant)}: ${because}`;
     this.refuse({ paths: [at], expected, received: JSON.stringify(value) });
   }
 
-  /** Another value of the same setting. */
   agree(first: Found, other: Found, otherwise: Dialect['otherwise'] = 'refuse'): void {
     if (JSON.stringify(other.value) === JSON.stringify(first.value)) return;
     const [here, there] = [formatPath(first.at), formatPath(other.at)];
@@ -184,7 +204,7 @@ export class Own {
     }
   }
 
-  /** Every written field that one of ours, or something in it, came from. */
+  /** Every written field behind one of ours, or behind something in it. */
   sourcesOf(path: KeyPath): KeyPath[] {
     const start = pathKey(path).slice(0, -1);
     const within = [...this.#written].filter(([key]) => key === pathKey(path) || key.startsWith(`${start},`));
@@ -193,7 +213,7 @@ export class Own {
     return around ? [around] : [];
   }
 
-  /** The written field that one of ours came from: its own, that of a table it lies in, or that of something in it. */
+  /** The written field behind one of ours: its own, that of a table around it, or one within it. */
   writtenAt(path: KeyPath): KeyPath | undefined {
     for (let length = path.length; length > 0; length--) {
       const found = this.#written.get(pathKey(path.slice(0, length)));
@@ -205,20 +225,14 @@ export class Own {
   }
 }
 
-export interface TranslationProblem {
-  /** The first is where the error is reported. */
-  readonly paths: readonly KeyPath[];
-  readonly expected: string;
-  readonly received: string;
-  readonly suggestion?: string;
-}
+export type TranslationProblem = RelationProblem;
 
-/** The table that any dialect may have beside its own, with fields of ours: `[ratchet.store]`. */
+/** The table with our own fields that any dialect may contain: `[ratchet.store]`. */
 const ownTable = 'ratchet';
 
 const schemas = new WeakMap<Dialect, z.ZodObject>();
 
-/** Of the whole file: strict tables, every field optional but what the system itself requires. */
+/** The schema of a whole file: strict tables, every field optional unless the system itself requires it. */
 export function schemaOf(dialect: Dialect): z.ZodObject {
   const known = dialect.schema ?? schemas.get(dialect);
   if (known) return known;
@@ -267,14 +281,14 @@ function schemaOfNode(node: Node): { schema: z.ZodType; isRequired: boolean } {
   return { schema: own ? z.union([table, own.schema]) : table, isRequired: requires(node) };
 }
 
-/** A table that must hold something must be there. */
+/** A table with a required field is required itself. */
 function requires(node: Node): boolean {
   return (
     !node.isList && [...node.children.values()].some((child) => child.field?.isRequired === true || requires(child))
   );
 }
 
-/** What was written, in our own words. `written` has passed the dialect's schema. */
+/** Translates a file into our own words. `written` has passed the dialect's schema. */
 export function translate(dialect: Dialect, written: Table): Own {
   const { table, placeOf, warnings, problems } = withNewNames(dialect, written);
   const own = new Own(written, placeOf);
@@ -325,7 +339,7 @@ function leavesOf(table: Table, path: KeyPath = []): [KeyPath, unknown][] {
   );
 }
 
-/** The fields that are known and refused, by path without positions, with what to do instead. */
+/** Fields that are known and refused, by path without positions, with advice. */
 export function refusedFields({ fields }: Dialect): Record<string, string> {
   return Object.fromEntries(
     Object.entries(fields).flatMap(([path, { fate }]) =>

@@ -1,10 +1,10 @@
-import { formatPath } from '../positions.ts';
-import { describe } from '../reporter.ts';
-import { isTable, type Table, valueAt } from '../tables.ts';
-import { args, atLeastZero, choice, flag, positive, whole } from '../values.ts';
+import { formatPath } from '../toml/positions.ts';
+import { describe } from '../toml/reporter.ts';
+import { isTable, type Table, valueAt } from '../toml/tables.ts';
+import { args, atLeastZero, choice, flag, positive, whole } from '../toml/values.ts';
 import { wholeBatches } from './common-words.ts';
 import { becomes, converted, type Dialect, ignored, type Own, refused, together } from './dialect.ts';
-import { all, ours, type Rows } from './ours.ts';
+import { all, type Rows } from './ours.ts';
 import {
   argumentsOf,
   type Arguments,
@@ -15,8 +15,8 @@ import {
 } from './transformers-arguments.ts';
 
 /**
- * verifiers before 0.1.7: GRPOConfig, whose fields are arguments of a Python class; here at the top of a file, in [trainer] or
- * in [trainer.args], which all are strict. It trains all weights by PPO's clipped loss with a KL term.
+ * verifiers before 0.1.7: GRPOConfig, whose fields are arguments of a Python class; here at the top of a file, in
+ * [trainer] or in [trainer.args], all strict. It trains all weights by PPO's clipped loss with a KL term.
  */
 
 const noQueue = 'a round is sampled by workers of its own';
@@ -29,19 +29,19 @@ const trainerArguments: Rows = {
     whole(1),
   ),
   gradient_accumulation_steps: together('`batch_size`, with per_device_train_batch_size', whole(1)),
-  num_generations: 'rollouts_per_example',
+  num_generations: becomes('rollouts_per_example'),
   generation_batch_size: together('refused unless it is the batch', whole(1)),
   steps_per_generation: together('refused unless it is gradient_accumulation_steps', whole(1)),
-  num_iterations: 'trainer.num_iterations',
+  num_iterations: becomes('trainer.num_iterations'),
   max_seq_len: together('`seq_len`, and what dr_grpo divides by', whole(1)),
   max_completion_length: together('the older name of max_seq_len', whole(1)),
-  max_prompt_length: 'max_prompt_len',
-  max_tokens: ours('sampling.max_tokens', { usual: 'max_seq_len' }),
+  max_prompt_length: becomes('max_prompt_len'),
+  max_tokens: becomes('sampling.max_tokens', { usual: 'max_seq_len' }),
   num_batches_ahead: becomes('max_async_level', whole(0)),
   async_generation_timeout: converted('generation_timeout', positive(), (seconds) => Math.ceil(seconds)),
   async_max_queue_size: ignored(noQueue, whole(1)),
   max_data_workers: ignored(noQueue, whole(0)),
-  beta: 'kl_penalty.beta',
+  beta: becomes('kl_penalty.beta'),
   epsilon: together('`trainer.loss.clip_low` = 1 − ε, and `clip_high` = 1 + ε', positive()),
   epsilon_high: together('`trainer.loss.clip_high` = 1 + ε', positive()),
   delta: refused('the upper bound of the ratio at negative advantages; see `epsilon_high`'),
@@ -52,7 +52,7 @@ const trainerArguments: Rows = {
     (type) => ({ grpo: 'sequence', bnpo: 'token', dr_grpo: 'dr_grpo' })[type],
   ),
   sync_ref_model: together('whether there is a `kl_penalty.ref_sync_steps`', flag()),
-  ref_model_sync_steps: 'kl_penalty.ref_sync_steps',
+  ref_model_sync_steps: becomes('kl_penalty.ref_sync_steps'),
   ref_model_mixup_alpha: converted('kl_penalty.ref_mixup_alpha', atLeastZero(), (share) =>
     share === 1 ? undefined : share,
   ),
@@ -64,7 +64,7 @@ const trainerArguments: Rows = {
   num_completions_to_print: ignored(noPrints, whole(0)),
 };
 
-/** Arguments that no other dialect has. */
+/** Arguments that only this dialect has. */
 const itsOwn = new Set(
   Object.keys(trainerArguments).filter(
     (name) =>
@@ -94,7 +94,7 @@ export const grpo: Dialect = {
       micro_batch_size: 8,
       decay_matrices_only: true,
       schedule: 'linear',
-      // Nothing is known of the policy that sampled (grpo_trainer.py of 0.1.6).
+      // The sampling policy's log probabilities are unknown (grpo_trainer.py of 0.1.6).
       correction: { weight: 'none' },
       advantage: { type: 'centered' },
       loss: { type: 'grpo', clip_low: 0.8, clip_high: 1.2, aggregation: 'dr_grpo', old_logprobs: 'trainer' },
@@ -122,7 +122,7 @@ export const grpo: Dialect = {
   },
 };
 
-/** What GRPOTrainer does that a run here does not. */
+/** Warns of GRPOTrainer's behaviour that a run here lacks. */
 function sayDifferences({ value, path }: Arguments, own: Own): void {
   own.warn(
     'attention: GRPOTrainer hides what carries no loss from the policy while it trains, prompts and answers of tools too; here a token is trained in its context.',
@@ -143,7 +143,7 @@ function sayDifferences({ value, path }: Arguments, own: Own): void {
   );
 }
 
-/** Rollouts of an optimizer step: rows at once × GPUs × how often they are accumulated. */
+/** Rollouts of an optimizer step: concurrent rows × GPUs × accumulation steps. */
 function setBatch({ value, path }: Arguments, own: Own): void {
   const micro = Number(value('per_device_train_batch_size') ?? 8);
   const accumulated = Number(value('gradient_accumulation_steps') ?? 1);
@@ -186,12 +186,12 @@ function setLoss({ value, path }: Arguments, own: Own): void {
     own.set(at('dr_grpo_tokens'), own.get(['seq_len']), path('max_seq_len'));
 }
 
-/** 1 − 0.2 is 0.8. */
+/** Removes binary noise: 1 − 0.2 is 0.8. */
 function rounded(value: number): number {
   return Number(value.toPrecision(12));
 }
 
-/** A reference that is not renewed stays v0. */
+/** Without renewal the reference stays v0. */
 function setReference({ value, path }: Arguments, own: Own): void {
   if (value('sync_ref_model') === false) {
     const { beta } = own.get(['kl_penalty']) as Table;

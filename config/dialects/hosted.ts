@@ -1,10 +1,10 @@
 import { isHubId } from '../../core/names.ts';
-import { isHostedModel } from '../known-models.ts';
-import { describe } from '../reporter.ts';
-import type { KeyPath } from '../positions.ts';
-import { serverUrls } from '../model-access.ts';
-import { isTable, type Table, valueAt } from '../tables.ts';
-import { args, atLeastZero, choice, countOrAll, environmentId, flag, positive, text, whole } from '../values.ts';
+import { isHostedModel } from '../models/known-models.ts';
+import { describe } from '../toml/reporter.ts';
+import type { KeyPath } from '../toml/positions.ts';
+import { serverUrls } from '../models/model-access.ts';
+import { isTable, type Table, valueAt } from '../toml/tables.ts';
+import { args, atLeastZero, choice, countOrAll, environmentId, flag, positive, text, whole } from '../toml/values.ts';
 import {
   checkTemperatureCourse,
   filesOfVariables,
@@ -20,68 +20,68 @@ import {
 } from './common-words.ts';
 import { setRetries, setTimeouts } from './limit-words.ts';
 import { becomes, type Dialect, type Field, ignored, only, type Own, refused, together } from './dialect.ts';
-import { all, ours, same, sameIn } from './ours.ts';
+import { all, same } from './ours.ts';
 import { placesOf } from './places.ts';
-import { usualTrainer } from './prime-rl-meaning.ts';
+import { usualTrainer } from './prime-rl/prime-rl-meaning.ts';
 
 /**
- * Hosted Training, as the configs of the prime CLI have it (its classes RLConfig and what they hold; unknown keys are
- * errors there too). 0.5.61 had a difficulty buffer and trained several steps ahead; 0.6.35 and 0.9.5 have filters of
- * rollouts, verifiers' v1 environments and switches of chat templates in their place. It trains LoRA adapters only.
+ * Hosted Training, by the configs of the prime CLI (its class RLConfig and its members; unknown keys are errors there
+ * too). 0.5.61 had a difficulty buffer and trained several steps ahead; 0.6.35 and 0.9.5 have filters of rollouts,
+ * verifiers' v1 environments and switches of chat templates in their place. It trains LoRA adapters only.
  */
 
-/** In every version. */
+/** Fields of every version. */
 const shared: Readonly<Record<string, Field>> = {
   model: becomes('model', text(), { isRequired: true }),
   name: together('`name`, spelt as a run’s name', text()),
   max_steps: becomes('max_steps', whole(1)),
-  ...same('batch_size', 'rollouts_per_example', 'learning_rate'),
-  lora_alpha: ours('lora.alpha'),
+  ...same('', 'batch_size rollouts_per_example learning_rate'),
+  lora_alpha: becomes('lora.alpha'),
   oversampling_factor: together('`oversampling_factor`, at least 1', positive()),
   checkpoint_id: refused('warm start by checkpoint id; fetch its weights into a folder and point `model` at it'),
   cluster_name: ignored('there is no cluster to choose', text()),
   env_file: together('`env_files`, the first of them', filesOfVariables()),
   env_files: together('`env_files`', filesOfVariables()),
-  trajectory_strategy: ours('trajectory_strategy'),
+  trajectory_strategy: becomes('trajectory_strategy'),
   run_config: refused('settings of the hosted trainer; write what they mean in our words below [ratchet]'),
   'infrastructure.compute_size': ignored('it runs on the machines that its workers run on', text()),
   'env[].id': together('`env[].id`, with its version', environmentId()),
-  ...sameIn('env[]', 'name', 'args'),
+  ...same('env[]', 'name args'),
   'env[].version': together('`env[].id`: `owner/name@version`', text()),
-  'sampling.max_tokens': ours('sampling.max_tokens'),
+  'sampling.max_tokens': becomes('sampling.max_tokens'),
   'sampling.temperature': becomes('sampling.temperature', atLeastZero()),
-  ...sameIn('sampling.temp_scheduler', 'type', 'start_temperature', 'end_temperature', 'total_steps'),
+  ...same('sampling.temp_scheduler', 'type start_temperature end_temperature total_steps'),
   'sampling.extra_body': together('its known parameters those of `[sampling]`, the rest refused', args()),
-  ...sameIn('eval', 'interval', 'num_examples', 'rollouts_per_example', 'eval_base_model'),
+  ...same('eval', 'interval num_examples rollouts_per_example eval_base_model'),
   'eval.env[].id': together('`eval.env[].id`, with its version', environmentId()),
-  ...sameIn('eval.env[]', 'name', 'args'),
+  ...same('eval.env[]', 'name args'),
   'eval.env[].version': together('`eval.env[].id`: `owner/name@version`', text()),
-  ...sameIn('eval.env[]', 'num_examples', 'rollouts_per_example'),
-  ...sameIn('val', 'num_examples', 'rollouts_per_example', 'interval'),
-  ...sameIn('wandb', 'entity', 'project', 'name'),
-  'checkpoints.interval': ours('checkpoints.interval'),
-  'checkpoints.keep_cloud': ours('checkpoints.keep_last'),
+  ...same('eval.env[]', 'num_examples rollouts_per_example'),
+  ...same('val', 'num_examples rollouts_per_example interval'),
+  ...same('wandb', 'entity project name'),
+  'checkpoints.interval': becomes('checkpoints.interval'),
+  'checkpoints.keep_cloud': becomes('checkpoints.keep_last'),
   'adapters.interval': ignored('adapters are exported with every checkpoint; see [checkpoints]', whole(0)),
   'adapters.keep_last': ignored('adapters are kept with their checkpoints; see [checkpoints]', countOrAll('adapters')),
 };
 
-/** Of 0.5.61 alone. */
+/** Fields of 0.5.61 only. */
 const older: Readonly<Record<string, Field>> = {
   max_async_level: becomes('max_async_level', whole(0)),
-  ...sameIn('sampling', 'repetition_penalty', 'min_tokens', 'seed'),
-  ...sameIn('buffer', 'easy_threshold', 'hard_threshold'),
+  ...same('sampling', 'repetition_penalty min_tokens seed'),
+  ...same('buffer', 'easy_threshold hard_threshold'),
   'buffer.easy_fraction': together('`buffer.easy_fraction`', atLeastZero()),
   'buffer.hard_fraction': together('`buffer.hard_fraction`', atLeastZero()),
-  'buffer.online_difficulty_filtering': ours('buffer.online_difficulty_filtering'),
+  'buffer.online_difficulty_filtering': becomes('buffer.online_difficulty_filtering'),
   'buffer.env_ratios': together(
     'the `weight` of each [[env]]',
     positive().array().min(1).meta({ expected: 'a list of numbers > 0' }),
   ),
   'buffer.skip_verification': only(false, 'rollouts are always scored, they are trained on by their rewards', flag()),
-  'buffer.seed': ours('seed'),
+  'buffer.seed': becomes('seed'),
 };
 
-/** Settings of one environment that 0.6.35 brought. */
+/** Settings of one environment that were added in 0.6.35. */
 function ofEnvironment(table: string): Record<string, Field> {
   const processes =
     'RATCHET_PYTHON_CHILDREN says how many processes of a worker play the environments of a Python package';
@@ -95,31 +95,31 @@ function ofEnvironment(table: string): Record<string, Field> {
     ),
     [`${table}.retries`]: together(`\`${table}.max_retries\`; rules are refused`, args()),
     [`${table}.max_retries`]: becomes(`${table}.max_retries`, whole(0)),
-    ...sameIn(table, 'system_prompt', 'max_turns', 'max_input_tokens', 'max_output_tokens', 'max_total_tokens'),
+    ...same(table, 'system_prompt max_turns max_input_tokens max_output_tokens max_total_tokens'),
   };
 }
 const onlyBefore = 'only Hosted Training before prime 0.6 had it: --dialect hosted-0.5.61';
 
-/** Of one environment, of all evaluations, and of those of one. */
+/** Sampling of one environment, of all evaluations, or of one evaluation's. */
 function ownSampling(table: string): Record<string, Field> {
   return {
-    ...sameIn(table, 'max_tokens', 'temperature'),
+    ...same(table, 'max_tokens temperature'),
     [`${table}.extra_body`]: together(
       `its known parameters those of \`[${table.replace('[]', '')}]\`, the rest refused`,
       args(),
     ),
-    ...sameIn(table, 'enable_thinking', 'reasoning_effort'),
+    ...same(table, 'enable_thinking reasoning_effort'),
   };
 }
 
 const noNetwork = 'workers reach what their machines reach';
-/** From 0.6.35 on. */
+/** Fields since 0.6.35. */
 const newer: Readonly<Record<string, Field>> = {
   loss: becomes('loss', choice('rl', 'sft', 'opd'), { usual: '"rl"' }),
-  'teacher.model': ours('teacher.model'),
+  'teacher.model': becomes('teacher.model'),
   'teacher.client.base_url': together('`teacher.url`; Prime Inference where it is missing', serverUrls()),
-  'teacher.client.api_key_var': ours('teacher.api_key_var'),
-  'teacher.client.headers': ours('teacher.headers'),
+  'teacher.client.api_key_var': becomes('teacher.api_key_var'),
+  'teacher.client.headers': becomes('teacher.headers'),
   ...ownSampling('teacher.sampling'),
   'teacher.sampling.extra_body': together('refused where there is anything in it', args()),
   max_inflight_rollouts: together('`max_concurrent`', whole(1)),
@@ -131,15 +131,15 @@ const newer: Readonly<Record<string, Field>> = {
   ...ofEnvironment('env[]'),
   ...ownSampling('env[].sampling'),
   'env[].group_size': together('`rollouts_per_example`, or of this environment', whole(2)),
-  'env[].ratio': ours('env[].weight'),
-  ...sameIn('sampling', 'enable_thinking', 'reasoning_effort'),
-  'eval.skip_first_step': ours('eval.skip_first_step'),
+  'env[].ratio': becomes('env[].weight'),
+  ...same('sampling', 'enable_thinking reasoning_effort'),
+  'eval.skip_first_step': becomes('eval.skip_first_step'),
   ...ownSampling('eval.sampling'),
   'eval.env[].taskset': together('`eval.env[].id` and `eval.env[].args`', args()),
   ...ofEnvironment('eval.env[]'),
   'eval.env[].ratio': ignored('every evaluation is of all its environments', positive()),
   ...ownSampling('eval.env[].sampling'),
-  'eval.env[].group_size': ours('eval.env[].rollouts_per_example'),
+  'eval.env[].group_size': becomes('eval.env[].rollouts_per_example'),
   max_async_level: refused(onlyBefore),
   buffer: refused(`${onlyBefore}; later versions ignore it`),
   ...all(
@@ -189,7 +189,7 @@ function sharedTogether(written: Table, own: Own): void {
   checkTemperatureCourse(own, written, ['sampling']);
 }
 
-/** What a file asks for that its own system does not train is trained here as any other, and that is said. */
+/** A model that the file's own system does not train is trained here like any other, with a warning. */
 function warnOfModel({ model }: Table, own: Own): void {
   if (typeof model !== 'string' || isHostedModel(model) || !isHubId(model)) return;
   own.warn(
@@ -287,7 +287,7 @@ function newerTogether(written: Table, own: Own): void {
   );
 }
 
-/** Prime Inference is asked where no other server is named. The loss of distillation is its own. */
+/** The default server is Prime Inference. The loss of distillation is Hosted Training's own. */
 function setTeacher(written: Table, own: Own): void {
   if ((written['loss'] ?? 'rl') !== 'rl') own.set(['trainer', 'loss', 'type'], undefined);
   const teacher = written['teacher'];
@@ -307,7 +307,7 @@ function setTeacher(written: Table, own: Own): void {
 
 const primeInference = 'https://api.pinference.ai/api/v1';
 
-/** What all environments say is the run's. */
+/** A size that all environments state is the run's. */
 function setGroupSizes(written: Table, own: Own): void {
   const places = placesOf('env[].group_size', written);
   const [first] = places;
@@ -322,14 +322,15 @@ function setGroupSizes(written: Table, own: Own): void {
   if (others.length > 0) sayWholeGroups(own, others[0]!);
 }
 
-/** Timeouts and retries, which v1 has as tables. */
+/** Timeouts and retries, which are tables in v1. */
 function setLimits(written: Table, own: Own, path: readonly string[]): void {
   const entries = valueAt(written, path);
   for (const [i, entry] of (Array.isArray(entries) ? entries : []).entries()) {
     const { timeout, retries } = entry as Table;
     const at = [...path, i];
     if (isTable(timeout)) setTimeouts(own, { table: timeout, from: [...at, 'timeout'], ours: at });
-    // verifiers 0.4 ends an agent whose time is over and scores it; before, as prime-rl 0.8 has it, and at an episode's, it is an error.
+    // verifiers 0.4 ends an agent at its time limit and scores it; earlier versions, as in prime-rl 0.8, and an
+    // episode's limit, make it an error.
     const hasAgents = isTable(timeout) && timeout['rollout'] !== undefined;
     if (hasAgents) own.set([...at, 'on_timeout'], 'truncate', [...at, 'timeout', 'rollout']);
     if (isTable(retries)) setRetries(own, { table: retries, from: [...at, 'retries'], ours: at });

@@ -4,13 +4,13 @@ import type { Dialect } from './dialect.ts';
 import { flat } from './flat.ts';
 import { grpo } from './grpo.ts';
 import { hosted, hosted0561, hosted0635 } from './hosted.ts';
-import { primeRl04 } from './prime-rl-04.ts';
-import { primeRlSft } from './prime-rl-sft.ts';
-import { primeRl, primeRl05, primeRl09 } from './prime-rl.ts';
+import { primeRl04 } from './prime-rl/prime-rl-04.ts';
+import { primeRlSft } from './prime-rl/prime-rl-sft.ts';
+import { primeRl, primeRl05, primeRl09 } from './prime-rl/prime-rl.ts';
 import { ratchet } from './ratchet-dialect.ts';
 import { vfRl } from './vf-rl.ts';
 
-/** All dialects a run file may be written in. Where the keys leave it open, a file counts as the first that they fit. */
+/** All dialects of run files. If the keys are ambiguous, the first that fits wins. */
 export const dialects: readonly Dialect[] = [
   hosted,
   hosted0635,
@@ -26,7 +26,7 @@ export const dialects: readonly Dialect[] = [
   ratchet,
 ];
 
-/** The dialect of that name; throws ConfigInvalid where there is none. */
+/** The dialect of that name; throws ConfigInvalid for an unknown name. */
 export function dialectNamed(name: string): Dialect {
   const found = dialects.find((dialect) => dialect.name === name);
   if (found) return found;

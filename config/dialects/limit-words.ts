@@ -1,18 +1,20 @@
-import type { KeyPath } from '../positions.ts';
-import type { Table } from '../tables.ts';
+import type { KeyPath } from '../toml/positions.ts';
+import type { Table } from '../toml/tables.ts';
 import type { Own } from './dialect.ts';
 
-/** Limits of rollouts as verifiers v1 has them, in tables, in our own words. */
+/** Translates verifiers v1's tables of rollout limits into our own words. */
 
 interface Limited {
   readonly table: Table;
-  /** Where it was written. */
+  /** Path in the file. */
   readonly from: KeyPath;
-  /** The environment's table in our words. */
+  /** Path of the environment's table in our words. */
   readonly ours: KeyPath;
 }
 
-/** A rollout's own limit, or an episode's, is ours; those of other stages are the agent's, and verifiers keeps them. */
+/**
+ * A rollout's own limit, or an episode's, is ours; those of other stages are the agent's, and verifiers enforces them.
+ */
 export function setTimeouts(own: Own, { table, from, ours }: Limited): void {
   for (const [stage, seconds] of Object.entries(table)) {
     const isWhole = stage === 'rollout' || stage === 'episode';
@@ -20,7 +22,7 @@ export function setTimeouts(own: Own, { table, from, ours }: Limited): void {
   }
 }
 
-/** Rules that tell failures apart have no meaning: only what the environment spoiled is played again. */
+/** Rules that distinguish failures do not apply here: only rollouts that the environment failed are repeated. */
 export function setRetries(own: Own, { table, from, ours }: Limited): void {
   const { max_retries: most, ...others } = table;
   if (most !== undefined) own.set([...ours, 'max_retries'], most, [...from, 'max_retries']);
@@ -35,7 +37,7 @@ export function setRetries(own: Own, { table, from, ours }: Limited): void {
   }
 }
 
-/** Of an agent's table, what is a limit of ours; the rest, such as its harness and its runtime, stays the agent's. */
+/** Takes our limits out of an agent's table; the rest, such as its harness and its runtime, stays there. */
 export function setAgent(own: Own, { table, from, ours }: Limited): void {
   const { timeout, retries, ...rest } = table;
   for (const [key, value] of Object.entries(rest)) {

@@ -1,50 +1,31 @@
-import { settingsByPath } from '../settings/index.ts';
 import { becomes, type Field } from './dialect.ts';
 
-/** A dialect's table of fields, as it is written: a text is one of our settings, with the type that it has there. */
-export type Rows = Readonly<Record<string, Field | string>>;
+/** Builders for a dialect's table of fields. A name with a `?` behind it may be null. */
 
-/** A field that becomes one of our settings and takes what that takes. */
-export function ours(path: string, more: Parameters<typeof becomes>[2] = {}): Field {
-  const setting = settingsByPath.get(path);
-  if (setting === undefined) throw new Error(`no setting is called ${path}`);
-  return becomes(path, setting.type, more);
-}
+export type Rows = Readonly<Record<string, Field>>;
 
-/** One of several places of a setting of ours. */
-export function shared(path: string, schema = ours(path).schema, usual?: string): Field {
-  const fate = { kind: 'becomes', path, isShared: true } as const;
-  return { schema, fate, ...(usual === undefined ? {} : { usual }) };
-}
-
-/** Fields that are ours under the same name. */
-export function same(...paths: readonly string[]): Record<string, Field> {
-  return Object.fromEntries(paths.map((path) => [path, ours(path)]));
-}
-
-/** The same of one table. */
-export function sameIn(table: string, ...keys: readonly string[]): Record<string, Field> {
-  return same(...keys.map((key) => `${table}.${key}`));
-}
-
-/** Fields that are called as ours in a table of ours. */
-export function into(table: string, names: string): Record<string, string> {
+/** Fields of one of our tables with our names. */
+export function into(table: string, names: string): Rows {
   const start = table === '' ? '' : `${table}.`;
-  return Object.fromEntries(wordsOf(names).map((name) => [name, start + name.replace('?', '')]));
+  return Object.fromEntries(wordsOf(names).map((name) => [name, becomes(start + name.replace('?', ''))]));
 }
 
-/** The same of several fields. */
+/** Fields of ours in the same table. */
+export function same(table: string, names: string): Record<string, Field> {
+  return under(table, into(table, names));
+}
+
 export function all(names: string, field: Field): Record<string, Field> {
   return Object.fromEntries(wordsOf(names).map((name) => [name, field]));
 }
 
-/** The rows of a table, with its path before each. A name with a `?` behind it may be null. */
+/** The rows of a table, with its path as a prefix. */
 export function under(table: string, rows: Rows): Record<string, Field> {
   const start = table === '' ? '' : `${table}.`;
-  const fields = Object.entries(rows).map(([name, row]): [string, Field] => {
-    const field = typeof row === 'string' ? ours(row) : row;
-    return [start + name.replace('?', ''), name.endsWith('?') ? { ...field, isNullable: true } : field];
-  });
+  const fields = Object.entries(rows).map(([name, field]): [string, Field] => [
+    start + name.replace('?', ''),
+    name.endsWith('?') ? { ...field, isNullable: true } : field,
+  ]);
   return Object.fromEntries(fields);
 }
 

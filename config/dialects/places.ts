@@ -1,17 +1,17 @@
-import type { KeyPath } from '../positions.ts';
-import { type Table, valueAt } from '../tables.ts';
+import type { KeyPath } from '../toml/positions.ts';
+import { type Table, valueAt } from '../toml/tables.ts';
 
-/** Where the paths of a table of fields (`env[].id`) are in a file. */
+/** Finds the paths of a table of fields (`env[].id`) in a file. */
 
 interface Step {
   readonly key: string;
   readonly isList: boolean;
 }
 
-/** The paths of the tables of fields, taken apart once: every file is looked through for each of some thousands. */
+/** Parsed paths of the tables of fields: every file is searched for each of some thousands. */
 const taken = new Map<string, readonly Step[]>();
 
-/** Where a field was written: once, several times in a list of tables, or nowhere. */
+/** Paths where a field was written: once, several times in a list of tables, or nowhere. */
 export function placesOf(path: string, table: Table): KeyPath[] {
   let steps = taken.get(path);
   if (steps === undefined) {
@@ -31,7 +31,7 @@ export function placesOf(path: string, table: Table): KeyPath[] {
   return places.map(({ at }) => at);
 }
 
-/** A path of a table of fields with the positions of another, in turn. */
+/** A path of a table of fields with the positions of another path, in order. */
 export function placed(path: string, at: KeyPath): KeyPath {
   const positions = at.filter((part) => typeof part === 'number');
   return path.split('.').flatMap((part): (string | number)[] => {

@@ -1,10 +1,10 @@
 import { isEnvironmentFile } from '../../core/names.ts';
-import { isTable, valueAt } from '../tables.ts';
+import { isTable, valueAt } from '../toml/tables.ts';
 import type { Dialect } from './dialect.ts';
 import { RatchetConfig } from '../settings/index.ts';
 import { writeOutShorthands } from './ratchet-words.ts';
 
-/** Our own: what all others become. */
+/** Our own dialect, which all others are translated into. */
 export const ratchet: Dialect = {
   name: 'ratchet',
   title: 'Ratchet',

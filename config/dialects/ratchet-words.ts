@@ -1,11 +1,13 @@
 /**
- * Fields that Hosted Training, its older versions or its documentation have and Ratchet cannot honour yet, each with
- * what to do meanwhile. They are refused by name: ignoring one would train something else than was asked for.
+ * Fields of Hosted Training, its older versions or its documentation that Ratchet cannot honour yet, each with advice.
+ * They are refused by name, because ignoring one would change what is trained.
  */
 export const knownUnsupported: Readonly<Record<string, string>> = {
   adapters: 'LoRA adapters; weights are exported with every checkpoint',
   checkpoint_id: 'warm start by checkpoint id; point `model` at a folder of weights',
   cluster_name: 'hosted clusters',
+  gradient_accumulation_steps:
+    'steps of several batches; a batch is one step, of which [trainer] micro_batch_size rows are computed at once',
   infrastructure: 'hosted machine sizes',
   run_config: 'hosted overrides',
   tailscale: 'hosted networking',
@@ -24,7 +26,7 @@ export const knownUnsupported: Readonly<Record<string, string>> = {
   'eval.env.version': 'versions; the built-in environment is used',
 };
 
-/** What other trainers call a field of ours. */
+/** Other trainers' names for our fields. */
 export const synonyms: Readonly<Record<string, string>> = {
   lr: 'learning_rate',
   group_size: 'rollouts_per_example',
@@ -48,7 +50,7 @@ export const synonyms: Readonly<Record<string, string>> = {
   loss_aggregation: 'aggregation',
 };
 
-/** The config with the short spellings written out: `loss = "grpo"` is `[trainer.loss] type = "grpo"`. */
+/** Expands short spellings of a config: `loss = "grpo"` is `[trainer.loss] type = "grpo"`. */
 export function writeOutShorthands(table: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const trainer = table['trainer'];
   if (typeof trainer !== 'object' || trainer === null || Array.isArray(trainer)) return { ...table };

@@ -1,10 +1,11 @@
-import type { KeyPath } from '../positions.ts';
-import type { Reading } from '../read-table.ts';
+import { present } from '../../core/present.ts';
+import type { KeyPath } from '../toml/positions.ts';
+import type { Reading } from '../toml/read-table.ts';
 import { RatchetConfig } from '../settings/index.ts';
 import { type Dialect, refusedFields, schemaOf } from './dialect.ts';
 import { knownUnsupported, synonyms } from './ratchet-words.ts';
 
-/** How a file in our own words is read. */
+/** Reading of a file in our own words. */
 export const ratchetReading: Reading = {
   schema: RatchetConfig,
   refused: knownUnsupported,
@@ -17,7 +18,7 @@ export const ratchetReading: Reading = {
   },
 };
 
-/** How a file of a dialect is read: its suggestions know our words as well. */
+/** Reading of a dialect's file: its suggestions include our words. */
 export function readingOf(dialect: Dialect): Reading {
   if (dialect.schema) return ratchetReading;
   return {
@@ -27,6 +28,6 @@ export function readingOf(dialect: Dialect): Reading {
     refused: refusedFields(dialect),
     synonyms: { ...synonyms, ...dialect.synonyms },
     keysIn: 'docs/guide/dialects/',
-    ...(dialect.hints === undefined ? {} : { hints: dialect.hints }),
+    ...present({ hints: dialect.hints }),
   };
 }

@@ -1,14 +1,13 @@
-import { formatPath, type KeyPath, pathKey } from '../positions.ts';
-import { copied, isTable, removeAt, setAt, type Table, valueAt } from '../tables.ts';
+import { formatPath, type KeyPath, pathKey } from '../toml/positions.ts';
+import { copied, isTable, removeAt, setAt, type Table, valueAt } from '../toml/tables.ts';
 import type { Dialect, Field, Rename, TranslationProblem } from './dialect.ts';
 import { placed, placesOf } from './places.ts';
 
-/** Fields and tables under names that they had before. */
+/** Reads fields and tables under former names. */
 
 interface Alias {
-  /** What the field is called now. */
   readonly path: string;
-  /** One after the other, from the old name to the new one. */
+  /** Successive renames from the old name to the new one. */
   readonly renames: readonly Rename[];
 }
 
@@ -52,13 +51,13 @@ export function fieldsWithOldNames(dialect: Renamed): Readonly<Record<string, Fi
 
 interface Newer {
   readonly table: Table;
-  /** Where what is found at a path was written. */
+  /** The path in the file that corresponds to a path with current names. */
   readonly placeOf: (path: KeyPath) => KeyPath;
   readonly warnings: readonly string[];
   readonly problems: readonly TranslationProblem[];
 }
 
-/** What was written, with every field under its newest name. */
+/** The file's table with every field under its newest name. */
 export function withNewNames(dialect: Dialect, written: Table): Newer {
   if (!dialect.renames) return { table: written, placeOf: (path) => path, warnings: [], problems: [] };
   const table = copied(written);
@@ -108,7 +107,7 @@ function plain(path: string): string {
   return path.replaceAll('[]', '');
 }
 
-/** A table that is there turns something on, also without a field in it. */
+/** An empty table still turns something on. */
 function moveEmptyTables(renames: readonly Rename[], table: Table, used: Set<Rename>): void {
   for (const rename of renames) {
     const { was, is } = rename;

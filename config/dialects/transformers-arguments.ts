@@ -1,25 +1,36 @@
 import { z } from 'zod';
 import { nearestName } from '../../core/suggest.ts';
-import type { KeyPath } from '../positions.ts';
-import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
-import { args, atLeastZero, choice, environmentId, flag, fraction, positive, prompt, text, whole } from '../values.ts';
+import type { KeyPath } from '../toml/positions.ts';
+import { isTable, type Table, tableOr, valueAt } from '../toml/tables.ts';
+import {
+  args,
+  atLeastZero,
+  choice,
+  environmentId,
+  flag,
+  fraction,
+  positive,
+  prompt,
+  text,
+  whole,
+} from '../toml/values.ts';
 import { setRunName } from './common-words.ts';
 import { becomes, converted, type Field, ignored, only, type Own, refused, together } from './dialect.ts';
 import { all, into, type Rows, under, wordsOf } from './ours.ts';
 
-/** What the two trainers of verifiers have from transformers' TrainingArguments, and how their arguments are found. */
+/** Arguments that verifiers' two trainers take from transformers' TrainingArguments, and their lookup. */
 
-/** Arguments by name, wherever they were written. */
+/** Arguments by name, from any of their tables. */
 export interface Arguments {
   readonly value: (name: string) => unknown;
-  /** Of the written one; of one that was not, where it would stand. */
+  /** Path of the argument; for a missing one, its place. */
   readonly path: (name: string) => KeyPath;
 }
 
-/** The tables whose arguments count, the last first. `''` is the top of the file. */
+/** Tables of arguments, the last one wins. `''` is the top of the file. */
 const places: Readonly<Record<string, KeyPath>> = { '': [], trainer: ['trainer'], 'trainer.args': ['trainer', 'args'] };
 
-/** Says what stands outside [trainer.args], and refuses what stands in two places. */
+/** Warns of arguments outside [trainer.args], and refuses repeated ones. */
 export function argumentsOf(
   written: Table,
   { names, system, own }: { readonly names: readonly string[]; readonly system: string; readonly own: Own },
@@ -58,22 +69,22 @@ const noSearch = 'the policy server is found by the run; for one of yours see [r
 export const transformersArguments: Rows = {
   output_dir: converted('store.uri', text(), (folder) => `file:${folder}`),
   run_name: together('`name`, spelt as a run’s name, and `wandb.name`', text()),
-  learning_rate: 'learning_rate',
+  learning_rate: becomes('learning_rate'),
   lr_scheduler_type: converted(
     'trainer.schedule',
     choice('constant', 'constant_with_warmup', 'linear', 'cosine'),
     (type) => schedules[type],
   ),
-  warmup_steps: 'trainer.warmup_steps',
+  warmup_steps: becomes('trainer.warmup_steps'),
   warmup_ratio: together('`trainer.warmup_steps`: this share of max_steps', fraction()),
   max_steps: becomes('max_steps', whole(1)),
   num_train_epochs: ignored('max_steps says when the run ends', positive()),
-  weight_decay: 'trainer.weight_decay',
-  adam_beta1: 'trainer.beta1',
-  adam_beta2: 'trainer.beta2',
-  adam_epsilon: 'trainer.epsilon',
-  max_grad_norm: 'trainer.max_grad_norm',
-  seed: 'seed',
+  weight_decay: becomes('trainer.weight_decay'),
+  adam_beta1: becomes('trainer.beta1'),
+  adam_beta2: becomes('trainer.beta2'),
+  adam_epsilon: becomes('trainer.epsilon'),
+  max_grad_norm: becomes('trainer.max_grad_norm'),
+  seed: becomes('seed'),
   bf16: converted('trainer.optimization_dtype', flag(), (isUsed) => (isUsed ? 'bfloat16' : 'float32')),
   gradient_checkpointing: converted('trainer.ac_freq', flag(), (isUsed) => (isUsed ? 1 : undefined)),
   gradient_checkpointing_kwargs: ignored('only PyTorch takes it', args()),
@@ -119,7 +130,7 @@ export const transformersArguments: Rows = {
   ...into('sampling', 'min_p repetition_penalty presence_penalty frequency_penalty'),
 };
 
-/** Those that both trainers have, each under its own names: its arguments, and in which tables they may stand. */
+/** Arguments that both trainers have, each under its own names, with their possible tables. */
 export function verifiersFields(
   itsArguments: Rows,
   { tables, isRequired }: { readonly tables: readonly (keyof typeof places)[]; readonly isRequired: boolean },
@@ -143,7 +154,7 @@ export function verifiersFields(
   };
 }
 
-/** `evalSteps`, `saveSteps`: the trainer's own defaults. */
+/** `evalSteps`, `saveSteps`: defaults of the trainer. */
 export function transformersTogether(
   { value, path }: Arguments,
   own: Own,
@@ -176,7 +187,9 @@ export function transformersTogether(
   }
 }
 
-/** Of `get_scheduler` the constant one has no warm-up, and the others begin theirs at 0: the first step trains nothing. */
+/**
+ * In `get_scheduler` the constant schedule has no warm-up, and the others start at 0: the first step trains nothing.
+ */
 function setSchedule({ value, path }: Arguments, own: Own, usual: 'constant' | 'linear'): void {
   const warmup = Number(own.get(['trainer', 'warmup_steps']) ?? 0);
   if (warmup === 0) return;
@@ -191,7 +204,7 @@ function setSchedule({ value, path }: Arguments, own: Own, usual: 'constant' | '
   );
 }
 
-/** Both trainers report to W&B unless told otherwise; TensorBoard's files are always written. */
+/** Both trainers report to W&B by default; TensorBoard's files are always written. */
 function setTrackers({ value, path }: Arguments, own: Own): void {
   const given = (value('report_to') ?? 'wandb') as string | readonly string[];
   const trackers = typeof given === 'string' ? [given] : given;
@@ -206,7 +219,7 @@ function setTrackers({ value, path }: Arguments, own: Own): void {
   if (value('run_name') !== undefined) own.set(['wandb', 'name'], value('run_name'), path('run_name'));
 }
 
-/** Arguments of vLLM's server that people write; others are kept as well, unless they are nearly one of these. */
+/** Common arguments of vLLM's server; others are kept as well, unless they are nearly one of these. */
 const vllmArguments = wordsOf(`
   api_server_count attention_backend block_size chat_template cpu_offload_gb data_parallel_size
   disable_custom_all_reduce disable_log_requests disable_log_stats distributed_executor_backend download_dir dtype
@@ -217,7 +230,7 @@ const vllmArguments = wordsOf(`
   rope_scaling rope_theta seed served_model_name swap_space tensor_parallel_size tokenizer tokenizer_mode
   tool_call_parser tool_parser_plugin trust_remote_code uvicorn_log_level`);
 
-/** [inference.args], and what stands beside it in [inference]: vLLM's. */
+/** [inference.args], and vLLM's arguments beside it in [inference]. */
 export function setServerArguments(written: Table, own: Own): void {
   const inference = written['inference'];
   if (!isTable(inference)) return;

@@ -1,10 +1,10 @@
 import { z } from 'zod';
 import { loraModules } from '../settings/optimizer.ts';
-import { isTable, type Table } from '../tables.ts';
-import { flag, positive, texts, whole } from '../values.ts';
+import { isTable, type Table } from '../toml/tables.ts';
+import { flag, positive, texts, whole } from '../toml/values.ts';
 import { maskedImportanceSampling, wholeBatches } from './common-words.ts';
 import { becomes, converted, type Dialect, ignored, type Own } from './dialect.ts';
-import { ours, type Rows, shared, wordsOf } from './ours.ts';
+import { type Rows, wordsOf } from './ours.ts';
 import {
   argumentsOf,
   type Arguments,
@@ -15,30 +15,30 @@ import {
 } from './transformers-arguments.ts';
 
 /**
- * verifiers' own trainer, `vf-rl @ FILE`: RLConfig, from verifiers 0.1.7 on. Its loss is −ρ·A over the tokens whose ratio the
- * mask keeps; batches are one step off policy. It trains LoRA adapters unless told otherwise.
+ * verifiers' own trainer, `vf-rl @ FILE`: RLConfig, from verifiers 0.1.7 on. Its loss is −ρ·A over the tokens whose
+ * ratio the mask keeps; batches are one step off policy. It trains LoRA adapters by default.
  */
 
 const notRead = 'the trainer has it and does not read it';
 
-/** GRPOConfig's, which the documents of 0.1.7 have beside vf-rl's. Each means here what it meant there. */
+/** Arguments of GRPOConfig that the documentation of 0.1.7 lists for vf-rl, with the same meanings. */
 const olderArguments: Rows = {
-  num_generations: shared('rollouts_per_example'),
-  per_device_train_batch_size: shared('trainer.micro_batch_size'),
-  max_prompt_length: shared('max_prompt_len'),
-  num_iterations: 'trainer.num_iterations',
+  num_generations: becomes('rollouts_per_example', { isShared: true }),
+  per_device_train_batch_size: becomes('trainer.micro_batch_size', { isShared: true }),
+  max_prompt_length: becomes('max_prompt_len', { isShared: true }),
+  num_iterations: becomes('trainer.num_iterations'),
   num_batches_ahead: becomes('max_async_level', whole(0)),
-  beta: 'kl_penalty.beta',
+  beta: becomes('kl_penalty.beta'),
 };
 
 const trainerArguments: Rows = {
   ...transformersArguments,
   ...olderArguments,
-  use_liger: 'trainer.use_liger',
-  use_lora: 'lora.enabled',
-  lora_rank: 'lora.r',
-  lora_alpha: 'lora.alpha',
-  lora_dropout: 'lora.dropout',
+  use_liger: becomes('trainer.use_liger'),
+  use_lora: becomes('lora.enabled'),
+  lora_rank: becomes('lora.r'),
+  lora_alpha: becomes('lora.alpha'),
+  lora_dropout: becomes('lora.dropout'),
   lora_target_modules: converted(
     'lora.target_modules',
     z.union([texts(), z.literal('all-linear')]).meta({ expected: 'a list of texts, or "all-linear"' }),
@@ -46,15 +46,15 @@ const trainerArguments: Rows = {
   ),
   lora_modules_to_save: ignored(notRead, texts()),
   lora_use_rslora: ignored(notRead, flag()),
-  batch_size: 'batch_size',
-  rollouts_per_example: shared('rollouts_per_example'),
-  micro_batch_size: shared('trainer.micro_batch_size'),
+  batch_size: becomes('batch_size'),
+  rollouts_per_example: becomes('rollouts_per_example', { isShared: true }),
+  micro_batch_size: becomes('trainer.micro_batch_size', { isShared: true }),
   gradient_accumulation_steps: ignored('it follows from batch_size and micro_batch_size, there as here', whole(1)),
-  max_seq_len: 'seq_len',
-  max_prompt_len: shared('max_prompt_len'),
-  mask_ratio_low: 'trainer.loss.mask_low',
-  mask_ratio_high: 'trainer.loss.mask_high',
-  max_tokens: ours('sampling.max_tokens', { usual: 'max_seq_len' }),
+  max_seq_len: becomes('seq_len'),
+  max_prompt_len: becomes('max_prompt_len', { isShared: true }),
+  mask_ratio_low: becomes('trainer.loss.mask_low'),
+  mask_ratio_high: becomes('trainer.loss.mask_high'),
+  max_tokens: becomes('sampling.max_tokens', { usual: 'max_seq_len' }),
   generation_timeout: converted('generation_timeout', positive(), (seconds) => Math.ceil(seconds)),
 };
 
@@ -94,12 +94,12 @@ export const vfRl: Dialect = {
   },
 };
 
-/** Arguments that GRPOConfig has not. */
+/** Arguments that GRPOConfig lacks. */
 const itsOwn = wordsOf(
   'use_liger use_lora lora_rank lora_alpha lora_dropout lora_target_modules rollouts_per_example batch_size micro_batch_size max_prompt_len mask_ratio_low mask_ratio_high generation_timeout',
 );
 
-/** GRPOConfig's arguments and none of vf-rl's: such a file is the older trainer's. */
+/** Whether it only has arguments of GRPOConfig that vf-rl lacks: such a file is the older trainer's. */
 function isAllOlder(trainer: unknown): boolean {
   const places = [trainer, isTable(trainer) ? trainer['args'] : undefined].filter(isTable);
   const has = (names: readonly string[]): boolean => names.some((name) => places.some((place) => name in place));
@@ -114,7 +114,10 @@ function warnOfOlder({ value }: Arguments, own: Own): void {
   );
 }
 
-/** Of the two weeks before verifiers 0.1.7 (`RLConfig` of 23 October to 5 November 2025), whose files do not say which they are of. */
+/**
+ * Defaults of the two weeks before verifiers 0.1.7 (`RLConfig` of 23 October to 5 November 2025), whose files do not
+ * state their version.
+ */
 const firstDefaults: Readonly<Record<string, string>> = {
   learning_rate: '1e-5, for some days 3e-5 and 1e-4',
   weight_decay: '0.01',
@@ -134,7 +137,7 @@ function warnOfFirstDefaults({ value }: Arguments, own: Own): void {
   );
 }
 
-/** As RLConfig asserts it. */
+/** RLConfig asserts the same. */
 function checkDivision(written: Table, { path }: Arguments, own: Own): void {
   const [batch, micro, gpus] = [['batch_size'], ['trainer', 'micro_batch_size'], ['trainer', 'gpus']].map((at) =>
     Number(own.get(at)),

@@ -1,10 +1,10 @@
 import { z } from 'zod';
 import { liveSettings } from '../../core/rl/live-settings.ts';
-import { countOrAll, resumeStep, whole } from '../values.ts';
+import { countOrAll, resumeStep, whole } from '../toml/values.ts';
 import type { RatchetConfig } from './index.ts';
 import { optionalTable, setting, table } from './setting.ts';
 
-/** `[checkpoints]`: which versions a run can go on from; and `[resume]`: which one it goes on from. */
+/** `[checkpoints]`: versions that a run can resume from; and `[resume]`: the one to resume from. */
 
 export const checkpoints = table({
   interval: setting(whole(1), 'steps between checkpoints', { default: 20, live: liveSettings['checkpoints.interval'] }),
@@ -18,7 +18,10 @@ export const checkpoints = table({
   keep_interval: setting(whole(1), 'every multiple of this step is kept for good'),
 });
 
-/** Three places for the same, which is no part of the run: [resume] step, [ckpt] resume_step, [trainer.ckpt] resume_step. */
+/**
+ * Three places for one setting, which is no part of the run: [resume] step, [ckpt] resume_step, [trainer.ckpt]
+ * resume_step.
+ */
 export const resume = optionalTable({
   step: setting(resumeStep(), 'the committed step to continue from, in a new lineage', { default: -1 }),
 });
@@ -28,14 +31,14 @@ export const otherResume = optionalTable({
 
 export const CheckpointSpec = z.strictObject({
   interval: z.int().positive(),
-  /** How many of the newest are kept, ≥ 1. */
+  /** Number of newest ones to keep, ≥ 1. */
   keepLast: z.int().positive(),
-  /** Every multiple of this step is kept for good; null = none. */
+  /** Multiples of this step are kept permanently; null = none. */
   keepInterval: z.int().positive().nullable(),
 });
 export type CheckpointSpec = z.infer<typeof CheckpointSpec>;
 
-/** Keeping all of them is keeping every multiple of the interval for good. */
+/** Keeping all of them means keeping every multiple of the interval permanently. */
 export function checkpointSpec({ checkpoints }: RatchetConfig): CheckpointSpec {
   const {
     interval,
@@ -47,7 +50,7 @@ export function checkpointSpec({ checkpoints }: RatchetConfig): CheckpointSpec {
   return { interval, keepLast, keepInterval };
 }
 
-/** The step that the config asks to go on from: −1 = the latest, null = it does not say. */
+/** The step to resume from: −1 = the latest, null = none. */
 export function resumeStepOf({ resume, ckpt, trainer }: RatchetConfig): number | null {
   return resume?.step ?? ckpt?.resume_step ?? trainer.ckpt?.resume_step ?? null;
 }

@@ -1,19 +1,24 @@
 import { z } from 'zod';
 
-/** Code of the user's: a path from the config's folder if it begins with a dot. */
+/** A path of the user's code, relative to the config's folder if it begins with a dot. */
 export const codeFile = () =>
   z
     .string()
     .regex(/\.[cm]?[jt]s$/)
     .meta({ expected: 'a .ts or .js file beside or below this config, such as "./my-loss.ts"' });
 
-/** A file of the user's with code in it: its absolute path, and the SHA-256 it had when the config was read. */
+/** A file with the user's code: its absolute path, and its SHA-256 when the config was read. */
 export const CodeRef = z.strictObject({
   path: z.string().min(1),
-  /** Hex; null until the file was read. What the file imports itself is not covered. */
+  /** Hex; null until the file was read. Imports of the file are not covered. */
   sha256: z.string().nullable(),
 });
 export type CodeRef = z.infer<typeof CodeRef>;
 
-/** As it was written, until it is read. */
+/** A reference as written, before the file is read. */
+/** The user's code behind a trainer or an inference; null = it is built in. */
+export function codeOf(spec: { readonly kind: string; readonly import?: CodeRef }): CodeRef | null {
+  return spec.import ?? null;
+}
+
 export const codeRef = (file = ''): CodeRef => ({ path: file, sha256: null });

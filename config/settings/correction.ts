@@ -1,10 +1,11 @@
 import { z } from 'zod';
 import { present } from '../../core/present.ts';
-import { divergenceNames, usualWeightMax } from '../../core/rl/correction.ts';
-import { atLeastZero, choice, positive } from '../values.ts';
+import { usualWeightMax } from '../../core/rl/learning/correction.ts';
+import { divergenceNames } from '../../core/settings/learning.ts';
+import { atLeastZero, choice, positive } from '../toml/values.ts';
 import { inSpec, optionalTable, setting, specFields, table, type WrittenIn } from './setting.ts';
 
-/** `[trainer.correction]`: what makes good that tokens were drawn from another distribution than the one that is trained. */
+/** `[trainer.correction]`: corrects for tokens that were sampled from another distribution than the one in training. */
 
 const bounds = () =>
   z
@@ -32,7 +33,7 @@ const fields = {
 };
 
 const divergence = (what: string) => setting(positive(), what, { isLeftOut: true });
-/** Under the names of verl's `rollout_rs`. */
+/** Names of verl's `rollout_rs`. */
 const divergences = {
   token_k2: divergence(
     'tokens whose k2 = (ln r)² / 2 is larger have the weight 0, r the policy that the step begins from over the sampler',
@@ -48,10 +49,10 @@ const divergences = {
 export const correction = table({ ...fields, divergence_mask: optionalTable(divergences) });
 type Written = WrittenIn<typeof fields> & { readonly divergence_mask?: WrittenIn<typeof divergences> | undefined };
 
-/** The formulas stand in core/rl/correction.ts. */
+/** Formulas: core/rl/learning/correction.ts. */
 export const CorrectionSpec = z.strictObject({
   ...specFields(fields),
-  /** The most that each divergence may be; absent = no bound. */
+  /** Upper bound of each divergence; absent = unbounded. */
   divergenceMask: z.partialRecord(z.enum(divergenceNames), z.number().positive()).optional(),
 });
 export type CorrectionSpec = z.infer<typeof CorrectionSpec>;

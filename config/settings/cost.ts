@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { atLeastZero, whole } from '../values.ts';
+import { atLeastZero, whole } from '../toml/values.ts';
 import { setting, specFields } from './setting.ts';
 
 const label = () =>
@@ -8,7 +8,7 @@ const label = () =>
     .regex(/^\S{1,12}$/u)
     .meta({ expected: 'a short word without blanks, such as "EUR"' });
 
-/** Prices are the user's to give: none are known here. With them a run counts money beside tokens and hours. */
+/** Prices are set by the user: none are known here. With them a run counts money beside tokens and hours. */
 export const cost = {
   currency: setting(label(), 'what prices are in; only a name', { default: 'USD' }),
   prompt: setting(

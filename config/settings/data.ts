@@ -1,14 +1,14 @@
 import { z } from 'zod';
 import { batchRolloutsMax } from '../../core/limits.ts';
-import { flag, text, whole } from '../values.ts';
+import { flag, text, whole } from '../toml/values.ts';
 import type { RatchetConfig } from './index.ts';
 import { tokensBound } from './run.ts';
 import { inSpec, optionalTable, required, setting, specFields } from './setting.ts';
 import { dataName, DataRef, dataRef, type SftSpec } from './sft.ts';
 
-export { DataRef, sft, SftSpec, sftSpec } from './sft.ts';
+export { sft, SftSpec, sftSpec } from './sft.ts';
 
-/** `[data]`: conversations that the steps of a run are trained on, in place of rollouts. */
+/** `[data]`: conversations that a run's steps train on, in place of rollouts. */
 
 const packing = {
   seq_len: setting(
@@ -38,7 +38,7 @@ export const data = optionalTable({
 export const RowsSpec = z.strictObject({ rows: DataRef, ...specFields(packing) });
 export type RowsSpec = z.infer<typeof RowsSpec>;
 
-/** The rows that a run keeps: those that its steps, or its warm-up, are trained on. */
+/** The rows that a run stores: those of its steps, or of its warm-up. */
 export function keptRows({
   data,
   sft,

@@ -1,8 +1,8 @@
 import { z } from 'zod';
-import { atLeastZero } from '../values.ts';
+import { atLeastZero } from '../toml/values.ts';
 import { inSpec, optionalTable, setting, specFields, type WrittenIn } from './setting.ts';
 
-/** `[trainer.echo]` and `[env.echo]`: what an environment says is learned by heart, beside what the rewards teach. */
+/** `[trainer.echo]` and `[env.echo]`: cross entropy on an environment's own messages, beside rewards. */
 
 export const echoRoles = {
   tool: setting(
@@ -19,7 +19,7 @@ export const EchoSpec = z.strictObject(specFields(echoRoles));
 
 type Written = WrittenIn<typeof echoRoles>;
 
-/** Of one environment: what it says itself, or else the run. Without a weight that is not 0 there is none. */
+/** The environment's own setting, else the run's. Absent if all weights are 0. */
 export function echoSpec(own: Written | undefined, ofRun: Written | undefined): { echo?: z.infer<typeof EchoSpec> } {
   const weights = inSpec(echoRoles, own ?? ofRun ?? {});
   const used = Object.fromEntries(Object.entries(weights).filter(([, weight]) => weight !== 0));

@@ -1,6 +1,8 @@
 import { z } from 'zod';
 import { groupRolloutsMax, poolFractionMin, rolloutRetriesMax } from '../../core/limits.ts';
 import { environmentName } from '../../core/names.ts';
+import { timeoutFates } from '../../core/settings/environments.ts';
+import { advantageKinds } from '../../core/settings/learning.ts';
 import {
   anyNumber,
   args,
@@ -13,12 +15,11 @@ import {
   prompt,
   texts,
   whole,
-} from '../values.ts';
+} from '../toml/values.ts';
 import { EchoSpec, echoRoles, echoSpec } from './echo.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
-import { advantageKinds, kindOfEnvironment, kindsOf } from './learning.ts';
-import { timeoutFates } from './run.ts';
+import { kindOfEnvironment, kindsOf } from './learning.ts';
 import { laidOver, samplingSettings, SamplingSpec, samplingSpec } from './sampling.ts';
 import {
   inSpec,
@@ -32,7 +33,7 @@ import {
   type WrittenIn,
 } from './setting.ts';
 
-/** `[[env]]`: what the policy is trained on; its limits, and which of its examples are drawn. */
+/** `[[env]]`: environments of the training; their limits, and the choice of examples. */
 
 /** Difficulty pools, in the words of prime-rl's buffer; a fraction is a sampling weight. */
 const poolFraction = () =>
@@ -54,7 +55,7 @@ export const buffer = table({
 
 const turns = [1_000_000, 'each turn is stored with its rollout', 'fewer turns'] as const;
 /** How far a rollout may go, in verifiers' words. */
-export const limits = {
+const limits = {
   max_turns: setting(
     whole(1),
     'turns of the policy in a rollout; after the last one it ends and is scored with what it has (`truncated`; under verifiers 0.3, which calls it completed, not)',
@@ -144,7 +145,7 @@ export const environments = listOf(
   (items) => items.meta({ expected: 'at least one environment: a [[env]] with an id' }).default([]),
 );
 
-/** What evaluations say of an environment as those that are trained on do. */
+/** Settings that evaluated environments share with trained ones. */
 export const alsoEvaluated = meaning({ ...variables, ...limits, ...ownPrompt, ...agent }, (key) =>
   ['env_vars', 'max_turns', 'system_prompt'].includes(key) ? 'as in `[[env]]`' : 'the same',
 );
@@ -166,73 +167,75 @@ export const variableFiles = {
 
 /**
  * Difficulty pools of an environment: a mean reward of a group ≥ easyThreshold makes its example easy, else one ≤
- * hardThreshold makes it hard. A fraction says how often examples of a pool are drawn, where normal ones are drawn once
- * per epoch; 0 = never again.
+ * hardThreshold makes it hard. A fraction is the frequency of a pool's examples relative to normal ones, which are
+ * drawn once per epoch; 0 = never again.
  */
 export const PoolSpec = z.strictObject(specFields(pools));
 export type PoolSpec = z.infer<typeof PoolSpec>;
 
-/** A package of verifiers: what an environment's id was resolved to when the config was read. */
+/** A package of verifiers: the result of resolving an environment's id. */
 export const PythonEnvironmentSpec = z.strictObject({
-  /** What is imported: the id with underscores. */
+  /** The module to import: the id with underscores. */
   module: z.string().min(1),
   /** `v0` has load_environment (verifiers 0.3), `v1` a Taskset (0.4 and newer). */
   api: z.enum(['v0', 'v1']),
-  /** Absolute, of the virtual environment; its interpreter is `bin/python` in it. */
+  /** Absolute path of the virtual environment; its interpreter is `bin/python` in it. */
   folder: z.string().min(1),
-  /** Versions that are installed there: of verifiers, of the package. */
+  /** Installed versions there: of verifiers, of the package. */
   verifiers: z.string().min(1),
   version: z.string().min(1),
-  /** Absolute, of a local package, which is installed editable: its files are imported from there. */
+  /** Absolute path of a local package, which is installed editable: its files are imported from there. */
   source: z.string().optional(),
-  /** Hex, of `source`'s files as they were when the config was read (`folderDigest`). */
+  /** Digest of `source`'s files when the config was read (`folderDigest`), hex. */
   sha256: z.string().optional(),
 });
 export type PythonEnvironmentSpec = z.infer<typeof PythonEnvironmentSpec>;
 
 /** Their names alone are here, never their values. Missing = no others. */
-export const EnvironmentVariables = z.strictObject({
+const EnvironmentVariables = z.strictObject({
   /** Each has to be set where its rollouts are played, there or in one of `files`. */
   names: z.array(z.string().min(1)).default([]),
-  /** Absolute paths of files with lines `NAME=value`, all of which a Python environment sees; there on every machine with workers. */
+  /**
+   * Absolute paths of files with lines `NAME=value`, all visible to a Python environment; needed on every machine with
+   * workers.
+   */
   files: z.array(z.string().min(1)).default([]),
 });
-export type EnvironmentVariables = z.infer<typeof EnvironmentVariables>;
 
 /**
- * How far a rollout of an environment may go. null = no bound but the environment's own. Tokens are looked at between turns, so that
- * the turn that reaches a bound is still whole; what several turns share counts once.
+ * Limits of a rollout. null = only the environment's own. Tokens are checked between turns, so that the turn that
+ * reaches a limit is still whole; tokens shared by several turns count once.
  */
 export const RolloutLimits = z.strictObject(specFields(limits));
 export type RolloutLimits = z.infer<typeof RolloutLimits>;
 
 export const EnvironmentSpec = z.strictObject({
-  /** Of a built-in environment, the absolute path of a file of the user's, or with `python` the name of a package. */
+  /** A built-in environment, the absolute path of a user's file, or with `python` the name of a package. */
   id: z.string().min(1),
-  /** Hex, of the file that an environment's id names, as it was when the config was read; missing where the id names none. */
+  /** Digest of the file that the id names, hex, at the time of reading; missing if the id is no file. */
   sha256: z.string().optional(),
   python: PythonEnvironmentSpec.optional(),
   variables: EnvironmentVariables.optional(),
   limits: RolloutLimits.optional(),
-  /** The text itself: a file is read when the config is. */
+  /** The text itself: a file is read together with the config. */
   ...specFields(ownPrompt),
   ...specFields(agent),
-  /** Rollouts of its groups, in place of the run's; missing = the run's. */
+  /** Group size that replaces the run's; missing = the run's. */
   rolloutsPerExample: z.int().positive().optional(),
-  /** In place of the run's; missing = the run's. */
+  /** Replaces the run's; missing = the run's. */
   sampling: SamplingSpec.optional(),
   /** Unique within the run; the id unless two entries share it. */
   name: z.string().min(1),
   args: args(),
   /** Relative probability of drawing an example from this environment, > 0. */
   weight: z.number().positive(),
-  /** Of its groups, in place of the run's; missing = the run's. */
+  /** Advantage of its groups; missing = the run's. */
   advantage: z.enum(advantageKinds).optional(),
-  /** Its rollouts are learned from the teacher alone, beside others; missing = by the run's `loss`. */
+  /** Its rollouts are trained on the teacher alone, beside others; missing = by the run's `loss`. */
   objective: z.literal('ref_kl').optional(),
-  /** What it says is learned too; missing = nothing of it. */
+  /** Trains on its own messages too; missing = not. */
   echo: EchoSpec.optional(),
-  /** null = all examples are drawn alike. */
+  /** null = all examples are drawn equally. */
   pools: PoolSpec.nullable().default(null),
 });
 export type EnvironmentSpec = z.infer<typeof EnvironmentSpec>;
@@ -253,7 +256,7 @@ export function environmentSpecs(config: RatchetConfig): EnvironmentSpec[] {
   }));
 }
 
-/** Where not all environments have groups of the run's size. */
+/** Reports environments whose groups have another size than the run's. */
 function ownGroupSize(
   { rollouts_per_example: size }: RatchetConfig,
   { rollouts_per_example: own = size }: RatchetConfig['env'][number],
@@ -261,7 +264,7 @@ function ownGroupSize(
   return own !== size;
 }
 
-/** What trained and evaluated environments may say alike, where they do. */
+/** Settings that trained and evaluated environments may share. */
 export function ofEnvironment(
   { env_files: files }: RatchetConfig,
   entry: WrittenIn<typeof alsoEvaluated>,
@@ -279,18 +282,18 @@ export function ofEnvironment(
 
 type WrittenPools = WrittenIn<typeof pools>;
 
-/** What [buffer] says of pools, with what an environment says of its own laid over it. */
+/** Pools of [buffer], overridden by the environment's own. */
 export function writtenPools({ buffer }: RatchetConfig, own: WrittenPools = {}): WrittenPools {
   return { ...buffer, ...own };
 }
 
-/** Examples of a pool are put aside unless a fraction says otherwise, as in prime-rl. */
+/** Examples of a pool are set aside by default, as in prime-rl. */
 function poolSpec(written: WrittenPools): PoolSpec | null {
   const { easy_threshold, hard_threshold } = written;
   return easy_threshold === undefined && hard_threshold === undefined ? null : inSpec(pools, written);
 }
 
-/** Environments without a name are called after their id, and numbered when that name is taken. */
+/** The default name of an environment is its id, numbered when that name is taken. */
 export function withNames<T extends { readonly id: string; readonly name?: string | undefined }>(
   environments: readonly T[],
 ): (T & { readonly name: string })[] {

@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { groupRolloutsMax } from '../../core/limits.ts';
 import { liveSettings } from '../../core/rl/live-settings.ts';
-import { evalMoments, regressionActions } from '../eval-words.ts';
-import { args, choice, countOrAll, environmentId, environmentLabel, flag, whole } from '../values.ts';
+import { evalMoments, regressionActions } from '../evaluations/eval-words.ts';
+import { args, choice, countOrAll, environmentId, environmentLabel, flag, whole } from '../toml/values.ts';
 import { alsoEvaluated, EnvironmentSpec, ofEnvironment, withNames } from './environments.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
@@ -16,7 +16,7 @@ import {
 } from './sampling.ts';
 import { inSpec, listOf, optionalTable, required, setting, specFields, type WrittenIn } from './setting.ts';
 
-/** `[eval]`: evaluations on held-out examples while the run trains. */
+/** `[eval]`: evaluations on held-out examples during training. */
 
 const rolloutsBound = [
   groupRolloutsMax,
@@ -66,7 +66,7 @@ export const evaluation = optionalTable({
   rollouts_per_example: setting(whole(1), 'rollouts of each', { default: 1, most: rolloutsBound }),
   skip_first_step: setting(flag(), 'no evaluation of v0'),
   eval_base_model: setting(flag(), 'the older name of its opposite'),
-  /** What is not said here is as in [sampling]. */
+  /** Missing settings are those of [sampling]. */
   sampling: optionalTable({
     ...samplingSettings({
       max_tokens: 'as in `[sampling]`, which applies where nothing is written here',
@@ -86,7 +86,7 @@ export const EvalSpec = z.strictObject({
   /** Steps between evaluations; the first is at step 0 unless skipped, the last after the last step. */
   interval: z.int().positive(),
   skipFirstStep: z.boolean(),
-  /** null = as the training rollouts. */
+  /** null = as in training rollouts. */
   sampling: EvalSamplingSpec.nullable().default(null),
   ...specFields(whenAndHow),
   environments: z.array(
@@ -130,7 +130,7 @@ export function evalSpec(config: RatchetConfig): EvalSpec | null {
   };
 }
 
-/** [sampling] with what [eval.sampling] says laid over it, and over that what an environment says of its own. */
+/** [sampling], overridden by [eval.sampling] and then by the environment's own. */
 export function evalSampling(
   { sampling, eval: written }: RatchetConfig,
   own: Partial<WrittenEvalSampling> = {},
@@ -138,7 +138,7 @@ export function evalSampling(
   return laidOver(sampling, { ...written?.sampling, ...own });
 }
 
-/** Where none is named for evaluations: those that are trained on, with their limits, under their names, and sampled as they are. */
+/** Default for evaluations: the trained environments with their limits, names and sampling. */
 function trainedOn(config: RatchetConfig): WrittenIn<typeof evaluated>[] {
   return withNames(config.env).map(({ weight: _weight, buffer: _buffer, sampling: _sampling, ...entry }) => entry);
 }

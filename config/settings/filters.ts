@@ -1,10 +1,10 @@
 import { z } from 'zod';
-import { anyNumber, atLeastZero, choice, flag, fraction, whole } from '../values.ts';
+import { anyNumber, atLeastZero, choice, flag, fraction, whole } from '../toml/values.ts';
 import type { RatchetConfig } from './index.ts';
 import { learnsFromRewards } from './learning.ts';
 import { inSpec, listOf, meaning, optionalTable, required, setting, specFields, type WrittenIn } from './setting.ts';
 
-/** Which groups, and which rollouts of them, are trained on. */
+/** Selects the groups and rollouts to train on. */
 
 const starvation = {
   on_starvation: setting(
@@ -31,9 +31,11 @@ export const DifficultyFilterSpec = z.strictObject({
   minRewardVariance: z.number().min(0),
   minReward: z.number(),
   maxReward: z.number(),
-  /** Drops groups whose rollouts are all right or all wrong (mean reward 1 or 0), as prime-rl's switch of that name. */
+  /**
+   * Drops groups whose rollouts are all right or all wrong (mean reward 1 or 0), like prime-rl's switch of that name.
+   */
   onlineDifficultyFiltering: z.boolean(),
-  /** Keeps groups whose rewards are all equal: the config says so, or what is trained does not ask for advantages. */
+  /** Keeps groups with equal rewards: by the config, or because the objective needs no advantages. */
   keepsEqual: z.boolean().default(false),
   ...specFields(starvation),
 });
@@ -54,12 +56,12 @@ export function filterSpec(config: RatchetConfig): DifficultyFilterSpec {
   };
 }
 
-/** Equal rewards are no equal advantages where lengths count. */
+/** Penalties for length turn equal rewards into unequal advantages. */
 function countsLengths({ trainer }: RatchetConfig): boolean {
   return trainer.length_penalty !== undefined || trainer.overlong_penalty !== undefined;
 }
 
-/** What only filters of one type have, with prime-rl's defaults (v0.5 to v0.7). */
+/** Fields that only filters of one type have, with prime-rl's defaults (v0.5 to v0.7). */
 const fieldsOf = {
   gibberish: {
     token_id_threshold: setting(whole(0), 'of gibberish: a token with a higher id (100000 when missing) …', {
@@ -120,8 +122,8 @@ export const postBatchFilters = filters(
 );
 
 /**
- * A filter that looks at single rollouts, in prime-rl's words. `enforce` takes the loss of what it flags away; without it
- * flagged rollouts are only counted.
+ * A filter of single rollouts, in prime-rl's words. `enforce` removes flagged rollouts from the loss; without it they are
+ * only counted.
  *
  *     gibberish       a token with an id > tokenIdThreshold and a logprob < −ln(vocabulary) − logprobOffset
  *     repetition      `window` sampled tokens in a row with a probability > probThreshold
@@ -139,14 +141,14 @@ export type RolloutFilterSpec = z.infer<typeof RolloutFilterSpec>;
 
 /** In each slot the first filter that matches flags a rollout. */
 export const RolloutFiltersSpec = z.strictObject({
-  /** Before a batch is filled: a group of which they leave nothing is dropped and another one takes its place. */
+  /** Applied before a batch is filled: a group without remaining rollouts is dropped and replaced. */
   pre: z.array(RolloutFilterSpec).default([]),
-  /** Once the batch is full: it is trained with what they leave. */
+  /** Applied once the batch is full: the remaining rollouts are trained on. */
   post: z.array(RolloutFilterSpec).default([]),
 });
 
 export function rolloutFilterSpecs(config: RatchetConfig): z.infer<typeof RolloutFiltersSpec> {
-  // Without a use for advantages, one of 0 says nothing about a rollout.
+  // If advantages are unused, one of 0 means nothing for a rollout.
   const isUsed = ({ type }: RolloutFilterSpec) => type !== 'zero_advantage' || learnsFromRewards(config);
   return {
     pre: config.pre_batch_filters.map(rolloutFilterSpec).filter(isUsed),
@@ -154,7 +156,7 @@ export function rolloutFilterSpecs(config: RatchetConfig): z.infer<typeof Rollou
   };
 }
 
-/** As in prime-rl, filters that look at tokens only count unless told otherwise. */
+/** Filters that look at tokens only count by default, as in prime-rl. */
 function rolloutFilterSpec(written: WrittenIn<typeof filter>): RolloutFilterSpec {
   const { type, enforce = type === 'zero_advantage' || type === 'low_reward' } = written;
   switch (type) {

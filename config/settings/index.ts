@@ -1,30 +1,19 @@
-import type { RunSpec } from '../run-spec.ts';
-import { checkpoints, checkpointSpec, otherResume, resume } from './checkpoints.ts';
-import { environmentFiles, environments, environmentSpecs, buffer, variableFiles } from './environments.ts';
-import { evalSpec, evaluation } from './evaluation.ts';
-import { data, rowsSpec, sft, sftSpec } from './data.ts';
-import { difficultyFilter, filterSpec, postBatchFilters, preBatchFilters, rolloutFilterSpecs } from './filters.ts';
-import { inference, inferenceSpec } from './inference.ts';
+import { checkpoints, otherResume, resume } from './checkpoints.ts';
+import { environmentFiles, environments, buffer, variableFiles } from './environments.ts';
+import { evaluation } from './evaluation.ts';
+import { data, sft } from './data.ts';
+import { difficultyFilter, postBatchFilters, preBatchFilters } from './filters.ts';
+import { inference } from './inference.ts';
 import { laterIn } from './later.ts';
-import { lengthPenaltySpec, overlongPenaltySpec } from './length-penalty.ts';
-import {
-  advantageSpec,
-  distillationSpec,
-  kindOfRun,
-  lossSpec,
-  teacher,
-  teacherSpec,
-  turnCreditSpec,
-} from './learning.ts';
-import { accumulation, lora, loraSpec, optimizer, otherAlpha, otherWarmup, passes, scheduleSpec } from './optimizer.ts';
-import { promptBranches, promptBranchSpec } from './prompt-branches.ts';
+import { kindOfRun, teacher } from './learning.ts';
+import { lora, otherAlpha, otherWarmup } from './optimizer.ts';
+import { promptBranches } from './prompt-branches.ts';
 import {
   amount,
   breaker,
   chance,
   cost,
   klPenalty,
-  klSpec,
   mlflow,
   naming,
   notify,
@@ -35,19 +24,18 @@ import {
   rows,
   staleness,
   store,
-  storeUri,
   tokenizer,
   wandb,
 } from './run.ts';
-import { sampling, samplingSpec, temperatureScheduleSpec } from './sampling.ts';
-import { inSpec, optionalTable, settingsIn, table, tableType, type WrittenIn } from './setting.ts';
-import { trainer, trainerSpec } from './trainer.ts';
+import { sampling } from './sampling.ts';
+import { optionalTable, settingsIn, table, tableType, type WrittenIn } from './setting.ts';
+import { trainer } from './trainer.ts';
 
 /**
- * Every setting of a run file in our own words, which all dialects are translated into: Hosted Training's TOML, and the tables
- * Ratchet adds to it. What a section is made of stands in its file.
+ * Every setting of a run file in our own words, which all dialects are translated into: Hosted Training's TOML, and
+ * Ratchet's own tables. Each section has a file.
  */
-export const settings = {
+const settings = {
   ...naming,
   ...kindOfRun,
   teacher,
@@ -57,7 +45,6 @@ export const settings = {
   ...staleness,
   ...patience,
   ...otherWarmup,
-  ...accumulation,
   ...rows,
   ...prompts,
   pre_batch_filters: preBatchFilters,
@@ -94,52 +81,8 @@ export const settings = {
 
 export { resumeStepOf } from './checkpoints.ts';
 export const RatchetConfig = tableType(settings);
-/** A run file whose fields are right, in our own words, its defaults filled in. */
+/** A valid run file in our own words, with defaults filled in. */
 export type RatchetConfig = WrittenIn<typeof settings>;
 
-/** By path, as in a dialect's table of fields. */
+/** Keyed by path, like a dialect's table of fields. */
 export const settingsByPath = new Map(settingsIn(settings));
-
-/** The one meaning of a config whose settings and relations are right. */
-export function toRunSpec(config: RatchetConfig, name: string): Omit<RunSpec, 'later'> {
-  const gepa = promptBranchSpec(config);
-  return {
-    schemaVersion: 1,
-    name,
-    model: config.model,
-    ...inSpec({ ...amount, ...chance, ...pace, ...staleness, ...patience, ...rows, ...prompts }, config),
-    schedule: scheduleSpec(config),
-    optimizer: inSpec(optimizer, config.trainer),
-    loss: lossSpec(config),
-    ...distillationSpec(config),
-    advantage: advantageSpec(config),
-    ...turnCreditSpec(config),
-    lengthPenalty: lengthPenaltySpec(config.trainer.length_penalty),
-    overlongPenalty: overlongPenaltySpec(config.trainer.overlong_penalty),
-    ...inSpec(passes, config.trainer),
-    lora: loraSpec(config),
-    sampling: samplingSpec(config.sampling),
-    ...temperatureScheduleSpec(config),
-    chatTemplate:
-      config.tokenizer.chat_template === undefined ? null : { path: config.tokenizer.chat_template, sha256: null },
-    rolloutFilters: rolloutFilterSpecs(config),
-    environments: environmentSpecs(config),
-    teacher: teacherSpec(config),
-    eval: evalSpec(config),
-    ...(gepa && { gepa }),
-    filter: filterSpec(config),
-    kl: klSpec(config),
-    breaker: inSpec(breaker, config.breaker),
-    checkpoints: checkpointSpec(config),
-    wandb: config.wandb === undefined ? null : inSpec(wandb, config.wandb),
-    ...(config.mlflow && { mlflow: inSpec(mlflow, config.mlflow) }),
-    ...(config.opentelemetry && { opentelemetry: inSpec(opentelemetry, config.opentelemetry) }),
-    ...(config.notify && { notify: inSpec(notify, config.notify) }),
-    ...(config.cost && { cost: inSpec(cost, config.cost) }),
-    sft: sftSpec(config),
-    ...rowsSpec(config),
-    trainer: trainerSpec(config),
-    inference: inferenceSpec(config),
-    store: { uri: storeUri(config) },
-  };
-}

@@ -1,8 +1,11 @@
 import { z } from 'zod';
-import { baseUrl } from '../model-access.ts';
-import { TinkerInferenceSpec } from '../tinker-spec.ts';
-import { args, choice, text, whole } from '../values.ts';
-import { VllmSpec, weightRoutes } from '../vllm-spec.ts';
+import { inferenceKinds, inferences } from '../../core/kinds/inference.ts';
+import { whatTheyAre } from '../../core/kinds/kinds-of.ts';
+import { trainerTraits } from '../../core/kinds/trainers.ts';
+import { baseUrl } from '../models/model-access.ts';
+import { TinkerInferenceSpec } from '../models/tinker-spec.ts';
+import { args, choice, text, whole } from '../toml/values.ts';
+import { VllmSpec, weightRoutes } from '../models/vllm-spec.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
 import { loraSpec } from './optimizer.ts';
@@ -10,7 +13,7 @@ import { places, requests, ServerPoolSpec, serverPoolSpec } from './server-pool.
 import { inSpec, setting, table } from './setting.ts';
 import { gpuNumbers, moduleSpec, ModuleSpec, own, tinkerServerOf } from './trainer.ts';
 
-/** `[inference]`: who samples. */
+/** `[inference]`: the source of samples. */
 
 const vllmTaking = {
   weights: setting(
@@ -25,11 +28,7 @@ const vllmTaking = {
 };
 
 export const inference = table({
-  kind: setting(
-    choice('embedded', 'openai', 'vllm', 'tinker', 'module'),
-    'Ratchet’s policy servers, any OpenAI-compatible servers that give token ids, vLLM (started from this file unless `url` names one), the Tinker server that trains, or an inference of your own',
-    { default: 'embedded' },
-  ),
+  kind: setting(choice(...inferenceKinds), whatTheyAre(inferences), { default: 'embedded' }),
   ...own('what it is called with'),
   ...places,
   ...requests,
@@ -55,7 +54,7 @@ export const inference = table({
 export const InferenceSpec = z.discriminatedUnion('kind', [
   /** Ratchet's policy servers: many prompts in one request, each with a seed of its own. */
   z.strictObject({ kind: z.literal('embedded'), ...ServerPoolSpec.shape }),
-  /** Any OpenAI-compatible servers that give token ids: a request for each turn. */
+  /** Any OpenAI-compatible servers that give token ids: one request per turn. */
   z.strictObject({ kind: z.literal('openai'), ...ServerPoolSpec.shape }),
   /** vLLM: adopted (`url`), or started beside the workers. */
   z.strictObject({ kind: z.literal('vllm'), ...ServerPoolSpec.shape, vllm: VllmSpec }),
@@ -74,7 +73,7 @@ export function inferenceSpec(config: RatchetConfig): InferenceSpec {
     case 'vllm':
       return { kind, ...serverPoolSpec(config), vllm: vllmSpec(config) };
     case 'tinker': {
-      // The server that trains also samples.
+      // The training server also samples.
       const { timeoutS, maxConcurrent } = inSpec(requests, inference);
       return { kind, ...tinkerServerOf(config), timeoutS, maxConcurrent };
     }
@@ -85,22 +84,21 @@ export function inferenceSpec(config: RatchetConfig): InferenceSpec {
   }
 }
 
-/** What a vLLM has to take: adapters, and whether their base is the model that it starts with. */
+/** Requirements on vLLM: adapters, and whether their base is the model that it starts with. */
 export function weightsTaken(config: RatchetConfig): Pick<VllmSpec, 'loraRank' | 'servesBase'> {
   const { model, sft, trainer } = config;
-  // A Tinker server's warm-up trains adapters as well.
-  const isAsItWas = sft === undefined || trainer.kind === 'tinker';
+  const isAsItWas = sft === undefined || trainerTraits(trainer).trains === 'adapters';
   return { loraRank: loraSpec(config)?.r ?? null, servesBase: isAsItWas && !model.startsWith('preset:') };
 }
 
-/** Which vLLM a run wants, out of [inference], and of what is said elsewhere of model and adapters. */
+/** The vLLM of a run, from [inference] and the settings of model and adapters. */
 function vllmSpec(config: RatchetConfig): VllmSpec {
   const { vllm = {}, program = null, port, host } = config.inference;
   const gpuIds = serverGpus(config.inference);
   return {
     program,
     port: port ?? (Number(vllm['port'] ?? 0) || null),
-    // The older dialects have it among vLLM's arguments.
+    // The older dialects write it among vLLM's arguments.
     host: host ?? (typeof vllm['host'] === 'string' ? vllm['host'] : '127.0.0.1'),
     gpuIds,
     args: gpuIds === null ? vllm : withReplicas(vllm, gpuIds.length),
@@ -111,19 +109,19 @@ function vllmSpec(config: RatchetConfig): VllmSpec {
 
 type Arguments = Readonly<Record<string, unknown>>;
 
-/** Where only their number is said, the server has the first ones; the trainer's come behind them (prime-rl's order). */
+/** A mere number means the first GPUs; the trainer's come after them (prime-rl's order). */
 export function serverGpus({ gpus, gpu_ids }: Pick<RatchetConfig['inference'], 'gpus' | 'gpu_ids'>): number[] | null {
   return gpu_ids ?? (gpus === undefined ? null : Array.from({ length: gpus }, (_, i) => i));
 }
 
-/** GPUs that one copy of the model takes, and how many copies the file asks for; null = it does not say. */
+/** GPUs per copy of the model, and the number of copies in the file; null = unset. */
 export function copiesOf(vllm: Arguments): { readonly gpusEach: number; readonly copies: number | null } {
   const number = (name: string): number | null => Number(vllm[name] ?? vllm[name.replaceAll('_', '-')] ?? 0) || null;
   const gpusEach = (number('tensor_parallel_size') ?? 1) * (number('pipeline_parallel_size') ?? 1);
   return { gpusEach, copies: number('data_parallel_size') };
 }
 
-/** All GPUs of the server are used: where the file does not say how many copies of the model there are, as many as fit (as prime-rl). */
+/** Uses all GPUs of the server: without a number of copies in the file, as many as fit (like prime-rl). */
 function withReplicas(vllm: VllmSpec['args'], gpus: number): VllmSpec['args'] {
   const { gpusEach, copies } = copiesOf(vllm);
   const fitting = Math.floor(gpus / gpusEach);

@@ -1,47 +1,48 @@
 import type { z } from 'zod';
-import { args, atLeastZero, choice, countOrAll, flag, text, whole } from '../values.ts';
+import { present } from '../../core/present.ts';
+import { args, atLeastZero, choice, countOrAll, flag, text, whole } from '../toml/values.ts';
 import { type Setting, setting } from './setting.ts';
 
 /**
- * A setting whose feature is not there. One that only says how fast or where something is done is kept in the run's spec (`later`), and
- * `ratchet check` lists it where a file has it. One without which a run would train something else is refused.
+ * A setting without support. One that only affects speed or place is kept in the run's spec (`later`), and listed by
+ * `ratchet check`. One whose absence would change what is trained is refused.
  */
-interface LaterSetting extends Setting {
-  /** What will honour it. */
+interface SettingToCome extends Setting {
+  /** The feature that will honour it. */
   readonly feature: string;
-  /** What to do instead, where it is refused. */
+  /** Advice for a refused setting. */
   readonly instead?: string;
-  /** What the embedded engine does in its place. */
+  /** The embedded engine's behaviour in its place. */
   readonly here?: string;
-  /** What it would be set to for that: then nothing is missing. */
+  /** The value that requests this behaviour, so that the feature is not missed. */
   readonly met?: string | number | boolean;
 }
 
-type Meanwhile = Pick<LaterSetting, 'here' | 'met'>;
+type Meanwhile = Pick<SettingToCome, 'here' | 'met'>;
 
 const later =
   (feature: string, meanwhile: Meanwhile = {}) =>
-  (type: z.ZodType, meaning: string): LaterSetting => ({
+  (type: z.ZodType, meaning: string): SettingToCome => ({
     ...setting(type, `${meaning} (${whenHonoured(feature)})`),
     feature,
     ...meanwhile,
   });
-/** Without it the run would train something else. */
+/** Refused, since a run without it would train differently. */
 const refused =
   (feature: string, instead: string) =>
-  (type: z.ZodType, meaning: string): LaterSetting => ({
+  (type: z.ZodType, meaning: string): SettingToCome => ({
     ...setting(type, `${meaning} (refused: ${feature} are not there)`),
     feature,
     instead,
   });
-/** What is said of a vLLM in a file of another system: honoured where one samples. */
+/** Another system's setting of vLLM: honoured if vLLM samples. */
 export const vllmFeature = 'vLLM';
 
 const severalGpus = 'a trainer on several GPUs';
-/** Of one GPU that trains: there is such a trainer, and a file says itself that it is to be used. */
+/** Training on one GPU exists, but only on explicit request. */
 export const oneGpuFeature = '--trainer.provider cuda';
 
-/** How it is said that a field waits for something. */
+/** Describes the feature that a field waits for. */
 export function whenHonoured(feature: string): string {
   if (feature === vllmFeature) return 'where vLLM samples';
   if (feature === oneGpuFeature) return `the embedded engine trains on the CPU; on one GPU: ${oneGpuFeature}`;
@@ -49,7 +50,7 @@ export function whenHonoured(feature: string): string {
 }
 
 /** What a field that a file has waits for. `trainer`: the kind of trainer that the file asks for. */
-export function waitsFor(field: string, value: unknown, trainer: string): Pick<LaterSetting, 'feature' | 'here'> {
+export function waitsFor(field: string, value: unknown, trainer: string): Pick<SettingToCome, 'feature' | 'here'> {
   const { feature, here } = settingsToCome[field]!;
   if (field === 'trainer.gpus' && value === 1 && trainer === 'onnx') return { feature: oneGpuFeature };
   if (here === undefined) return { feature };
@@ -57,15 +58,14 @@ export function waitsFor(field: string, value: unknown, trainer: string): Pick<L
 }
 
 const onVllm = later(vllmFeature);
-const onGpus = (here: string, met?: LaterSetting['met']) =>
-  later(severalGpus, { here, ...(met === undefined ? {} : { met }) });
+const onGpus = (here: string, met?: SettingToCome['met']) => later(severalGpus, { here, ...present({ met }) });
 const oneProcess = 'one process computes all of it';
 const inMemory = 'weights and moments are in the memory of the CPU anyway';
 const furtherFields = refused('further fields of a request', 'only those that [sampling] has by name');
 const validation = later('validation batches');
 
-/** By path, as in a dialect's table of fields. */
-const hostedSettings: Readonly<Record<string, LaterSetting>> = {
+/** Keyed by path, as in a dialect's table of fields. */
+const hostedSettings: Readonly<Record<string, SettingToCome>> = {
   'eval.env[].sampling.extra_body': furtherFields(args(), 'sent with each request'),
   'eval.sampling.extra_body': furtherFields(args(), 'sent with each request'),
   'inference.gpus': onVllm(whole(0), 'GPUs that sample'),
@@ -89,7 +89,7 @@ const hostedSettings: Readonly<Record<string, LaterSetting>> = {
   'val.rollouts_per_example': validation(whole(1), 'rollouts of each'),
 };
 
-const primeRlSettings: Readonly<Record<string, LaterSetting>> = {
+const primeRlSettings: Readonly<Record<string, SettingToCome>> = {
   'inference.client': onVllm(args(), 'what prime-rl says further of servers that run elsewhere'),
   'trainer.ac_offloading': onGpus('activations are in the memory of the CPU anyway', false)(
     flag(),
@@ -124,10 +124,10 @@ const primeRlSettings: Readonly<Record<string, LaterSetting>> = {
   ),
 };
 
-export const settingsToCome: Readonly<Record<string, LaterSetting>> = { ...hostedSettings, ...primeRlSettings };
+export const settingsToCome: Readonly<Record<string, SettingToCome>> = { ...hostedSettings, ...primeRlSettings };
 
 const untyped = {};
-/** Those of one table. They are known by their paths alone, and no part of its type. */
+/** Settings of one table. They are identified by path alone, and no part of its type. */
 export function laterIn(table: string): typeof untyped {
   const prefix = table === '' ? '' : `${table}.`;
   const own = Object.entries(settingsToCome).filter(

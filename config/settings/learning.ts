@@ -2,8 +2,10 @@ import { z } from 'zod';
 import { present } from '../../core/present.ts';
 import { usualKey } from '../../core/eval/model-servers.ts';
 import { inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../../core/limits.ts';
-import { headerTable, keyVariable, serverUrls, variableName } from '../model-access.ts';
-import { atLeastZero, choice, positive, text, whole } from '../values.ts';
+import { lossTraits, policyLosses } from '../../core/rl/losses.ts';
+import { advantageKinds, roleAdvantages } from '../../core/settings/learning.ts';
+import { headerTable, keyVariable, serverUrls, variableName } from '../models/model-access.ts';
+import { atLeastZero, choice, positive, text, whole } from '../toml/values.ts';
 import { codeFile, CodeRef, codeRef } from './code.ts';
 import { correctionSpec, CorrectionSpec } from './correction.ts';
 import type { RatchetConfig } from './index.ts';
@@ -13,7 +15,9 @@ import { inSpec, optionalTable, setting, specFields, table } from './setting.ts'
 
 export { LengthPenaltySpec, OverlongPenaltySpec } from './length-penalty.ts';
 
-/** What a run learns from, `loss`, and by which loss, `[trainer.loss]` and `[trainer.advantage]`, and from whom, `[teacher]`. */
+/**
+ * The source of learning, `loss`; the loss, `[trainer.loss]` and `[trainer.advantage]`; and the teacher, `[teacher]`.
+ */
 
 export const kindOfRun = {
   loss: setting(
@@ -23,13 +27,12 @@ export const kindOfRun = {
   ),
 };
 
-const lossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'custom'] as const;
 const aggregations = ['token', 'sequence', 'dr_grpo'] as const;
 
 /** A loss without settings may be written as a text: `loss = "grpo"`. */
 export const loss = table({
   type: setting(
-    choice(...lossTypes),
+    choice(...policyLosses),
     'the policy loss; a text `loss = "grpo"` will do; cispo when missing, with `loss = "opd"` that of prime-rl: ipo without an upper bound',
   ),
   clip_low: setting(atLeastZero(), 'lower bound of the ratio; grpo 0.8, gspo 0.9997, others none'),
@@ -63,17 +66,13 @@ export const loss = table({
   import: setting(codeFile(), 'of type "custom": the file with the function'),
 });
 
-/** Another place for [trainer.loss] clip_high. */
+/** Alias of [trainer.loss] clip_high. */
 export const otherClip = {
   clip_high: setting(positive(), 'another place for `[trainer.loss] clip_high`', {
     otherPlaceOf: 'trainer.loss.clip_high',
   }),
 };
 
-/** What an advantage may be without code of the user's. */
-export const advantageKinds = ['centered', 'std_normalized', 'max_rl'] as const;
-/** Of episodes of several trained agents, each by its role (core/rl/agents.ts). */
-export const roleAdvantages = ['rae', 'hierarchical_grpo'] as const;
 /** An advantage without settings may be written as a text: `advantage = "std_normalized"`. */
 export const advantage = table({
   type: setting(
@@ -103,7 +102,7 @@ export const advantage = table({
   ),
 });
 
-/** The formulas stand in core/rl/turn-credit.ts. */
+/** Formulas: core/rl/learning/turn-credit.ts. */
 export const TurnCreditSpec = z.strictObject({ by: z.enum(['returns', 'process']), discount: z.number() });
 
 export function turnCreditSpec({ trainer }: RatchetConfig): { turnCredit?: z.infer<typeof TurnCreditSpec> } {
@@ -112,9 +111,9 @@ export function turnCreditSpec({ trainer }: RatchetConfig): { turnCredit?: z.inf
 }
 
 /**
- * What each rollout of a group gets. centered subtracts the group's mean reward; std_normalized also divides by
- * the sample's standard deviation + 1e-4, max_rl by the mean; an import is a function (rewards, group) → advantages. rae and
- * hierarchical_grpo are by the roles of agents (core/rl/agents.ts).
+ * The advantage of each rollout in a group. centered subtracts the group's mean reward; std_normalized also divides by
+ * the sample's standard deviation + 1e-4, max_rl by the mean; an import is a function (rewards, group) → advantages.
+ * rae and hierarchical_grpo depend on the roles of agents (core/rl/rollout/agents.ts).
  */
 export const AdvantageSpec = z.union([
   z.enum(advantageKinds),
@@ -142,44 +141,44 @@ export function advantageSpec({ trainer: { advantage } }: RatchetConfig): Advant
  *     cispo                −sg(min(ρ, clipHigh)) · A · ℓ               (MiniMax-M1, 2025, eq. 4)
  *     grpo                 −min(ρ·A, clip(ρ, clipLow, clipHigh)·A)     (PPO, Schulman et al. 2017, eq. 7); with ratioMax as in ipo
  *     importance_sampling  −ρ · A where maskLow ≤ ρ ≤ maskHigh, else 0 (verifiers' RLTrainer); the token still counts in
- *                          what the aggregation divides by
+ *                          the aggregation's denominator
  *     dppo                 −ρ · A, none where π − μ > maskHigh at A > 0 or π − μ < −maskLow at A ≤ 0 (probabilities, not their
  *                          logs), + klTau · (ln ρ)² of every token (prime-rl's default from April to August 2026)
- *     ipo                  the same, none where π − μ lies outside −maskLow … maskHigh, whatever A is; with ratioMax a token beyond it
- *                          has that weight: −min(ρ, ratioMax) · A, whose gradient is −min(ρ, ratioMax) · A · ∇ℓ (prime-rl's "ipo", its
- *                          default since 27 August 2026)
- *     gspo                 −min(s·A, clip(s, clipLow, clipHigh)·A), where s = exp(mean over the row's tokens of ln ρ); its gradient
- *                          reaches each token through its own ρ: sg(s/ρ)·ρ (Zheng et al. 2025, Group Sequence Policy
- *                          Optimization, eq. 5–7 and, for advantages of tokens, 13–14)
+ *     ipo                  like dppo, but none where π − μ is outside −maskLow … maskHigh, whatever A is; with ratioMax a
+ *                          token beyond it has that weight: −min(ρ, ratioMax) · A, whose gradient is
+ *                          −min(ρ, ratioMax) · A · ∇ℓ (prime-rl's "ipo", its default since 27 August 2026)
+ *     gspo                 −min(s·A, clip(s, clipLow, clipHigh)·A), where s = exp(mean over the row's tokens of ln ρ); its
+ *                          gradient reaches each token through its own ρ: sg(s/ρ)·ρ (Zheng et al. 2025, Group Sequence
+ *                          Policy Optimization, eq. 5–7 and, for advantages of tokens, 13–14)
  *     dro                  −A · ℓ + klTau · (ln ρ)²                    (Richemond et al. 2024; Tinker's "dro", klTau = β / 2)
- *     cross_entropy        −ℓ, whatever A is and whoever sampled: supervised, at temperature 1
- *     custom               what the imported function gives
+ *     cross_entropy        −ℓ, whatever A and the sampler are: supervised, at temperature 1
+ *     custom               the result of the imported function
  *
- * What stands for A is advantageTau · A + teacherTau · sg(log π_T − ℓ), both times the correction, with a teacher's log probabilities π_T (prime-rl's
- * adv_tau and teacher_tau). With 0 and 1 it is on-policy distillation, and ipo with its lower bound alone is then the loss of
- * prime-rl's "opd".
+ * The advantage A is advantageTau · A + teacherTau · sg(log π_T − ℓ), both times the correction, with a teacher's log
+ * probabilities π_T (prime-rl's adv_tau and teacher_tau). With 0 and 1 this is on-policy distillation, and ipo with only its
+ * lower bound is then the loss of prime-rl's "opd".
  *
- * With entropyCoef c the loss of a batch is that less c · mean of H, H = −Σ p log p at the sampling temperature, over its tokens that
- * count, whatever the aggregation is (TRL's entropy_coef, trainer/grpo_trainer.py; verl's entropy_coeff where losses are summed by token;
- * Mnih et al. 2016, Asynchronous Methods for Deep RL, §4).
+ * entropyCoef c subtracts c · mean of H from the loss of a batch, H = −Σ p log p at the sampling temperature. The mean is over
+ * the tokens that count, whatever the aggregation is (TRL's entropy_coef, trainer/grpo_trainer.py; verl's entropy_coeff with
+ * losses summed by token; Mnih et al. 2016, Asynchronous Methods for Deep RL, §4).
  */
 export const LossSpec = z.strictObject({
-  type: z.enum([...lossTypes, 'cross_entropy']),
+  type: z.enum([...policyLosses, 'cross_entropy']),
   /** Lower bound of the ratio, ρ in grpo (1 − ε_low) and s in gspo; cispo has none. */
   clipLow: z.number().min(0).default(0),
   /** Upper bound of the ratio: 1 + ε_high in grpo and gspo. */
   clipHigh: z.number().positive(),
   /**
-   * Of importance_sampling: a token whose ratio ρ lies outside carries no loss. 0 and null = no bound. Of dppo and ipo: how far a
-   * token's probability may move down, and up; null = as far as it likes.
+   * In importance_sampling: bounds of the ratio ρ; a token outside carries no loss. 0 and null = unbounded. In dppo and
+   * ipo: largest decrease and increase of a token's probability; null = unbounded.
    */
   maskLow: z.number().min(0).default(0),
   maskHigh: z.number().positive().nullable().default(null),
-  /** Of dppo, ipo and dro, whose β it is half of. */
+  /** Used by dppo and ipo, and by dro, where it is half of β. */
   klTau: z.number().min(0).default(0),
-  /** The largest weight that a ratio gives a token, in ipo and grpo. Absent = none. */
+  /** The largest weight of a ratio, in ipo and grpo. Absent = none. */
   ratioMax: z.number().min(1).optional(),
-  /** Of the reward's advantage, and of the teacher's lead over the policy. */
+  /** Factors of the reward's advantage, and of the teacher's log probability minus the policy's. */
   advantageTau: z.number().min(0).default(1),
   teacherTau: z.number().min(0).default(0),
   /**
@@ -188,39 +187,43 @@ export const LossSpec = z.strictObject({
    */
   aggregation: z.enum(aggregations),
   /**
-   * Whose μ is: of what sampled, or of the weights that the step begins from, as GRPO trainers without log probabilities of their server
-   * take it (verifiers until 0.1.6). Then ρ is 1 in the first pass, and `correction` has the weights for what was drawn from.
+   * Source of μ: the sampler, or the weights at the start of the step, as in GRPO trainers whose server reports no log
+   * probabilities (verifiers until 0.1.6). In the latter case ρ is 1 in the first pass, and `correction` has the
+   * weights for the sampling distribution.
    */
   oldLogprobs: z.enum(['sampler', 'trainer']).default('sampler'),
-  /** Absent where there is no bonus. */
+  /** Absent = no bonus. */
   entropyCoef: z.number().positive().optional(),
-  /** What dr_grpo divides by: the sampling's maxTokens unless the config names another. */
+  /** Divisor of dr_grpo: the sampling's maxTokens by default. */
   maxTokens: z.int().positive().nullable().default(null),
-  /** What is made of the advantages before any loss, where tokens were drawn from another distribution (core/rl/correction.ts). */
+  /**
+   * Correction of the advantages before any loss, for tokens from another distribution
+   * (core/rl/learning/correction.ts).
+   */
   correction: CorrectionSpec.prefault({}),
-  /** Of a custom loss; null otherwise. */
+  /** Code of a custom loss; else null. */
   import: CodeRef.nullable().default(null),
 });
 export type LossSpec = z.infer<typeof LossSpec>;
 
-/** Bounds of the ratio where the config names none: PPO's ε = 0.2 on either side; cispo has no lower one. gspo's are the paper's. */
+/** Default bounds of the ratio: PPO's ε = 0.2 on either side; cispo has no lower one. gspo's are the paper's. */
 const defaultClips: Readonly<Record<string, { low: number; high: number }>> = {
   cispo: { low: 0, high: 3 },
   gspo: { low: 1 - 3e-4, high: 1 + 4e-4 },
 };
 const usualClip = { low: 0.8, high: 1.2 };
 
-/** prime-rl's, of the losses that are its own; on-policy distillation is ipo that leaves out only what fell. */
+/** prime-rl's defaults for its own losses; on-policy distillation is ipo with only its lower bound. */
 const defaultMasks: Readonly<Record<string, { low: number; high: number | null; klTau: number }>> = {
   dppo: { low: 0.2, high: 0.2, klTau: 1e-3 },
   ipo: { low: 0.1, high: 0.1, klTau: 1e-3 },
   opd: { low: 0.2, high: null, klTau: 1e-3 },
 };
 
-/** That of Tinker's example. */
+/** Value in Tinker's example. */
 const droBeta = 0.05;
 
-/** The type that is written, or what the kind of run asks for. */
+/** The written type, or the default of the run's kind. */
 export function lossTypeOf(config: Pick<RatchetConfig, 'loss' | 'env' | 'trainer' | 'data'>): LossSpec['type'] {
   const kind = kindOfLoss(config);
   if (kind === 'sft' || config.data !== undefined) return 'cross_entropy';
@@ -236,18 +239,18 @@ export function kindOfEnvironment(
   return entry.loss ?? loss;
 }
 
-/** What the environments of a run are learned from; of a run without any what it says itself. */
+/** Kinds of the run's environments; without environments, the run's own. */
 export function kindsOf(config: Pick<RatchetConfig, 'loss' | 'env'>): ReadonlySet<Kind> {
   return new Set(config.env.length === 0 ? [config.loss] : config.env.map((entry) => kindOfEnvironment(config, entry)));
 }
 
-/** The kind that the run's own loss is of: that of rewards where they are learned from in any environment. */
+/** The kind of the run's own loss: rewards, if any environment learns from them. */
 export function kindOfLoss(config: Pick<RatchetConfig, 'loss' | 'env'>): Kind {
   const [first = config.loss, ...others] = kindsOf(config);
   return others.length === 0 ? first : 'rl';
 }
 
-/** Whether what is trained asks for advantages: without a teacher's rollouts or log probabilities. */
+/** Whether training needs advantages: it uses no teacher's rollouts or log probabilities. */
 export function learnsFromRewards(config: Pick<RatchetConfig, 'loss' | 'env' | 'trainer' | 'data'>): boolean {
   return config.data === undefined && kindOfLoss(config) === 'rl' && (config.trainer.loss.teacher_tau ?? 0) === 0;
 }
@@ -270,7 +273,7 @@ export function lossSpec(config: RatchetConfig): LossSpec {
     klTau: type === 'dro' ? beta / 2 : (kl_tau ?? usual.klTau),
     advantageTau: adv_tau ?? (kind === 'opd' ? 0 : 1),
     teacherTau: teacher_tau ?? (kind === 'opd' ? 1 : 0),
-    aggregation: aggregation ?? (type === 'gspo' ? 'sequence' : 'token'),
+    aggregation: aggregation ?? (lossTraits(type).comparesRows ? 'sequence' : 'token'),
     oldLogprobs: trainer.loss.old_logprobs ?? 'sampler',
     maxTokens: trainer.loss.dr_grpo_tokens ?? sampling.max_tokens,
     ...present({ entropyCoef: trainer.loss.entropy_coef, ratioMax: trainer.loss.max_ratio }),
@@ -279,7 +282,10 @@ export function lossSpec(config: RatchetConfig): LossSpec {
   };
 }
 
-/** Of environments that are learned from a teacher beside others: prime-rl's, whatever `[trainer.loss]` says (trainer/rl/loss.py, `ref_kl_loss_fn`). */
+/**
+ * Loss of environments that are trained on a teacher alone, beside others: prime-rl's, whatever `[trainer.loss]` says
+ * (trainer/rl/loss.py, `ref_kl_loss_fn`).
+ */
 export function distillationSpec(config: RatchetConfig): { distillation?: LossSpec } {
   if (kindsOf(config).size < 2) return {};
   const { entropyCoef: _, ...ofRun } = lossSpec(config);
@@ -325,32 +331,32 @@ export const teacher = optionalTable({
     'with `demonstration`: the system message before a rollout that tells it, `{demonstration}` in it; as prime-rl has it when missing',
   ),
   ...asking,
-  /** Lies over [sampling], where it plays the rollouts. */
+  /** Overrides [sampling] for a teacher that generates the rollouts. */
   sampling: optionalTable({
     ...samplingSettings({ reasoning_effort: 'the same, as a field of the request' }),
     max_tokens: setting(whole(1), 'of the teacher, with `loss = "sft"`, in place of `[sampling]`'),
   }),
 });
 
-/** A stronger model that the policy learns from. */
+/** A stronger model as the policy's teacher. */
 export const TeacherSpec = z.strictObject({
   /**
-   * samples: it plays the rollouts, and the policy learns to say what it said (cross_entropy).
-   * scores: the policy plays them, and the teacher says how likely it would have found each token (LossSpec.teacherTau).
+   * samples: the teacher generates the rollouts, and the policy imitates them (cross_entropy). scores: the policy
+   * generates them, and the teacher reports the log probability of each token (LossSpec.teacherTau).
    */
   role: z.enum(['samples', 'scores']),
   /** Absolute path of a folder of weights, which the run's policy servers hold beside the policy's; null = it has servers. */
   folder: z.string().min(1).nullable(),
-  /** What its servers call it; null = as the alias says, or it is a folder. */
+  /** The servers' name for it; null = named by the alias, or a folder. */
   model: z.string().min(1).nullable(),
-  /** Base URLs of its servers. */
+  /** Base URLs of the teacher's servers. */
   urls: z.array(z.url()),
-  /** In place of `urls`. */
+  /** Replaces `urls`. */
   endpoints: EndpointsRef.nullable(),
-  /** Name of the environment variable with their key; null = they ask for none. */
+  /** Name of the environment variable with their key; null = no key is needed. */
   apiKeyVar: z.string().nullable(),
   ...specFields(asking),
-  /** How it is sampled; where it only scores, nothing is. */
+  /** Sampling of the teacher's rollouts; unused if it only scores. */
   sampling: SamplingSpec,
   /** The policy is its own teacher: each row is scored after a system message with the demonstration of its example. */
   demonstration: z.strictObject({ key: z.string().min(1), template: z.string().min(1) }).optional(),
@@ -378,6 +384,6 @@ export function teacherSpec({ loss, teacher, sampling }: RatchetConfig): Teacher
   };
 }
 
-/** prime-rl's (OPSDAlgoConfig), so that its files mean the same. */
+/** prime-rl's template (OPSDAlgoConfig), so that its files keep their meaning. */
 const demonstrationTemplate =
   'Here is an example of an expert response:\n<demonstration>\n{demonstration}\n</demonstration>';

@@ -1,8 +1,11 @@
 import { z } from 'zod';
-import { atLeastZero, positive, whole } from '../values.ts';
+import { atLeastZero, positive, whole } from '../toml/values.ts';
 import { inSpec, optionalTable, setting, specFields, type WrittenIn } from './setting.ts';
 
-/** `[trainer.length_penalty]` and `[trainer.overlong_penalty]`: what lengths take from rewards. The formulas stand in core/rl/length-penalty.ts. */
+/**
+ * `[trainer.length_penalty]` and `[trainer.overlong_penalty]`: penalties on rewards for length. Formulas:
+ * core/rl/learning/length-penalty.ts.
+ */
 
 const weights = {
   output_tokens: setting(atLeastZero(), 'weight of sampled tokens ÷ the most of the group, times its mean reward', {

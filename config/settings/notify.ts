@@ -1,6 +1,6 @@
 import { z } from 'zod';
-import { isSecretUrl } from '../secrets.ts';
-import { atLeastZero, choice, flag, fraction } from '../values.ts';
+import { isSecretUrl } from '../toml/secrets.ts';
+import { atLeastZero, choice, flag, fraction } from '../toml/values.ts';
 import { setting, specFields } from './setting.ts';
 
 const webhookUrl = () =>
@@ -12,16 +12,14 @@ const webhookUrl = () =>
         'a URL such as "https://alerts.example.com/ratchet" that is not a secret; webhook addresses of Slack, Discord and Telegram are secrets, and so are others with a long random part: put such an address into an environment variable, and name that as webhook_var',
     });
 
-/** No other variable reaches the process that posts. */
+/** Other variables do not reach the process that posts. */
 const notifyVariable = () =>
   z
     .string()
     .regex(/^NOTIFY_\w{1,60}$/)
     .meta({ expected: 'the name of an environment variable that begins with NOTIFY_, such as "NOTIFY_URL"' });
 
-/**
- * When a run notices something by itself, and who is sent it. Keys stay in the environment of the process that hands metrics on, never here.
- */
+/** Notices of a run, and their receivers. Keys stay in the environment of the metrics process, never here. */
 export const notify = {
   webhook: setting(webhookUrl(), 'where notices are posted, within seconds and until they are taken'),
   webhook_var: setting(notifyVariable(), 'the name of an environment variable with that URL, where it is a secret'),

@@ -1,12 +1,12 @@
 import { z } from 'zod';
 import { batchRolloutsMax } from '../../core/limits.ts';
 import { liveSettings } from '../../core/rl/live-settings.ts';
-import { tinkerLoraAlpha } from '../tinker-spec.ts';
-import { atLeastZero, choice, choices, decay, flag, fraction, positive, whole } from '../values.ts';
+import { trainerTraits } from '../../core/kinds/trainers.ts';
+import { atLeastZero, choice, choices, decay, flag, fraction, positive, whole } from '../toml/values.ts';
 import { inSpec, optionalTable, setting, specFields } from './setting.ts';
 import type { RatchetConfig } from './index.ts';
 
-/** How the weights move, in `[trainer]`, and which of them, in `[lora]`. */
+/** The optimizer, in `[trainer]`, and the adapters, in `[lora]`. */
 
 export const passes = {
   num_iterations: setting(whole(1), 'optimizer steps per batch', {
@@ -25,17 +25,7 @@ export const passes = {
   ),
 };
 
-export const accumulation = {
-  gradient_accumulation_steps: setting(
-    z.literal(1).meta({
-      expected: '1: a batch is one optimizer step; [trainer] micro_batch_size says how many rows are computed at once',
-    }),
-    'a batch is one optimizer step; see `[trainer] micro_batch_size`',
-    { default: 1 },
-  ),
-};
-
-export const optimizerTypes = ['adamw', 'muon', 'sgd', 'sign_sgd'] as const;
+const optimizerTypes = ['adamw', 'muon', 'sgd', 'sign_sgd'] as const;
 
 export const optimizer = {
   optimizer: setting(
@@ -97,7 +87,7 @@ export const schedule = {
 export const ScheduleSpec = z.strictObject(specFields(schedule));
 export type ScheduleSpec = z.infer<typeof ScheduleSpec>;
 
-/** `warmup_steps` has another place at the top of the file. */
+/** `warmup_steps` may also be at the top of the file. */
 export const otherWarmup = {
   warmup_steps: setting(whole(0), 'another place for `[trainer] warmup_steps`', {
     otherPlaceOf: 'trainer.warmup_steps',
@@ -108,7 +98,7 @@ export function scheduleSpec({ trainer, warmup_steps }: RatchetConfig): Schedule
   return { ...inSpec(schedule, trainer), warmupSteps: trainer.warmup_steps ?? warmup_steps ?? 0 };
 }
 
-/** The linear layers of a decoder, all of which LoRA adapts unless told otherwise. */
+/** The linear layers of a decoder; LoRA adapts all of them by default. */
 export const loraModules = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const;
 /** prime-rl's defaults. */
 const usualRank = 16;
@@ -129,12 +119,12 @@ export const lora = optionalTable({
   target_modules: setting(choices(...loraModules), 'the linear layers that are adapted', { default: [...loraModules] }),
 });
 
-/** Another name for [lora] alpha. */
+/** Alias of [lora] alpha. */
 export const otherAlpha = {
   lora_alpha: setting(positive(), 'another place for `[lora] alpha`; asks for LoRA', { otherPlaceOf: 'lora.alpha' }),
 };
 
-/** Low-rank adapters on frozen weights (Hu et al. 2021, LoRA): W x + (alpha / r) · B A x, as PEFT has it. */
+/** Low-rank adapters on frozen weights (Hu et al. 2021, LoRA): W x + (alpha / r) · B A x, as in PEFT. */
 export const LoraSpec = z.strictObject({
   r: z.int().positive(),
   alpha: z.number().positive(),
@@ -145,11 +135,14 @@ export const LoraSpec = z.strictObject({
 });
 export type LoraSpec = z.infer<typeof LoraSpec>;
 
-/** Naming an alpha asks for LoRA, as in Hosted Training, which trains nothing else. On a Tinker server there are adapters only, of one scale. */
+/**
+ * An alpha requests LoRA, as in Hosted Training, which trains nothing else. Some trainers only have adapters, of one
+ * scale.
+ */
 export function loraSpec({ lora, lora_alpha, trainer }: RatchetConfig): LoraSpec | null {
-  const isTinker = trainer.kind === 'tinker';
+  const { trains, alpha: only } = trainerTraits(trainer);
   const { r = usualRank, target_modules: targetModules = [...loraModules], dropout = 0 } = lora ?? {};
-  if (isTinker) return { r, alpha: tinkerLoraAlpha, dropout: 0, targetModules };
+  if (trains === 'adapters') return { r, alpha: only ?? usualAlpha, dropout: 0, targetModules };
   if (lora?.enabled === false || (lora === undefined && lora_alpha === undefined)) return null;
   return { r, alpha: lora?.alpha ?? lora_alpha ?? usualAlpha, dropout, targetModules };
 }

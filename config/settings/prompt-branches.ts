@@ -1,14 +1,14 @@
 import { z } from 'zod';
 import { usualKey } from '../../core/eval/model-servers.ts';
 import { groupRolloutsMax, stepsMax } from '../../core/limits.ts';
-import { adoptions } from '../eval-words.ts';
-import { baseUrl, keyVariable, variableName } from '../model-access.ts';
-import { anyNumber, choice, environmentLabel, text, texts, whole } from '../values.ts';
+import { adoptions } from '../evaluations/eval-words.ts';
+import { baseUrl, keyVariable, variableName } from '../models/model-access.ts';
+import { anyNumber, choice, environmentLabel, text, texts, whole } from '../toml/values.ts';
 import { withNames } from './environments.ts';
 import type { RatchetConfig } from './index.ts';
 import { inSpec, optionalTable, required, setting, specFields } from './setting.ts';
 
-/** `[gepa]`: branches that look for better system prompts while the run trains. */
+/** `[gepa]`: searches for better system prompts during training. */
 
 const every = {
   interval: setting(
@@ -67,15 +67,15 @@ export const promptBranches = optionalTable({
   ...search,
 });
 
-/** Searches for better system prompts (GEPA) that branch off the run while it trains. */
+/** Searches for better system prompts (GEPA) that branch off a run in training. */
 export const PromptBranchSpec = z.strictObject({
   ...specFields(every),
   /** Ascending. */
   atSteps: z.array(z.int().min(0)),
-  /** Names of the run's. */
+  /** Names of environments of the run. */
   environments: z.array(z.string()),
   ...specFields(reflection),
-  /** Name of the environment variable with its key; null = it asks for none. */
+  /** Name of the environment variable with its key; null = no key is needed. */
   apiKeyVar: z.string().nullable(),
   ...specFields(search),
 });

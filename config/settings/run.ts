@@ -8,15 +8,16 @@ import {
 } from '../../core/limits.ts';
 import { runNamePattern } from '../../core/names.ts';
 import { liveSettings } from '../../core/rl/live-settings.ts';
-import { baseUrl } from '../model-access.ts';
-import { atLeastZero, choice, flag, fraction, positive, text, whole } from '../values.ts';
+import { timeoutFates } from '../../core/settings/environments.ts';
+import { baseUrl } from '../models/model-access.ts';
+import { atLeastZero, choice, flag, fraction, positive, text, whole } from '../toml/values.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
 import { type Bound, optionalTable, required, setting, specFields, table } from './setting.ts';
 
 /** Settings of the run as a whole, at the top of a file. Each constant is a part of the spec as well. */
 
-export const rolloutsBound: Bound = [
+const rolloutsBound: Bound = [
   batchRolloutsMax,
   'all rollouts of a step are planned, kept and packed together',
   'a smaller batch and more steps (max_steps)',
@@ -85,7 +86,7 @@ export const pace = {
   ),
   batch_fill: setting(
     choice('full', 'half', 'once'),
-    'what a step trains on: "full" samples until a batch is whole (after four rounds half of one is enough), "half" trains on half a batch or more, "once" on what one round kept. Where groups are sampled continuously, groups worth a batch are a round',
+    'what a step trains on: "full" samples until a batch is whole (after four rounds half of one is enough), "half" trains on half a batch or more, "once" on what one round kept. With `max_async_level` above 0, groups worth a batch are a round',
     { default: 'full' },
   ),
   min_group_size: setting(
@@ -107,17 +108,17 @@ export const pace = {
 export const staleness = {
   max_async_level: setting(
     whole(0, 64),
-    'how many steps sampling may be ahead of training. 0: strictly one after the other, and the same bits whatever was killed. 1: groups of step n+1 are sampled while step n trains. 2 and more: groups are sampled continuously, and no step waits for a slow one',
+    'how many steps sampling may be ahead of training. 0: strictly one after the other, and the same bits whatever was killed. 1: groups of step n+1 are sampled while step n trains. Above 0 a step trains on the groups that are ready, and waits for slow ones only where too many would be left out',
     { default: 1 },
   ),
   inflight_updates: setting(
     choice('token', 'turn', 'never'),
-    'when rollouts in play take later weights, where groups are sampled continuously. "turn": before each turn. "token": a vLLM with full weights changes them within a turn; elsewhere as "turn". "never": a rollout has the weights it began with',
+    'when rollouts in play take later weights, with `max_async_level` above 0. "turn": before each turn. "token": a vLLM with full weights changes them within a turn; elsewhere as "turn". "never": a rollout has the weights it began with',
     { default: 'token' },
   ),
   max_off_policy_steps: setting(
     whole(0),
-    'a group whose oldest token is more than this many versions old is dropped as stale; sampling is no further ahead than this, whatever `max_async_level`',
+    'a group whose oldest token is more than this many versions old is dropped as stale; sampling is no further ahead than this, whatever `max_async_level`. Steps wait until no more than 2 % of groups end so: a higher bound lets them be shorter',
     {
       default: 8,
       most: [stepsMax, 'there are no more steps', 'a few steps'],
@@ -131,10 +132,8 @@ export const staleness = {
 };
 
 /** What may become of a rollout that is not finished in time: verifiers' older API truncates it, prime-rl's dispatcher drops it. */
-export const timeoutFates = ['drop', 'truncate'] as const;
-export type TimeoutFate = (typeof timeoutFates)[number];
 
-/** An activity of Temporal's has two hours, with room for what it stores. */
+/** Temporal's limit for an activity is two hours, minus time for storing. */
 const generationTimeoutMaxS = 6000;
 export const patience = {
   generation_timeout: setting(
@@ -153,7 +152,7 @@ export const patience = {
   }),
 };
 
-/** Which tokens of a rollout are trained, and in which rows. */
+/** Selects the tokens of a rollout to train on, and their rows. */
 export const rows = {
   trajectory_strategy: setting(
     choice('interleaved', 'branching'),
@@ -197,16 +196,18 @@ export const tokenizer = table({
   ),
 });
 
-/** A chat template in place of the model's own: the SHA-256 of its text, which lies with the run and with its weights. */
+/**
+ * A chat template that replaces the model's own: the SHA-256 of its text, which is stored with the run and its weights.
+ */
 export const ChatTemplateSpec = z.strictObject({
-  /** The file it was read from, absolute; null = it stood in the config. Until it was read, what was written. */
+  /** Absolute path of the file that was read; null = the text was in the config. As written until the file is read. */
   path: z.string().min(1).nullable(),
   /** Hex, of the text; null until it was read. */
   sha256: z.string().nullable(),
 });
 export type ChatTemplateSpec = z.infer<typeof ChatTemplateSpec>;
 
-/** When the run pauses instead of training on what infrastructure left over. */
+/** Conditions to pause the run instead of training on the remains of infrastructure failures. */
 export const breaker = {
   max_failed_share: setting(
     fraction(),
@@ -218,7 +219,7 @@ export const breaker = {
 export const BreakerSpec = z.strictObject(specFields(breaker));
 export type BreakerSpec = z.infer<typeof BreakerSpec>;
 
-/** Weights & Biases, fed from the run's metrics. The key is in the environment of the process that feeds it, never here. */
+/** Weights & Biases receives the run's metrics. The key is in the environment of the metrics process, never here. */
 export const wandb = {
   project: setting(text(), '`ratchet` when missing'),
   name: setting(text(), 'the run’s name when missing'),
@@ -231,8 +232,8 @@ export const WandbSpec = z.strictObject(specFields(wandb));
 export type WandbSpec = z.infer<typeof WandbSpec>;
 
 /**
- * MLflow, fed from the run's metrics. Its credentials are in the environment of the process that feeds it (`MLFLOW_TRACKING_TOKEN`, or
- * `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`), never here.
+ * MLflow receives the run's metrics. Its credentials are in the environment of the metrics process
+ * (`MLFLOW_TRACKING_TOKEN`, or `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`), never here.
  */
 export const mlflow = {
   tracking_uri: setting(baseUrl('http://127.0.0.1:5000'), 'of the tracking server; `MLFLOW_TRACKING_URI` when missing'),
@@ -242,7 +243,7 @@ export const mlflow = {
 export const MlflowSpec = z.strictObject(specFields(mlflow));
 export type MlflowSpec = z.infer<typeof MlflowSpec>;
 
-/** Where to, the variables of OpenTelemetry say in the environment of the process that feeds it: that is its choice, and not the run's. */
+/** OpenTelemetry's variables in the environment of the metrics process name the receiver; a run does not. */
 export const opentelemetry = {
   rollouts: setting(
     fraction(),
@@ -280,7 +281,6 @@ export function klSpec({ kl_penalty: written }: RatchetConfig): KlSpec {
   return { beta: enabled ? beta : 0, targetKl: enabled ? target_kl : null, refSyncSteps: ref_sync_steps };
 }
 
-/** Where the run's folder lies. */
 export const store = table({
   uri: setting(
     z
@@ -300,7 +300,10 @@ export const store = table({
   kms_key_id: setting(text(), 'a key of yours, with "aws:kms"'),
 });
 
-/** How an S3 server is reached is part of the store's address; a server with an endpoint of its own mostly has no name per bucket. */
+/**
+ * The address of a store includes how its S3 server is reached; a server with an endpoint of its own mostly has no name
+ * per bucket.
+ */
 export function storeUri({ store }: RatchetConfig): string {
   const { uri, endpoint, region, path_style, sse, kms_key_id } = store;
   if (!uri.startsWith('s3:')) return uri;

@@ -1,11 +1,12 @@
 import { z } from 'zod';
-import { args, atLeastZero, choice, flag, fraction, penalty, positive, stopTexts, whole } from '../values.ts';
+import { present } from '../../core/present.ts';
+import { args, atLeastZero, choice, flag, fraction, penalty, positive, stopTexts, whole } from '../toml/values.ts';
 import { laterIn } from './later.ts';
 import type { RatchetConfig } from './index.ts';
 import { tokensBound } from './run.ts';
 import { inSpec, meaning, namesInSpec, optionalTable, required, setting, specFields, table } from './setting.ts';
 
-/** `[sampling]`: how turns are sampled, with vLLM's meaning and order. */
+/** `[sampling]`: sampling of turns, with vLLM's meaning and order. */
 
 const length = {
   max_tokens: setting(whole(1), 'tokens per turn at most', { default: 512, most: tokensBound }),
@@ -17,7 +18,7 @@ const length = {
 };
 const heat = { temperature: setting(positive(), 'divides the logits; 1 = the policy as it is', { default: 1 }) };
 
-/** What changes the distribution, or the end of a turn, beyond the temperature. Neutral when missing. */
+/** Parameters beyond the temperature that change the distribution or the end of a turn. Neutral when missing. */
 const modifiers = {
   top_p: setting(
     z.number().positive().max(1).meta({ expected: 'a number > 0 and ≤ 1' }),
@@ -40,7 +41,7 @@ const draw = {
   seed: setting(whole(0), 'keys the random numbers of training rollouts; the run’s seed when missing'),
 };
 
-/** Variables of the chat template; `chat_template_kwargs` takes any, the others are names for two of them. */
+/** Variables of the chat template; `chat_template_kwargs` accepts any, the others are names for two of them. */
 const template = {
   enable_thinking: setting(flag(), 'variable of the chat template of that name: whether the model thinks aloud'),
   reasoning_effort: setting(
@@ -50,10 +51,12 @@ const template = {
   chat_template_kwargs: setting(args(), 'further variables of the chat template'),
 };
 
-/** What requests of vLLM's call alike, `max_tokens` among them; servers take the rest of a request as further fields. */
+/**
+ * Fields with the same names in vLLM's requests, `max_tokens` among them; others become further fields of a request.
+ */
 const requested = { max_tokens: length.max_tokens, ...heat, ...modifiers, ...draw };
 export const requestFields: readonly string[] = [...Object.keys(requested), 'chat_template_kwargs'];
-/** What the spec calls them. */
+/** Their names in the spec. */
 export const requestedNames = namesInSpec(requested);
 
 const course = {
@@ -73,7 +76,7 @@ export const sampling = table({
   ...laterIn('sampling'),
 });
 
-/** What is laid over another table, key by key; evaluations may be greedy. */
+/** Settings that override those of another table key by key; evaluations may be greedy. */
 export const samplingSettings = (
   means: Partial<Record<'max_tokens' | 'temperature' | keyof typeof template, string>>,
 ) =>
@@ -88,15 +91,16 @@ export const samplingSettings = (
   );
 
 /**
- * How turns are sampled; vLLM's meaning and order. Behaviour logprobs are those of softmax(logits / temperature); what
- * changes the distribution further is corrected for in the loss (see TrainSample). Fields with a default leave it alone.
+ * Sampling of turns, with vLLM's meaning and order. Behaviour logprobs are those of softmax(logits / temperature);
+ * further changes of the distribution are corrected for in the loss (see TrainSample). Fields with a default do not
+ * change it.
  */
 export const SamplingSpec = z.strictObject({
   ...specFields(length),
   maxTokens: z.int().positive(),
   temperature: z.number().positive(),
   ...specFields(modifiers),
-  /** How many of the most likely tokens may be drawn; null = all of them. */
+  /** Number of most likely tokens to sample from; null = all of them. */
   topK: z.int().positive().nullable().default(null),
   /** Further variables of the chat template, as vLLM's chat_template_kwargs: `enable_thinking`, `reasoning_effort`. */
   templateArguments: args().default({}),
@@ -104,7 +108,7 @@ export const SamplingSpec = z.strictObject({
 });
 export type SamplingSpec = z.infer<typeof SamplingSpec>;
 
-/** The temperature of training rollouts, step by step, in place of `temperature`: `temperatureAt` in core/rl/schedule.ts. */
+/** The temperature of training rollouts, step by step, in place of `temperature`: `temperatureAt` in core/rl/sampling/schedule.ts. */
 export const TemperatureScheduleSpec = z.strictObject(specFields(course));
 export type TemperatureScheduleSpec = z.infer<typeof TemperatureScheduleSpec>;
 
@@ -115,7 +119,7 @@ export function temperatureScheduleSpec({ sampling }: RatchetConfig): {
   return written === undefined ? {} : { temperatureSchedule: inSpec(course, written) };
 }
 
-/** How turns are sampled, in our own words. */
+/** Sampling of turns, in our own words. */
 export type WrittenSampling = RatchetConfig['sampling'];
 export type WrittenEvalSampling = NonNullable<NonNullable<RatchetConfig['eval']>['sampling']>;
 
@@ -132,8 +136,7 @@ export function samplingSpec(written: WrittenSampling): SamplingSpec {
     topK: top_k > 0 ? top_k : null,
     templateArguments: {
       ...chat_template_kwargs,
-      ...(enable_thinking === undefined ? {} : { enable_thinking }),
-      ...(reasoning_effort === undefined ? {} : { reasoning_effort }),
+      ...present({ enable_thinking, reasoning_effort }),
     },
   };
 }

@@ -1,13 +1,13 @@
 import { z } from 'zod';
 import { inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../../core/limits.ts';
-import { accessDefaults } from '../model-access-spec.ts';
-import { headersFromEnv, headerTable, keyVariable, serverUrls, variableName } from '../model-access.ts';
-import { choice, positive, text, whole } from '../values.ts';
+import { accessDefaults } from '../../core/eval/model-access.ts';
+import { headersFromEnv, headerTable, keyVariable, serverUrls, variableName } from '../models/model-access.ts';
+import { choice, positive, text, whole } from '../toml/values.ts';
 import type { RatchetConfig } from './index.ts';
 import { serversBound } from './run.ts';
 import { inSpec, setting, specFields } from './setting.ts';
 
-/** Settings of `[inference]` that say which servers are asked for turns; one is a pool of one. */
+/** Settings of `[inference]` that name the servers; one server is a pool of one. */
 
 export const places = {
   url: setting(serverUrls(), 'servers that run already, with or without `/v1`; else the worker’s `--policy-url`'),
@@ -55,9 +55,9 @@ export const requests = {
   ),
 };
 
-/** An alias of an `endpoints.toml`, whose servers are asked. The file is read again when it changes. */
+/** An alias of an `endpoints.toml` that names the servers. The file is read again when it changes. */
 export const EndpointsRef = z.strictObject({
-  /** Absolute. */
+  /** An absolute path. */
   path: z.string().min(1),
   id: z.string().min(1),
 });
@@ -74,11 +74,11 @@ export function endpointsSpec({
 }
 
 export const ServerPoolSpec = z.strictObject({
-  /** Base URLs of servers that run already; null = the policy server that `ratchet dev` started. */
+  /** Base URLs of running servers; null = the policy server that `ratchet dev` started. */
   url: z.union([z.url(), z.array(z.url()).min(1)]).nullable(),
-  /** In place of `url`. */
+  /** Replaces `url`. */
   endpoints: EndpointsRef.nullable().default(null),
-  /** Name of the environment variable with the key; null = they ask for none. */
+  /** Name of the environment variable with the key; null = no key is needed. */
   apiKeyVar: z.string().nullable().default(null),
   ...specFields(requests),
 });

@@ -2,10 +2,10 @@ import { z } from 'zod';
 import type { LiveRule } from '../../core/rl/live-settings.ts';
 
 /**
- * What an entry of the table of settings is. A file of this folder has the settings of a section, by their keys; from them come
- * the schema of run files, the run's spec, the tables of the documentation, the bounds of numbers, and suggestions.
+ * An entry in the table of settings. Each file of this folder has the settings of a section, by key. They give the
+ * schema of run files, the run's spec, the documentation's tables, the bounds of numbers, and suggestions.
  */
-export interface Entry<Written extends z.ZodType = z.ZodType> {
+interface Entry<Written extends z.ZodType = z.ZodType> {
   /** As a file has it: with its default, or so that it may be left out. */
   readonly written: Written;
 }
@@ -15,34 +15,34 @@ export interface Setting<
   Spec extends z.ZodType = z.ZodType,
   Name extends string = string,
 > extends Entry<Written> {
-  /** Without its default. Says what it expects (`meta.expected`), which is the text of its errors. */
+  /** Without its default. `meta.expected` is the text of its errors. */
   readonly type: z.ZodType;
-  /** What it means, for the documentation. */
+  /** Description for the documentation. */
   readonly means: string;
-  /** As the run's spec has it. */
+  /** Schema in the run's spec. */
   readonly spec: Spec;
-  /** What the spec calls it, where that is not its key in camel case. */
+  /** Name in the spec, if it is not the key in camel case. */
   readonly as?: Name;
-  /** In the spec where the file says nothing; missing = null. */
+  /** Value in the spec if the file has none; missing = null. */
   readonly neutral?: unknown;
-  /** The spec leaves it out where the file says nothing. */
+  /** The spec omits it if the file does. */
   readonly isLeftOut?: boolean;
   readonly most?: Bound;
-  /** It is another place for this one: what both say must agree. */
+  /** An alias of that setting: both values must agree. */
   readonly otherPlaceOf?: string;
-  /** It may be changed while the run goes on. */
+  /** Rule for changes in a running run. */
   readonly live?: LiveRule;
 }
 
-/** The most that a number may be, what it would otherwise take, and what to write. */
+/** The maximum of a number, what a larger one would require, and advice. */
 export type Bound = readonly [max: number, because: string, instead: string];
 
 /** Settings of one table, or of a part of one that is also a part of the spec. */
-export type Settings = Readonly<Record<string, Setting>>;
+type Settings = Readonly<Record<string, Setting>>;
 
 type More<Name extends string> = Pick<Setting<z.ZodType, z.ZodType, Name>, 'as' | 'most' | 'otherPlaceOf' | 'live'>;
 
-/** Neither says what holds where nothing is written: the file leaves it out, and the spec has null. */
+/** Has no default: the file may omit it, and the spec then has null. */
 export function setting<Type extends z.ZodType, const Name extends string = never>(
   type: Type,
   means: string,
@@ -79,7 +79,7 @@ export function setting(
   };
 }
 
-/** One that a file, or its table, must have. */
+/** A setting that a file, or its table, must have. */
 export function required<Type extends z.ZodType, const Name extends string = never>(
   type: Type,
   means: string,
@@ -88,18 +88,15 @@ export function required<Type extends z.ZodType, const Name extends string = nev
   return { type, written: type, spec: type, means, ...more };
 }
 
-export type Entries = Readonly<Record<string, Entry>>;
+type Entries = Readonly<Record<string, Entry>>;
 
-export interface SettingTable<
-  Its extends Entries = Entries,
-  Written extends z.ZodType = z.ZodType,
-> extends Entry<Written> {
+interface SettingTable<Its extends Entries = Entries, Written extends z.ZodType = z.ZodType> extends Entry<Written> {
   readonly entries: Its;
 }
 
 type Shape<Its extends Entries> = { -readonly [Key in keyof Its]: Its[Key]['written'] };
 type TableType<Its extends Entries> = z.ZodObject<Shape<Its>, z.core.$strict>;
-/** What a file says, its defaults filled in. */
+/** A file's values with defaults filled in. */
 export type WrittenIn<Its extends Entries> = z.output<TableType<Its>>;
 
 export function tableType<Its extends Entries>(entries: Its): TableType<Its> {
@@ -107,7 +104,7 @@ export function tableType<Its extends Entries>(entries: Its): TableType<Its> {
   return z.strictObject(Object.fromEntries(shape) as Shape<Its>);
 }
 
-/** A table that has its defaults where it is not written. */
+/** A table that gets its defaults if missing. */
 export function table<Its extends Entries>(entries: Its): SettingTable<Its, z.ZodPrefault<TableType<Its>>> {
   return { entries, written: tableType(entries).prefault({} as z.input<TableType<Its>>) };
 }
@@ -117,7 +114,7 @@ export function optionalTable<Its extends Entries>(entries: Its): SettingTable<I
   return { entries, written: tableType(entries).optional() };
 }
 
-/** Tables of a list, `[[env]]`. */
+/** A list of tables, `[[env]]`. */
 export function listOf<Its extends Entries, Written extends z.ZodType>(
   entries: Its,
   written: (items: z.ZodArray<TableType<Its>>) => Written,
@@ -125,7 +122,7 @@ export function listOf<Its extends Entries, Written extends z.ZodType>(
   return { entries, written: written(z.array(tableType(entries))) };
 }
 
-/** The same settings in another table, where they mean something else. */
+/** The settings for another table, where they have another meaning. */
 export function meaning<Its extends Settings>(settings: Its, means: (key: keyof Its) => string): Its {
   const others = Object.entries(settings).map(([key, one]): [string, Setting] => [key, { ...one, means: means(key) }]);
   return Object.fromEntries(others) as Its;
@@ -141,19 +138,19 @@ type SpecShape<Its extends Settings> = {
 };
 type SpecOf<Its extends Settings> = z.output<z.ZodObject<SpecShape<Its>, z.core.$strict>>;
 
-/** Settings as fields of the spec, by their names there. */
+/** Fields of the spec for these settings, by their names there. */
 export function specFields<Its extends Settings>(settings: Its): SpecShape<Its> {
   const names = namesInSpec(settings);
   const fields = Object.entries(settings).map(([key, { spec }]) => [names[key], spec]);
   return Object.fromEntries(fields) as SpecShape<Its>;
 }
 
-/** What the spec calls each of them. */
+/** Names of the settings in the spec. */
 export function namesInSpec(settings: Settings): Readonly<Record<string, string>> {
   return Object.fromEntries(Object.entries(settings).map(([key, { as }]) => [key, as ?? camelCase(key)]));
 }
 
-/** What they are in a run. `written`: their table, which may have others beside them. */
+/** The spec's part for these settings. `written`: their table, which may contain others. */
 export function inSpec<Its extends Settings>(settings: Its, written: WrittenIn<Its>): SpecOf<Its> {
   const values = Object.entries(settings).flatMap(([key, { as, neutral, isLeftOut }]): [string, unknown][] => {
     const value = (written as Readonly<Record<string, unknown>>)[key] ?? neutral;

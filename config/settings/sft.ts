@@ -1,11 +1,11 @@
 import { z } from 'zod';
 import { batchRolloutsMax, stepsMax } from '../../core/limits.ts';
 import { isHubId } from '../../core/names.ts';
-import { choice, fraction, positive, text, whole } from '../values.ts';
+import { choice, fraction, positive, text, whole } from '../toml/values.ts';
 import type { RatchetConfig } from './index.ts';
 import { inSpec, optionalTable, required, setting, specFields } from './setting.ts';
 
-/** `[sft]`: supervised training before step 1, on rows of the user's, or on the environments' own demonstrations. */
+/** `[sft]`: supervised training before step 1, on the user's rows, or on the environments' own demonstrations. */
 
 const usualWarmupSteps = 20;
 
@@ -25,12 +25,12 @@ const course = {
 const usualSplit = 'train';
 const isFile = (written: string): boolean => /\.(?:jsonl|parquet)$/.test(written);
 
-/** Whether rows are of a dataset of the Hub. */
+/** Whether rows come from a dataset of the Hub. */
 export function isHubData(written: string): boolean {
   return !isFile(written) && isHubId(written);
 }
 
-/** What rows are named by: a file of theirs, or a dataset of the Hub. */
+/** Name of rows: a file, or a dataset of the Hub. */
 export const dataName = () =>
   z
     .string()
@@ -40,11 +40,11 @@ export const dataName = () =>
         'a .jsonl file with a conversation in each line, such as "./examples.jsonl", a .parquet file with one in each row, or a dataset of the Hugging Face Hub, "OWNER/NAME"',
     });
 
-/** TRL's, of `DPOConfig`. */
+/** TRL's default in `DPOConfig`. */
 const usualBeta = 0.1;
 
 export const sft = optionalTable({
-  /** From the config's folder if it begins with a dot, else from the project's. */
+  /** Relative to the config's folder if it begins with a dot, else to the project's. */
   data: setting(
     dataName(),
     'rows of conversations: a `.jsonl` or `.parquet` file, or a dataset of the Hugging Face Hub by its name (`ratchet model get --dataset OWNER/NAME`); without it, the environments’ demonstrations',
@@ -69,12 +69,15 @@ export const sft = optionalTable({
   ...course,
 });
 
-/** A file of the user's with rows to learn from: its absolute path or OWNER/NAME on the Hub, and the SHA-256 of its rows as the run stores them. */
+/**
+ * The user's file of training rows: its absolute path or OWNER/NAME on the Hub, and the SHA-256 of its rows as the run
+ * stores them.
+ */
 export const DataRef = z.strictObject({
   path: z.string().min(1),
   /** Hex; null until the file was read. */
   sha256: z.string().nullable(),
-  /** Where `path` is the name of a dataset of the Hub: which part of it. */
+  /** The part of the dataset, if `path` names one of the Hub. */
   hub: z.strictObject({ subset: z.string().nullable(), split: z.string().min(1) }).optional(),
 });
 export type DataRef = z.infer<typeof DataRef>;
@@ -85,9 +88,9 @@ export const SftSpec = z.strictObject({
   ...specFields(amount),
   learningRate: z.number().positive(),
   warmupSteps: z.int().min(0),
-  /** Rows are pairs; absent where they are conversations. */
+  /** Set if rows are preference pairs; absent for conversations. */
   dpo: z.strictObject({ beta: z.number().positive() }).optional(),
-  /** The linear schedule's last fraction. */
+  /** Final fraction of the linear schedule. */
   ...specFields(course),
 });
 export type SftSpec = z.infer<typeof SftSpec>;
@@ -112,8 +115,8 @@ export function dataRef(
 }
 
 /**
- * A preset begins with random weights; a model that can read already would be ruined by what those need, and has the
- * default of TRL's `SFTConfig` for all weights, ten times that where an adapter alone is trained (Tinker).
+ * A preset begins with random weights. Rates for those would ruin a pretrained model, which gets the default of TRL's
+ * `SFTConfig` for all weights, and ten times that for an adapter alone (Tinker).
  */
 function usualRate(model: string, trainerKind: string): number {
   if (model.startsWith('preset:')) return 3e-3;

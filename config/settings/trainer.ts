@@ -1,7 +1,9 @@
 import { z } from 'zod';
-import { baseUrl, keyVariable, variableName } from '../model-access.ts';
-import { hostedTinkerKey, hostedTinkerUrl, TinkerTrainerSpec } from '../tinker-spec.ts';
-import { choice, text, whole } from '../values.ts';
+import { whatTheyAre } from '../../core/kinds/kinds-of.ts';
+import { trainerKinds, trainers } from '../../core/kinds/trainers.ts';
+import { baseUrl, keyVariable, variableName } from '../models/model-access.ts';
+import { hostedTinkerKey, hostedTinkerUrl, TinkerTrainerSpec } from '../models/tinker-spec.ts';
+import { choice, text, whole } from '../toml/values.ts';
 import { otherResume } from './checkpoints.ts';
 import { codeFile, CodeRef, codeRef } from './code.ts';
 import type { RatchetConfig } from './index.ts';
@@ -13,9 +15,9 @@ import { optimizer, passes, schedule } from './optimizer.ts';
 import { inSpec, setting, specFields, table } from './setting.ts';
 import { lengthPenalty, overlongPenalty } from './length-penalty.ts';
 
-/** `[trainer]`: who computes the update, and how. */
+/** `[trainer]`: the trainer and its settings. */
 
-/** Of a trainer or an inference of the user's own: what its file exports by default, called with `options`. */
+/** The user's own trainer or inference: the default export of a file, called with `options`. */
 export const own = (what: string) => ({
   import: setting(codeFile(), 'of kind "module": the file whose default export makes it'),
   path: setting(codeFile(), 'another name for `import`'),
@@ -49,7 +51,21 @@ const embeddedGpus = {
   ),
 };
 
-/** Of kind "tinker": the server, which samples as well. */
+/** Keys of kind "torch". */
+export const torch = {
+  program: setting(text(), 'of kind "torch": the Python that has its packages', { default: 'python3' }),
+  ranks: setting(whole(1), 'of kind "torch": processes that share the weights and the batch, one on each GPU', {
+    default: 1,
+    most: [64, 'one machine has no more GPUs', 'at most the GPUs of the machine'],
+  }),
+  dtype: setting(
+    choice('float32', 'bfloat16'),
+    'of kind "torch": what it computes with, and what exported weights have; weights in training stay in float32',
+    { default: 'float32' },
+  ),
+};
+
+/** The server of kind "tinker", which samples as well. */
 export const tinker = {
   url: setting(baseUrl(), 'of kind "tinker": where the server is, before `/api/v1`; the hosted service when missing'),
   api_key_var: setting(
@@ -65,16 +81,12 @@ export const tinker = {
     choice('sum', 'sequence_mean'),
     'what the server makes of the losses of tokens; their sum on the hosted service, the mean per sequence on SkyRL. Whatever it is, the gradient is the one that `aggregation` asks for',
   ),
-  /** The hosted service takes an hour to ten years. */
+  /** The hosted service accepts an hour to ten years. */
   checkpoint_ttl: setting(whole(1), 'seconds after which the server may delete a checkpoint; never when missing'),
 };
 
 export const trainer = table({
-  kind: setting(
-    choice('onnx', 'tinker', 'module'),
-    'the embedded engine, a server of the Tinker API, or a trainer of your own',
-    { default: 'onnx' },
-  ),
+  kind: setting(choice(...trainerKinds), whatTheyAre(trainers), { default: 'onnx' }),
   ...own('what it is called with'),
   ...embedded,
   loss,
@@ -90,11 +102,12 @@ export const trainer = table({
   ckpt: otherResume,
   ...embeddedMemory,
   ...embeddedGpus,
+  ...torch,
   ...tinker,
   ...laterIn('trainer'),
 });
 
-/** A trainer or an inference of the user's own: what its file exports by default, called with `options`. */
+/** The user's own trainer or inference: the default export of a file, called with `options`. */
 export const ModuleSpec = z.strictObject({
   kind: z.literal('module'),
   import: CodeRef,
@@ -109,6 +122,7 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
     ...specFields(embeddedMemory),
     ...specFields(embeddedGpus),
   }),
+  z.strictObject({ kind: z.literal('torch'), ...specFields(torch), ...specFields(embeddedMemory) }),
   TinkerTrainerSpec,
   ModuleSpec,
 ]);
@@ -124,6 +138,8 @@ export function trainerSpec(config: Pick<RatchetConfig, 'trainer'>): TrainerSpec
         ...inSpec(embeddedMemory, trainer),
         ...inSpec(embeddedGpus, trainer),
       };
+    case 'torch':
+      return { kind: 'torch', ...inSpec(torch, trainer), ...inSpec(embeddedMemory, trainer) };
     case 'tinker':
       return tinkerTrainerSpec(config);
     case 'module':
@@ -133,7 +149,7 @@ export function trainerSpec(config: Pick<RatchetConfig, 'trainer'>): TrainerSpec
   }
 }
 
-/** `import` is there where the kind is "module". */
+/** `import` is set if the kind is "module". */
 export function moduleSpec({
   import: file,
   path,
@@ -142,7 +158,7 @@ export function moduleSpec({
   return { kind: 'module', import: codeRef(file ?? path), options };
 }
 
-/** What a server without a `url` is: the hosted service; one of one's own is SkyRL unless the file says otherwise. */
+/** Without a `url` the server is the hosted service; a server at another address is SkyRL by default. */
 export function tinkerServerOf({
   trainer,
 }: Pick<RatchetConfig, 'trainer'>): Pick<TinkerTrainerSpec, 'url' | 'apiKeyVar' | 'server'> {
@@ -150,7 +166,7 @@ export function tinkerServerOf({
   return { url, apiKeyVar: keyVariable(api_key_var, server === 'tinker' ? hostedTinkerKey : null), server };
 }
 
-export function tinkerTrainerSpec(config: Pick<RatchetConfig, 'trainer'>): TinkerTrainerSpec {
+function tinkerTrainerSpec(config: Pick<RatchetConfig, 'trainer'>): TinkerTrainerSpec {
   const { base_model, loss_reduction, checkpoint_ttl } = config.trainer;
   const at = tinkerServerOf(config);
   return {

@@ -4,15 +4,15 @@ import { randomStream } from 'ratchet-rl/environments';
 import type { Inference, ServedPolicy } from 'ratchet-rl/testing';
 import { logSoftmax, readAt, readTable, type Table } from './table.ts';
 
-/** An inference of one's own: what `[inference] path` names. A worker makes one, and asks it for many turns at a time. */
+/** A custom inference, named by `[inference] path`. A worker creates one, and asks it for many turns at a time. */
 export default function createInference(): Inference {
   const held = new Map<string, Promise<Held>>();
 
-  /** A version is a wish, not an event: whoever asks for one gets it, brought before or not. */
+  /** Serves any version on request, whether or not it was broadcast before. */
   function hold(policy: ServedPolicy): Promise<Held> {
     const known = held.get(policy.name) ?? load(policy);
     held.set(policy.name, known);
-    known.catch(() => held.delete(policy.name)); // whoever asked is told; the next one tries again
+    known.catch(() => held.delete(policy.name)); // this caller gets the error; the next one tries again
     return known;
   }
 
@@ -20,7 +20,7 @@ export default function createInference(): Inference {
     async sample({ policy, promptTokenIds, maxTokens, temperature, seed, signal }) {
       const { table, end } = await hold(policy);
       signal?.throwIfAborted();
-      const random = randomStream('my-inference', seed); // keyed by the turn alone: no neighbour changes it
+      const random = randomStream('my-inference', seed); // keyed only by the turn: neighbours do not change it
       const tokenIds: number[] = [];
       const logprobs: number[] = [];
       while (tokenIds.length < maxTokens && !end.has(tokenIds.at(-1) ?? -1)) {

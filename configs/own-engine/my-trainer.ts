@@ -4,14 +4,17 @@ import path from 'node:path';
 import type { OptimizerSpec, SftOutcome, StepPlan, Trainer, TrainSample } from 'ratchet-rl/testing';
 import { bytesOf, logSoftmax, readAt, readTable, type Table, writeTable } from './table.ts';
 
-/** A trainer of one's own: what `[trainer] path` names, called with its `options`. `docs/guide/adapters.md` goes through it. */
+/** A custom trainer, named by `[trainer] path` and called with its `options`. `docs/guide/adapters.md` explains it. */
 export default function createTrainer(): Trainer {
   let folder = '';
   let table: Table = { size: 0, logits: new Float32Array() };
   let adam = freshAdam(0);
   const digest = (): string => createHash('sha256').update(bytesOf(table.logits)).digest('hex');
 
-  /** One step of Adam along the gradient of Σ weight · log π(token) / Σ mask, or none where that is no number. */
+  /**
+   * One step of Adam along the gradient of Σ weight · log π(token) / Σ mask. Refuses a gradient that is zero or not
+   * finite.
+   */
   function apply(rows: readonly Row[], { learningRate, optimizer }: Rate): SftOutcome {
     const gradient = gradientOf(table, rows);
     const tokens = rows.length;
@@ -68,7 +71,7 @@ export default function createTrainer(): Trainer {
 
     digest: async () => digest(),
 
-    /** The weights, and beside them all that the folder had which it began with: its tokenizer above all. */
+    /** Writes the weights, and the other files of the folder that it began with: above all its tokenizer. */
     async exportTo(target) {
       for (const name of await readdir(folder)) {
         if (!name.endsWith('.safetensors')) await copyFile(path.join(folder, name), path.join(target, name));
@@ -107,7 +110,7 @@ interface Rate {
   readonly optimizer: OptimizerSpec;
 }
 
-/** A token that counts: what it was said upon, what was said, and how much more likely it is to become. */
+/** A trained token: its context, the token, and the weight of its log probability. */
 interface Row {
   readonly read: number;
   readonly said: number;
@@ -116,7 +119,7 @@ interface Row {
   readonly objective: number;
 }
 
-/** Of Σ weight · log π(token). */
+/** Gradient of Σ weight · log π(token). */
 function gradientOf(table: Table, rows: readonly Row[]): Float64Array {
   const { size } = table;
   const gradient = new Float64Array(size * size);
@@ -138,7 +141,7 @@ function readAdam(state: Uint8Array): Adam {
   return { step, mean: Float64Array.from(mean), square: Float64Array.from(square) };
 }
 
-/** Never another loss in silence. */
+/** Refuses other losses: training with the wrong one must not go unnoticed. */
 function requireKnown({ loss, klBeta, numIterations, numMiniBatches = 1 }: StepPlan): void {
   const steps = numIterations * numMiniBatches;
   const { entropyCoef = 0 } = loss;
@@ -158,7 +161,7 @@ function tokensOf({
   return tokenIds.flatMap((said, t) => (lossMask[t] === 1 ? [{ t, read: readAt(prompt, t - first), said }] : []));
 }
 
-/** With this code an error is a refusal, which is not tried again: asking the same again would not help. */
+/** An error with this code is a refusal, which is not retried: it would fail again. */
 function refusal(message: string): Error {
   return Object.assign(new Error(`my-trainer.ts: ${message}.`), { code: 'Unsupported' });
 }

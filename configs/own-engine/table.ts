@@ -2,8 +2,8 @@ import { readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 
 /**
- * The smallest model that learns something: the t-th token of an answer depends on the t-th token of the prompt, counted from its
- * end, and on nothing else. Its weights are one table of logits [token read][token said].
+ * The smallest model that can learn: the t-th token of an answer depends only on the t-th token of the prompt, counted
+ * from its end. Its weights are one table of logits [token read][token said].
  */
 export interface Table {
   readonly size: number;
@@ -12,7 +12,7 @@ export interface Table {
 
 const weightsFile = 'model.safetensors';
 
-/** From a folder that holds a table; of any other model the table is all zeros: every token is as likely as the others. */
+/** Reads a folder's table; any other model gives a table of zeros, where all tokens are equally likely. */
 export async function readTable(folder: string): Promise<Table> {
   const config = JSON.parse(await readFile(path.join(folder, 'config.json'), 'utf8')) as { vocab_size: number };
   const size = config.vocab_size;

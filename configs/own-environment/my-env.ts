@@ -1,16 +1,16 @@
 import { hash32, listDataset, parseArgs, randomStream, rubric, singleTurn, z } from 'ratchet-rl/environments';
 import type { Environment } from 'ratchet-rl/environments';
 
-/** Write a word in capitals: one user message is the word, the right answer the same letters as capitals. */
+/** Writing a word in capitals: the user message is the word, the correct answer the same letters as capitals. */
 
 const Args = z.strictObject({
-  /** How many words there are; a tenth of them is held out. */
+  /** Number of words, of which a tenth is held out. */
   words: z.int().min(100).max(100_000).default(2000).describe('how many words there are, a tenth of them held out'),
   max_length: z.int().min(3).max(12).default(5).describe('of the longest word'),
   seed: z.int().min(0).default(0),
 });
 
-/** What Ratchet calls with `args = { … }` of the config's [[env]]. */
+/** Called by Ratchet with `args = { … }` of the config's [[env]]. */
 export function loadEnvironment(args: unknown): Environment {
   const { words: count, max_length, seed } = parseArgs('my-env', Args, args);
   const words = makeWords(count, max_length, seed);
@@ -20,7 +20,7 @@ export function loadEnvironment(args: unknown): Environment {
     name: 'my-env',
     dataset: dataset(words.filter((word) => !isHeldOut(word))),
     evalDataset: dataset(words.filter(isHeldOut)),
-    // The reward is the sum of weight · score. A function of weight 0 is a metric, and nothing else.
+    // The reward is the sum of weight · score. A function of weight 0 is only a metric.
     rubric: rubric([
       {
         name: 'letters_right',
@@ -29,7 +29,7 @@ export function loadEnvironment(args: unknown): Environment {
       },
       { name: 'exact_match', weight: 0, score: ({ completion, example }) => Number(completion === example.answer) },
     ]),
-    // For the warm-up before RL, [sft] in the config: what an answer looks like. Half of the letters stay as they were.
+    // Demonstrations for the warm-up before RL, [sft] in the config: half of the letters stay unchanged.
     demonstrate: ({ answer }, random) =>
       Array.from(answer, (letter) => (random() < 0.5 ? letter.toLowerCase() : letter)).join(''),
   });
@@ -39,13 +39,13 @@ function dataset(words: readonly string[]) {
   return listDataset(words.map((word) => ({ prompt: word, answer: word.toUpperCase() })));
 }
 
-/** From 0 to 1: the share of places that hold the right letter. */
+/** Share of positions with the correct letter, 0 to 1. */
 function lettersRight(completion: string, answer: string): number {
   const right = Array.from(answer).filter((letter, i) => letter === completion[i]).length;
   return right / Math.max(completion.length, answer.length);
 }
 
-/** Invented words, in turn a consonant and a vowel; the same seed gives the same ones. */
+/** Invented words of alternating consonants and vowels; a seed always gives the same ones. */
 function makeWords(count: number, maxLength: number, seed: number): string[] {
   const random = randomStream('words', seed);
   const anyOf = (letters: string) => letters[Math.floor(random() * letters.length)]!;

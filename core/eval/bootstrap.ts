@@ -1,17 +1,17 @@
 import { randomStream } from '../random.ts';
 
-/** A mean and where it lies with a probability of `confidence`. */
+/** A mean, with an interval that contains it with a probability of `confidence`. */
 export interface Interval {
   readonly mean: number;
   readonly low: number;
   readonly high: number;
 }
 
-/** Half a percent of an interval's ends, and some milliseconds for a thousand examples. */
+/** Gives the ends of an interval to half a percent, in some milliseconds for a thousand examples. */
 const resamplesDefault = 2_000;
 
 interface BootstrapOptions {
-  /** The random numbers' key: the same data under the same key have the same interval. */
+  /** Key of the random numbers: equal data with an equal key give equal intervals. */
   readonly key: readonly (number | string)[];
   /** Above 0, below 1; 0.95 when missing. */
   readonly confidence?: number;

@@ -1,12 +1,12 @@
 import { type EvaluatedVersion, judgeRegression } from './regression.ts';
 
-/** What came of one checkpoint on one environment. */
+/** Results of one checkpoint on one environment. */
 export interface CheckpointFigures {
   readonly step: number;
   readonly environment: string;
   /** Digest of the system prompt in use at its commit; absent: the environment's own. */
   readonly prompt?: string | undefined;
-  /** null where every rollout failed. */
+  /** null if every rollout failed. */
   readonly reward: number | null;
   readonly passAtK: Readonly<Record<string, number>>;
   readonly failed: number;
@@ -16,15 +16,15 @@ export interface CheckpointFigures {
 }
 
 export interface CheckpointRow extends CheckpointFigures {
-  /** The best of all of its environment. */
+  /** The best of its environment. */
   readonly isBest: boolean;
-  /** The step before it that it is worse than, beyond chance, under the same prompt. */
+  /** The earlier step that this one is worse than, beyond chance, under an equal prompt. */
   readonly worseThan: number | null;
-  /** Its prompt is another one than that of the checkpoint before. */
+  /** Its prompt differs from that of the previous checkpoint. */
   readonly isPromptNew: boolean;
 }
 
-/** By environment, each with its checkpoints in order. */
+/** One curve per environment, checkpoints in order. */
 export function checkpointCurves(run: string, figures: readonly CheckpointFigures[]): Map<string, CheckpointRow[]> {
   const curves = new Map<string, CheckpointRow[]>();
   const environments = new Set(figures.map(({ environment }) => environment)).size;

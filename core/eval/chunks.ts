@@ -1,9 +1,9 @@
 import { evaluationChunksAtOnce, evaluationChunksMax } from '../limits.ts';
 
-/** A chunk has so many times the rollouts that it may have in flight. */
+/** Rollouts of a chunk, as a multiple of those that it may have in flight. */
 const rolloutsBegunInTurn = 2;
 
-/** How an evaluation is cut: a chunk of examples is one activity. */
+/** The division of an evaluation: a chunk of examples is one activity. */
 interface EvaluationChunks {
   readonly chunkExamples: number;
   readonly chunks: number;
@@ -12,15 +12,15 @@ interface EvaluationChunks {
 }
 
 /**
- * Few enough for one history, and each large enough that several times as many rollouts are to be begun as it may have in flight.
- * `chunkExamples` of an earlier attempt stays: what lies in the store is named by it.
+ * Cuts into chunks few enough for one history, and large enough that each has several times as many rollouts as it may
+ * have in flight. `chunkExamples` of an earlier attempt stays: stored objects are named by it.
  */
 export function cutEvaluation(of: {
   readonly examples: number;
   readonly rolloutsPerExample: number;
-  /** −1 = no bound. */
+  /** −1 = unbounded. */
   readonly maxConcurrent: number;
-  /** Rollout workers, as far as is known; 1 where it is not. */
+  /** Number of rollout workers; 1 if unknown. */
   readonly workers?: number | undefined;
   readonly chunkExamples?: number | undefined;
 }): EvaluationChunks {
@@ -34,11 +34,11 @@ export function cutEvaluation(of: {
   const begun = Math.ceil((share * (isBounded ? rolloutsBegunInTurn : 1)) / rolloutsPerExample);
   const chunkExamples = of.chunkExamples ?? Math.max(1, Math.ceil(examples / evaluationChunksMax), begun);
   const chunks = Math.ceil(examples / chunkExamples);
-  // Where there are few chunks each has more of it.
+  // Few chunks get larger shares.
   return { chunkExamples, chunks, inFlight, atOnce: Math.max(share, Math.floor(inFlight / chunks)) };
 }
 
-/** The positions of a chunk's examples: from, and up to but without to. */
+/** The positions of a chunk's examples: from inclusive, to exclusive. */
 export function positionsOf(
   chunk: number,
   { chunkExamples, examples }: { readonly chunkExamples: number; readonly examples: number },

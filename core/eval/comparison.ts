@@ -4,23 +4,23 @@ import type { RowFacts } from './result-rows.ts';
 /** A row's facts with the digest of its prompt. */
 export type ComparedRow = Pick<RowFacts, 'exampleId' | 'reward' | 'promptStart'> & { readonly promptDigest: string };
 
-/** One example that both evaluations have under the same id with the same prompt. */
+/** One example that both evaluations have, with equal id and prompt. */
 export interface ExampleDifference {
   readonly exampleId: string;
   readonly promptStart: string;
-  /** Of each rollout that has one, in the order of the rows. */
+  /** Rewards of the rewarded rollouts, in the order of the rows. */
   readonly rewards: readonly [a: readonly number[], b: readonly number[]];
   /** Mean reward of b less that of a. */
   readonly difference: number;
 }
 
-/** What the second evaluation is beside the first. */
+/** The second evaluation compared with the first. */
 export interface Comparison {
-  /** The greatest gain first. */
+  /** Largest gain first. */
   readonly examples: readonly ExampleDifference[];
   /** Mean over the examples of each one's mean reward. Null without a common example. */
   readonly means: readonly [a: number, b: number] | null;
-  /** Of the mean difference; 95 % of it. Null without a common example. */
+  /** 95 % interval of the mean difference. Null without a common example. */
   readonly difference: Interval | null;
   readonly better: number;
   readonly same: number;
@@ -28,11 +28,10 @@ export interface Comparison {
   readonly leftOut: LeftOut;
 }
 
-/** Examples that could not be compared. */
 interface LeftOut {
   readonly onlyInA: number;
   readonly onlyInB: number;
-  /** The id is in both, with prompts that have nothing in common. */
+  /** Ids in both, with different prompts. */
   readonly otherPrompt: readonly string[];
   /** Every rollout failed in one of them. */
   readonly withoutReward: readonly string[];
@@ -45,8 +44,8 @@ interface Seen {
 }
 
 /**
- * Pairs two evaluations example by example. Rewards of one example are averaged before anything else, so that how many rollouts
- * it had does not weigh; the interval is the bootstrap's over examples, its random numbers keyed by `seed`.
+ * Pairs two evaluations example by example. Rewards of one example are averaged first, so that its number of rollouts
+ * has no weight. The interval is the bootstrap's over examples, with random numbers keyed by `seed`.
  */
 export function compareEvaluations(
   a: readonly ComparedRow[],
@@ -68,7 +67,7 @@ export function compareEvaluations(
     const difference = mean(inB.rewards) - mean(inA.rewards);
     return [{ exampleId, promptStart, rewards: [inA.rewards, inB.rewards], difference }];
   });
-  // In the order of the ids: the interval is then the same whatever order the rows were written in.
+  // Sorted by id, so that the interval does not depend on the order of rows.
   examples.sort((x, y) => byId(x.exampleId, y.exampleId));
   const differences = examples.map(({ difference }) => difference);
   return {
@@ -93,7 +92,7 @@ export function compareEvaluations(
   };
 }
 
-/** One id may stand for several prompts, where files were put together. */
+/** One id may have several prompts in concatenated files. */
 function examplesOf(rows: readonly ComparedRow[]): Map<string, Seen> {
   const examples = new Map<string, Seen>();
   for (const { exampleId, promptDigest, promptStart, reward } of rows) {

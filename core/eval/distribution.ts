@@ -1,7 +1,7 @@
-/** How often values lie between `from` and `to`; the last bin holds its end, the others do not. */
+/** Count of values between `from` and `to`; only the last bin includes its end. */
 export interface Bin {
   readonly from: number;
-  /** Equal to `from` where a bin holds one value alone. */
+  /** Equal to `from` for a bin of a single value. */
   readonly to: number;
   readonly count: number;
 }
@@ -9,8 +9,8 @@ export interface Bin {
 const binsMax = 10;
 
 /**
- * A distribution as at most ten bins, ascending: one for each value where there are few (to three digits after the point), else
- * tenths of the range, which is 0 to 1 where all values lie in it. Empty without values.
+ * A distribution in at most ten bins, ascending: one for each value if there are few (to three digits after the point),
+ * else tenths of the range. The range is 0 to 1 if all values are in it. Empty without values.
  */
 export function distribution(values: readonly number[]): Bin[] {
   const counts = new Map<number, number>();

@@ -1,25 +1,27 @@
 import type { FailureCounts } from '../rl/failures.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../rl/run-state.ts';
-import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec, SamplingSpec } from '../../config/run-spec.ts';
+import type { JsonValue } from '../json-value.ts';
+import type { EnvironmentEntry } from '../settings/environments.ts';
+import type { SamplingSettings } from '../settings/rollouts.ts';
 
-/** The words of an evaluation: what answers, on what, where its results go, and what came of it. Plain data, as it goes through history. */
+/** The nouns of an evaluation: the model, the examples, the results and their place. Plain data, as in history. */
 
-/** A server that answers by messages (`/chat/completions`). Its key is named, and read by the worker that asks. */
+/** A server with a chat API (`/chat/completions`). Its key is named; the worker that calls the server reads it. */
 export interface EvaluatedServer {
-  /** As the server calls it. */
+  /** The server's name for it. */
   readonly model: string;
-  /** Of its API, as people write it: `https://api.openai.com/v1`. */
+  /** Base URL of its API: `https://api.openai.com/v1`. */
   readonly baseUrl: string;
-  /** Name of the environment variable with the key; null = it asks for none. */
+  /** Name of the environment variable with the key; null = no key is needed. */
   readonly apiKeyVar: string | null;
   readonly headers: Readonly<Record<string, string>>;
 }
 
-/** What answers. */
+/** Source of the answers. */
 export type EvaluatedModel =
   | {
       readonly kind: 'endpoint';
-      /** For people and for the folder of the results. */
+      /** Name for people and for the folder of the results. */
       readonly model: string;
       /** One, or replicas that share the work. */
       readonly servers: readonly EvaluatedServer[];
@@ -27,115 +29,100 @@ export type EvaluatedModel =
       readonly sampling: Readonly<Record<string, JsonValue>>;
     }
   | {
-      /** A committed version of a run, token by token: requests name it, and servers of the run hold it. */
+      /** A committed version of a run, sampled token by token: requests name it, and servers of the run hold it. */
       readonly kind: 'version';
-      /** For people and for the folder of the results. */
+      /** Name for people and for the folder of the results. */
       readonly model: string;
       readonly run: RunHandle;
       readonly policy: PolicyVersion;
       /** In place of the run's; a temperature of 0 is greedy here. */
-      readonly sampling: SamplingSpec;
+      readonly sampling: SamplingSettings;
     };
 
-export interface EvaluatedEnvironment {
-  /** Of a built-in environment, the absolute path of a file of the user's, or with `python` the name of a package. */
-  readonly id: string;
+export interface EvaluatedEnvironment extends Omit<EnvironmentEntry, 'episode'> {
   readonly name: string;
-  readonly args: Readonly<Record<string, JsonValue>>;
-  readonly sha256?: string | undefined;
-  readonly python?: PythonEnvironmentSpec | undefined;
-  /** As in a run file. */
-  readonly variables?: EnvironmentSpec['variables'];
-  readonly limits?: EnvironmentSpec['limits'];
-  /** In place of its examples' own. */
-  readonly systemPrompt?: EnvironmentSpec['systemPrompt'];
-  readonly agent?: EnvironmentSpec['agent'];
-  /** Set on a verifiers environment once it is loaded (`set_kwargs`). */
-  readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
-  /** Columns of its rollouts' state that go into their rows: of a verifiers environment (v0). */
-  readonly stateColumns?: readonly string[] | undefined;
 }
 
-/** Where results lie: a folder of a store, whatever kind that is. */
+/** Location of the results: a folder of a store of any kind. */
 export interface EvaluationPlace {
   /** Absolute URI of the folder that holds `name`. */
   readonly store: string;
-  /** Of an evaluation on demand its id; of one inside a run the run's name. */
+  /** The id of an evaluation on demand; inside a run, the run's name. */
   readonly name: string;
-  /** Below it: '' or `evals/ENV--MODEL/step_50/`. */
+  /** Path below it: '' or `evals/ENV--MODEL/step_50/`. */
   readonly prefix: string;
 }
 
-/** One environment, one model: what the workflow `evaluate` does once. */
+/** Input of one workflow `evaluate`: one environment, one model. */
 export interface EvaluationInput {
   readonly environment: EvaluatedEnvironment;
   readonly model: EvaluatedModel;
   /** −1 = all held-out examples. */
   readonly numExamples: number;
-  /** Held-out examples that are left out at the start. */
+  /** Number of held-out examples to skip at the start. */
   readonly skipExamples?: number | undefined;
   readonly rolloutsPerExample: number;
   /** Keys the random numbers of a version's sampling. */
   readonly seed: number;
-  /** Examples in another order, the same for the same number; null = in the dataset's. */
+  /** Seed of the examples' order; null = in the dataset's order. */
   readonly shuffleSeed: number | null;
   /** Rollouts at once; −1 = no bound. */
   readonly maxConcurrent: number;
   /** Each rollout is scored by itself, not with its group. */
   readonly independentScoring: boolean;
-  /** How often a rollout that its environment spoiled is played again. */
+  /** Repetitions of a rollout that its environment failed. */
   readonly maxRetries: number;
-  /** Seconds without any rollout coming to its end after which what is left is given up as `timeout`. */
+  /** Seconds without a finished rollout after which the rest is given up as `timeout`. */
   readonly standstillS: number;
-  /** In place of the environment's own; it lies where the results go. */
+  /** Replaces the environment's own; stored with the results. */
   readonly systemPrompt?: ObjectRef | undefined;
   readonly results: EvaluationPlace;
-  /** Goes into every row, below `ratchet`. */
+  /** Added to every row, below `ratchet`. */
   readonly about?: Readonly<Record<string, JsonValue>> | undefined;
-  /** US dollars for a million tokens, where they are known. */
+  /** US dollars per million tokens, if known. */
   readonly prices?: { readonly input: number; readonly output: number } | undefined;
-  /** Told of the end by a signal with {@link EvaluationNotice}. */
+  /** Receiver of an {@link EvaluationNotice} at the end. */
   readonly notify?: { readonly workflowId: string; readonly signal: string } | undefined;
 }
 
-/** What `openEvaluation` returns: all that is done later refers to it. */
+/** Result of `openEvaluation`; later activities refer to it. */
 export interface EvaluationHandle {
   readonly place: EvaluationPlace;
   /** → {@link StoredEvaluation} */
   readonly spec: ObjectRef;
   readonly environment: string;
   readonly model: string;
-  /** Really there, of those that were asked for. */
+  /** Available examples among those requested. */
   readonly examples: number;
   readonly rolloutsPerExample: number;
-  /** How often it has been opened: what failed in an attempt is played again in the next. */
+  /** Number of attempts. Rollouts that failed in one attempt are repeated in the next. */
   readonly attempt: number;
-  /** Examples of one activity; the same in every attempt. */
+  /** Examples of one activity; equal in every attempt. */
   readonly chunkExamples: number;
   readonly chunks: number;
-  /** Rollouts of all chunks at once. */
+  /** Bound for all chunks together. */
   readonly inFlight: number;
-  /** And of one chunk. */
+  /** Bound for one chunk. */
   readonly atOnce: number;
   readonly warnings: readonly string[];
 }
 
-/** `evaluation.json`, by content: what an evaluation is, with its examples counted. */
+/** `evaluation.json`, named by its content: an evaluation with its number of examples. */
 export interface StoredEvaluation {
   readonly schemaVersion: 1;
   readonly input: EvaluationInput;
   readonly examples: number;
   readonly chunkExamples: number;
   readonly attempt: number;
-  /** Who opened this attempt: asked once more it is the same one. */
+  /** The opener of this attempt: the same request opens the same attempt. */
   readonly request: string;
   readonly openedAt: string;
   readonly codeVersion: string;
 }
 
 /**
- * Sums over scored rollouts, of a chunk or of all: they add up, whatever order chunks end in. Rollouts that failed through infrastructure
- * are counted and add nothing else.
+ * Sums over scored rollouts, of a chunk or of all: they add up in any order of chunks. Rollouts that failed through
+ * infrastructure are only counted.
  */
 export interface EvaluationTally {
   readonly rollouts: number;
@@ -143,13 +130,13 @@ export interface EvaluationTally {
   readonly rewards: number;
   /** Sum and count of each reward function. */
   readonly metrics: Readonly<Record<string, readonly [sum: number, count: number]>>;
-  /** Sums of tokens over rollouts that say them, and how many do. */
+  /** Sums of tokens over rollouts that report them, and the number of these. */
   readonly usage: Readonly<Record<string, number>>;
   readonly usageCount: number;
   readonly truncated: number;
-  /** With a reward, and an error of the policy's own. */
+  /** Rollouts with a reward and an error of the policy's own. */
   readonly policyFailures: number;
-  /** Examples whose rollouts all have a reward, by how many of them were right. */
+  /** Examples whose rollouts are all rewarded, indexed by the number of right ones. */
   readonly examplesByRight: readonly number[];
   readonly causes: FailureCounts;
 }
@@ -157,25 +144,28 @@ export interface EvaluationTally {
 export interface ChunkResult {
   readonly chunk: number;
   readonly tally: EvaluationTally;
-  /** Rollouts that lay in the store already. */
+  /** Rollouts that were already in the store. */
   readonly adopted: number;
   readonly seconds: number;
 }
 
-/** What came of it: small, it goes through history and signals. Figures that nothing stands behind are null or left out. */
+/**
+ * Result of an evaluation: small, since it passes through history and signals. Figures without data are null or left
+ * out.
+ */
 export interface EvaluationResult {
   readonly environment: string;
   readonly model: string;
   readonly id: string;
   readonly place: EvaluationPlace;
-  /** Absolute, for people. */
+  /** Absolute path, for people. */
   readonly folder: string;
   readonly examples: number;
   readonly rollouts: number;
   readonly rolloutsPerExample: number;
-  /** Without a reward: infrastructure. Opened once more, the evaluation plays them again. */
+  /** Rollouts without a reward, due to infrastructure. The next attempt repeats them. */
   readonly failed: number;
-  /** Mean over rollouts that have one. */
+  /** Mean over rewarded rollouts. */
   readonly avgReward: number | null;
   readonly avgMetrics: Readonly<Record<string, number>>;
   readonly truncatedShare: number | null;
@@ -183,12 +173,12 @@ export interface EvaluationResult {
   readonly passAllK: Readonly<Record<string, number>>;
   /** One line for each cause of failed rollouts. */
   readonly failures: readonly string[];
-  /** Mean tokens of a rollout; absent where servers do not say. */
+  /** Mean tokens of a rollout; absent if servers do not report them. */
   readonly usage: Readonly<Record<string, number>> | null;
-  /** US dollars; null where prices are not known. */
+  /** US dollars; null without prices. */
   readonly cost: number | null;
   readonly attempt: number;
-  /** Rollouts of this attempt, and those that it found. */
+  /** Rollouts of this attempt, and adopted ones. */
   readonly sampled: number;
   readonly adopted: number;
   readonly seconds: number;
@@ -204,7 +194,7 @@ export interface EvaluationSaying {
   readonly reward: number | null;
 }
 
-/** What the signal of `notify` carries: the result, or why there is none. */
+/** Payload of the `notify` signal: the result, or the reason why there is none. */
 export type EvaluationNotice =
   | { readonly workflowId: string; readonly result: EvaluationResult }
   | { readonly workflowId: string; readonly failed: string };
@@ -212,39 +202,36 @@ export type EvaluationNotice =
 /** A file of evaluations, as `[[eval]]` has them; relative paths start in the project's folder. */
 export interface EvaluationFileInput {
   readonly config: string;
-  /** Settings in the file's words (`num_examples`), which hold for each of its evaluations over what it says. */
+  /** Settings in the file's words (`num_examples`), which override those of each evaluation. */
   readonly over?: Readonly<Record<string, JsonValue>>;
-  /**
-   * Which evaluations that lie there already it goes on with: those that were interrupted (where not said), those with anything left to do,
-   * or none.
-   */
+  /** Existing evaluations to continue: interrupted ones (the default), those with work left, or none. */
   readonly goOn?: 'interrupted' | 'unfinished' | 'never';
 }
 
-/** Several evaluations that are read and placed already. */
+/** Several parsed evaluations with their places. */
 export interface EvaluationsInput {
   readonly inputs: readonly EvaluationInput[];
-  /** What they are, for people. */
+  /** Title for people. */
   readonly title: string;
-  /** What tells their workflows apart, in the order of `inputs`; missing = environment and place. */
+  /** Distinguishes their workflows, in the order of `inputs`; missing = environment and place. */
   readonly names?: readonly string[] | undefined;
-  /** How many are at work side by side; some when missing. */
+  /** Bound on concurrent evaluations; a default when missing. */
   readonly atOnce?: number | undefined;
 }
 
-/** What people ask of a workflow `evaluate` (query `status`). */
+/** Answer to the query `status` of a workflow `evaluate`. */
 export interface EvaluationStatus {
   readonly environment: string;
   readonly model: string;
   readonly phase: 'opening' | 'evaluating' | 'closing' | 'finished';
   readonly examples: number | null;
   readonly rollouts: { readonly done: number; readonly of: number | null; readonly failed: number };
-  /** Of finished chunks. */
+  /** Mean over finished chunks. */
   readonly avgReward: number | null;
   readonly passAtK: Readonly<Record<string, number>>;
   readonly waitingOn: readonly string[];
   readonly folder: string;
   readonly warnings: readonly string[];
-  /** Of a file with several evaluations: their workflows. */
+  /** Workflows of a file with several evaluations. */
   readonly parts: readonly string[];
 }

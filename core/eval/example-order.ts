@@ -1,8 +1,8 @@
 import { keptPermutation } from '../numpy-shuffle.ts';
 
 /**
- * Which example of a dataset stands at each position of an evaluation that leaves the first `skipped` out. Shuffled, as `Dataset.shuffle` of
- * the same seed has what is left.
+ * Maps positions of an evaluation to examples of a dataset without the first `skipped`. Shuffled like `Dataset.shuffle`
+ * with an equal seed on the rest.
  */
 export function exampleOrder(length: number, shuffleSeed: number | null, skipped = 0): (position: number) => number {
   if (shuffleSeed === null) return (position) => skipped + position;

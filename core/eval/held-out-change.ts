@@ -1,14 +1,14 @@
 import { bootstrapMean } from './bootstrap.ts';
 
-/** How a version stands beside an earlier one, on the same examples. */
+/** A version compared with an earlier one, on common examples. */
 export type HeldOutChange = 'rose' | 'fell' | 'no difference beyond chance' | 'too few examples';
 
-/** Percentiles of fewer differences than these promise more than they know. */
+/** Percentiles of fewer differences would promise too much. */
 const examplesMin = 10;
-/** A run is called better or worse once, at its end, by one of two figures: so each is asked for more than the usual 95 %. */
+/** Two figures may each call a run better or worse once, at its end, so both need more than the common 95 %. */
 const confidence = 0.99;
 
-/** `differences`: of each example its reward after, less its reward before. */
+/** `differences`: reward after minus reward before, by example. */
 export function judgeChange(differences: readonly number[], key: readonly (number | string)[]): HeldOutChange {
   if (differences.length < examplesMin) return 'too few examples';
   const { low, high } = bootstrapMean(differences, { key, confidence });

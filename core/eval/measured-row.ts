@@ -1,8 +1,8 @@
 import type { MeasuredRollout } from '../rl/metrics.ts';
-import type { RolloutRow } from '../rl/rollout.ts';
-import type { JsonValue } from '../../config/run-spec.ts';
+import type { RolloutRow } from '../rl/rollout/rollout.ts';
+import type { JsonValue } from '../json-value.ts';
 
-/** What is measured of a rollout, of its row in `results.jsonl`. */
+/** Measurements of a rollout, from its row in `results.jsonl`. */
 export function measuredRow(row: RolloutRow): MeasuredRollout {
   const { reward, metrics, completion, token_usage: usage, ratchet } = row;
   const outcome = fieldOf(ratchet, 'outcome');
@@ -17,7 +17,7 @@ export function measuredRow(row: RolloutRow): MeasuredRollout {
   };
 }
 
-/** Tokens of all rollouts, as a server bills them: those that failed are among them. */
+/** Billed tokens of all rollouts, failed ones included. */
 export function usedByRows(rows: readonly RolloutRow[]): { readonly prompt: number; readonly completion: number } {
   let [prompt, completion] = [0, 0];
   for (const { token_usage: usage } of rows) {
@@ -28,13 +28,13 @@ export function usedByRows(rows: readonly RolloutRow[]): { readonly prompt: numb
   return { prompt, completion };
 }
 
-/** Whose example it is, and its reward; for `rewardsByExample`. */
+/** A row's example and reward; for `rewardsByExample`. */
 export function rewardRow(row: RolloutRow): { example_id: number; reward: number | null } {
   const { example_id: id, reward } = row;
   return { example_id: Number(id ?? 0), reward: typeof reward === 'number' ? reward : null };
 }
 
-/** Digest of the system prompt in place of its environment's own; undefined = that. */
+/** Digest of the system prompt that replaced the environment's own; undefined = none did. */
 export function promptOf({ ratchet }: RolloutRow): string | undefined {
   const prompt = fieldOf(ratchet, 'prompt');
   return typeof prompt === 'string' ? prompt : undefined;

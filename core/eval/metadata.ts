@@ -1,27 +1,29 @@
 import { environmentName, unnumberedName } from '../names.ts';
-import { toolOfMetadata } from '../rl/results.ts';
-import type { RolloutRow, ToolSchema } from '../rl/rollout.ts';
-import type { JsonValue } from '../../config/run-spec.ts';
+import { present } from '../present.ts';
+import { toolOfMetadata } from '../rl/rollout/results.ts';
+import type { RolloutRow, ToolSchema } from '../rl/rollout/rollout.ts';
+import type { JsonValue } from '../json-value.ts';
 import type { EvaluationInput, EvaluationTally } from './evaluation.ts';
 import { passFigures, passThreshold } from './pass-at-k.ts';
 import { averageError, averageMetrics, averageReward, averageUsage, costOf } from './tally.ts';
 
-/** What an evaluation's metadata says that its input does not. */
+/** Inputs of an evaluation's metadata. */
 interface MetadataOf {
   readonly input: Pick<EvaluationInput, 'environment' | 'model' | 'rolloutsPerExample' | 'shuffleSeed' | 'prices'>;
   /** Examples that are to be evaluated, finished or not. */
   readonly examples: number;
   readonly tally: EvaluationTally;
   readonly seconds: number;
-  /** Of all its rollouts; null where they differ, or there are none. */
+  /** Tools of all its rollouts; null if they differ or there are none. */
   readonly tools: readonly ToolSchema[] | null;
-  /** What the environment itself sets for sampling, which counts where the evaluation says nothing. */
+  /** The environment's own sampling settings, used where the evaluation has none. */
   readonly environmentSampling?: Readonly<Record<string, JsonValue>> | undefined;
 }
 
 /**
- * `metadata.json` as verifiers 0.3.1 writes it (`GenerateOutputsBuilder.build_metadata`, without `date` and `path_to_save`). Rollouts that
- * failed through infrastructure are in `avg_error` alone, where verifiers counts them as rewards of 0.
+ * `metadata.json` in the format of verifiers 0.3.1 (`GenerateOutputsBuilder.build_metadata`, without `date` and
+ * `path_to_save`). Rollouts that failed through infrastructure count only in `avg_error`; verifiers counts them as
+ * rewards of 0.
  */
 export function evaluationMetadata({
   input,
@@ -40,7 +42,7 @@ export function evaluationMetadata({
   return {
     env_id: python ? environmentId(environment.id) : environmentName(environment.id),
     env_args: environment.args,
-    ...(environment.systemPrompt === undefined ? {} : { system_prompt: environment.systemPrompt }),
+    ...present({ system_prompt: environment.systemPrompt }),
     model: model.model,
     base_url: baseUrlOf(input),
     num_examples: examples,
@@ -67,11 +69,11 @@ export function evaluationMetadata({
     },
     state_columns: [...(environment.stateColumns ?? [])],
     tools: tools === null ? null : tools.map(toolOfMetadata),
-    ...(isNamed ? { name: environment.name } : {}),
+    ...present({ name: isNamed ? environment.name : undefined }),
   };
 }
 
-/** As verifiers names it: without owner and version. */
+/** verifiers' form of the id: without owner and version. */
 function environmentId(id: string): string {
   return id.split('/').at(-1)!.split('@', 1)[0]!;
 }
@@ -80,7 +82,7 @@ function baseUrlOf({ model }: MetadataOf['input']): string {
   return model.kind === 'endpoint' ? model.servers.map(({ baseUrl }) => baseUrl).join(',') : '';
 }
 
-/** What was asked for, with what verifiers adds by itself. */
+/** Requested sampling settings, with verifiers' own additions. */
 function samplingArgs(
   { model }: MetadataOf['input'],
   own: Readonly<Record<string, JsonValue>>,
@@ -88,7 +90,7 @@ function samplingArgs(
   const common = { n: 1, extra_body: {}, ...own, max_tokens: null };
   if (model.kind === 'endpoint') return { ...common, ...model.sampling };
   const { maxTokens, temperature, topP, topK, minP, seed, stop } = model.sampling;
-  const extra = { ...(topK === null ? {} : { top_k: topK }), ...(minP === 0 ? {} : { min_p: minP }) };
+  const extra = present({ top_k: topK ?? undefined, min_p: minP === 0 ? undefined : minP });
   return {
     ...common,
     max_tokens: maxTokens,

@@ -1,20 +1,19 @@
-import type { EndpointsSpec, EndpointSpec } from '../../config/endpoints-spec.ts';
-import type { ModelAccessSpec } from '../../config/model-access.ts';
+import type { Endpoint, Endpoints, ModelAccess } from './model-access.ts';
 import type { EvaluatedServer } from './evaluation.ts';
 
-/** Which servers answer for a model, and why not where that cannot be told. */
+/** The servers of a model, or the reason why they are unknown. */
 type ModelServers =
   | { readonly ok: true; readonly model: string; readonly servers: readonly EvaluatedServer[] }
   | { readonly ok: false; readonly problem: string };
 
-/** Where the APIs are that people name, and what their keys are called: as verifiers 0.3.1 has them. Local servers ask for no key. */
+/** Addresses of known APIs and the variables of their keys, as in verifiers 0.3.1. Local servers need no key. */
 const knownProviders: Readonly<
-  Record<NonNullable<ModelAccessSpec['provider']>, { readonly url: string; readonly key: string | null }>
+  Record<NonNullable<ModelAccess['provider']>, { readonly url: string; readonly key: string | null }>
 > = {
   prime: { url: 'https://api.pinference.ai/api/v1', key: 'PRIME_API_KEY' },
   openrouter: { url: 'https://openrouter.ai/api/v1', key: 'OPENROUTER_API_KEY' },
   openai: { url: 'https://api.openai.com/v1', key: 'OPENAI_API_KEY' },
-  // Its own API is another one; at /v1 it speaks OpenAI's as well.
+  // Its own API differs; at /v1 it also offers OpenAI's.
   anthropic: { url: 'https://api.anthropic.com/v1', key: 'ANTHROPIC_API_KEY' },
   minimax: { url: 'https://api.minimax.chat/v1', key: 'MINIMAX_API_KEY' },
   deepseek: { url: 'https://api.deepseek.com/v1', key: 'DEEPSEEK_API_KEY' },
@@ -23,7 +22,7 @@ const knownProviders: Readonly<
   vllm: { url: 'http://localhost:8000/v1', key: null },
 };
 
-/** Chat completions are what is spoken; of these servers the others are asked in that way too. */
+/** Client types that are served by chat completions, the only API used here; the others are asked in that way too. */
 const spoken: ReadonlySet<string> = new Set([
   'openai_chat_completions',
   'openai_chat_completions_token',
@@ -32,12 +31,12 @@ const spoken: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * In verifiers' order: an alias of the registry, over it a provider, over both a URL and the name of a key. What says nothing at all goes
- * to Prime Inference where its key is set (`isSet`), and is refused otherwise.
+ * Resolves in verifiers' order: an alias of the registry, overridden by a provider, overridden by a URL and the name of
+ * a key. Without any of them it is Prime Inference if its key is set (`isSet`), else an error.
  */
 export function serversOfModel(
-  access: ModelAccessSpec,
-  registry: EndpointsSpec | null,
+  access: ModelAccess,
+  registry: Endpoints | null,
   isSet: (variable: string) => boolean,
 ): ModelServers {
   const alias = access.endpointId ?? access.model ?? '';
@@ -73,8 +72,8 @@ function refuse(problem: string): ModelServers {
 }
 
 function ofReplicas(
-  access: ModelAccessSpec,
-  replicas: readonly EndpointSpec[],
+  access: ModelAccess,
+  replicas: readonly Endpoint[],
 ): { readonly model: string; readonly servers: EvaluatedServer[] } {
   const first = replicas[0]!;
   const provider = access.provider === null ? null : knownProviders[access.provider];
@@ -92,7 +91,7 @@ function ofReplicas(
 }
 
 function serverOf(
-  access: ModelAccessSpec,
+  access: ModelAccess,
   model: string,
   { url, key }: { readonly url: string; readonly key: string | null },
 ): EvaluatedServer {
@@ -104,7 +103,9 @@ function serverOf(
   };
 }
 
-/** The key of a known API; none for a server of this machine or of the local network, and for one that nobody knows. */
+/**
+ * Variable with the key of a known API; null for a server of this machine or the local network, and for an unknown one.
+ */
 export function usualKey(url: string): string | null {
   const { host } = new URL(url);
   const known = Object.values(knownProviders).find((provider) => new URL(provider.url).host === host);

@@ -1,6 +1,6 @@
 /**
- * pass@k and pass^k of one example, the unbiased estimators that verifiers uses (`PassAtKMetric`): of n rollouts of which c were right,
- * the chance that at least one of k drawn without replacement is right, and that all of them are.
+ * pass@k and pass^k of one example by verifiers' unbiased estimators (`PassAtKMetric`). Let c of n rollouts be right,
+ * and draw k without replacement: the probability that at least one is right, and that all are.
  */
 
 /** Reward from which verifiers counts a rollout as right. */
@@ -22,8 +22,8 @@ export function passAllK(n: number, right: number, k: number): number {
 }
 
 /**
- * Both for each k, averaged over examples. `examplesByRight[c]` = how many examples had c right rollouts of n. Empty where there is
- * no whole example, or one rollout of each.
+ * pass@k and pass^k for each k, averaged over examples. `examplesByRight[c]` = number of examples with c right rollouts
+ * of n. Empty without whole examples, or with one rollout each.
  */
 export function passFigures(
   n: number,
@@ -41,7 +41,7 @@ export function passFigures(
   return { atK: averaged(passAtK), allK: averaged(passAllK) };
 }
 
-/** C(part, k) / C(n, k), factor by factor: each binomial by itself is soon larger than any number. */
+/** C(part, k) / C(n, k), factor by factor: the binomials themselves soon overflow. */
 function allOf(part: number, n: number, k: number): number {
   if (part < k) return 0;
   let chance = 1;

@@ -1,5 +1,5 @@
 /** The value that a standard normal number is below with the probability p (Acklam's rational approximation, relative error 1e-9). */
-export function normalQuantile(p: number): number {
+function normalQuantile(p: number): number {
   if (p > 0.5) return -normalQuantile(1 - p);
   if (p < tail) {
     const q = Math.sqrt(-2 * Math.log(p));
@@ -9,7 +9,10 @@ export function normalQuantile(p: number): number {
   return (q * polynomial(middleTop, q * q)) / (q * q * polynomial(middleBottom, q * q) + 1);
 }
 
-/** The same of Student's t with 9 degrees of freedom or more (Cornish and Fisher's expansion; Abramowitz and Stegun, 26.7.5). */
+/**
+ * Quantile of Student's t with 9 degrees of freedom or more (Cornish and Fisher's expansion; Abramowitz and Stegun,
+ * 26.7.5).
+ */
 export function studentQuantile(p: number, degrees: number): number {
   const z = normalQuantile(p);
   const terms = [
@@ -22,12 +25,12 @@ export function studentQuantile(p: number, degrees: number): number {
   return terms.reduce((sum, term, i) => sum + term / degrees ** i, 0);
 }
 
-/** Coefficients of the highest power first. */
+/** Coefficients start with the highest power. */
 function polynomial(coefficients: readonly number[], x: number): number {
   return coefficients.reduce((sum, coefficient) => sum * x + coefficient, 0);
 }
 
-/** Below this probability another approximation holds. */
+/** Below this probability the approximation of the tail applies. */
 const tail = 0.02425;
 const middleTop = [
   -39.69683028665376, 220.9460984245205, -275.9285104469687, 138.357751867269, -30.66479806614716, 2.506628277459239,

@@ -1,31 +1,37 @@
 import { bootstrapMean, type Interval } from './bootstrap.ts';
 import { studentQuantile } from './quantiles.ts';
 
-/** One evaluation: the mean reward of each example, by the example's id. Examples of which no rollout has a reward are left out. */
+/**
+ * One evaluation: the mean reward of each example, by the example's id. Examples without a rewarded rollout are left
+ * out.
+ */
 export interface EvaluatedVersion {
   readonly step: number;
-  /** For people; `v50` when missing. */
+  /** Name for people; `v50` when missing. */
   readonly name?: string | undefined;
   readonly rewards: Readonly<Record<string, number>>;
 }
 
-/** How an evaluation stands beside the best before it, over the examples that both have. */
+/** An evaluation compared with the best before it, over their common examples. */
 export interface Regression {
-  /** Whether it is worse beyond chance. A mark for people: two to four in a hundred evaluations of an unchanging policy have it. */
+  /**
+   * Whether it is worse beyond chance. Only a hint: it holds for two to four in a hundred evaluations of an unchanging
+   * policy.
+   */
   readonly isWorse: boolean;
-  /** Whether it and the evaluation before it are worse together, beyond doubt: what may pause or stop a run. */
+  /** Whether it and the evaluation before it are worse together, beyond doubt: this may pause or stop a run. */
   readonly isRepeated?: boolean;
-  /** The best so far. */
+  /** Best version so far. */
   readonly best: { readonly step: number; readonly name: string; readonly reward: number };
   readonly reward: number;
-  /** Of the differences, example by example; 95 %. */
+  /** 95 % interval of the differences, example by example. */
   readonly difference: Interval;
   readonly examples: number;
 }
 
-/** Fewer examples cannot be compared. */
+/** Minimum for a comparison. */
 const examplesMin = 2;
-/** Fewer say too little of chance: their spread is not known. */
+/** Fewer examples do not show the spread of their differences. */
 const examplesToJudge = 10;
 
 /**
@@ -34,7 +40,7 @@ const examplesToJudge = 10;
  * `each` of the two falls by itself too, so that a single bad evaluation ends nothing.
  */
 const chance = { worse: 0.025, repeated: 0.003, each: 0.025 };
-/** So many evaluations in a row are the reference of two: the best single one was lucky as well. */
+/** Evaluations in a row that serve as the reference of two: the best single one was lucky as well. */
 const windowMax = 3;
 
 interface JudgeOptions {
@@ -47,17 +53,17 @@ interface JudgeOptions {
 /** The evaluations that a new one is compared with. */
 interface References<Of> {
   readonly best: Of;
-  /** The evaluation just before it. */
   readonly last: Of;
-  /** The best in a row of those before `last`; empty where there are none. */
+  /** The best evaluations in a row before `last`; empty without any. */
   readonly window: readonly Of[];
-  /** Earlier evaluations. */
+  /** Number of earlier evaluations. */
   readonly count: number;
 }
 
 /**
- * Holds an evaluation against those before it, paired by example: examples differ more among each other than versions do. Null where
- * there is nothing to compare with. The best of many is also the luckiest, so levels are divided by how many there are (Bonferroni).
+ * Compares an evaluation with those before it, paired by example: examples differ more among each other than versions
+ * do. Null without an earlier one. The best of many is also the luckiest, so levels are divided by their number
+ * (Bonferroni).
  */
 export function judgeRegression(
   evaluated: EvaluatedVersion,
@@ -72,7 +78,7 @@ export function judgeRegression(
   return references && judgeAgainst(evaluated, references, { key, environments });
 }
 
-/** The same where only the references are read. */
+/** Judges an evaluation when only its references were read. */
 export function judgeAgainst(
   evaluated: EvaluatedVersion,
   { best, last, window, count }: References<EvaluatedVersion>,
@@ -95,7 +101,7 @@ export function judgeAgainst(
   };
 }
 
-/** Chosen by mean rewards, so that the rewards of examples are read of these alone; null without any. */
+/** Chooses references by mean rewards, so that only their examples are read; null without any. */
 export function referencesAmong<Of extends { readonly step: number; readonly reward: number }>(
   before: readonly Of[],
 ): References<Of> | null {
@@ -125,7 +131,7 @@ function differencesFrom(before: readonly EvaluatedVersion[], after: readonly Ev
   return ids.map((id) => meanOfAll(after.map(({ rewards }) => rewards[id]!)) - reference[id]!);
 }
 
-/** Whether the mean lies below 0 by more than chance explains (Student's t test). */
+/** Whether the mean is below 0 beyond chance (Student's t test). */
 function isBelow(differences: readonly number[], level: number): boolean {
   const count = differences.length;
   if (count < examplesToJudge) return false;
@@ -140,7 +146,7 @@ function meanOfAll(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
-/** In the order of their ids: what is drawn is then the same whatever order they were read in. */
+/** Sorted by id, so that random draws do not depend on the order of reading. */
 function commonExamples([first = {}, ...others]: readonly EvaluatedVersion['rewards'][]): string[] {
   return Object.keys(first)
     .filter((id) => others.every((other) => other[id] !== undefined))
@@ -151,7 +157,7 @@ function meanOf(rewards: EvaluatedVersion['rewards'], ids: readonly string[]): n
   return meanOfAll(ids.map((id) => rewards[id]!));
 }
 
-/** For people: what fell, from what to what, and how sure that is. */
+/** A sentence for people: the figure that fell, its values before and after, and the certainty. */
 export function describeRegression(
   environment: string,
   version: string,

@@ -1,7 +1,7 @@
-import type { JsonValue } from '../../config/run-spec.ts';
+import type { JsonValue } from '../json-value.ts';
 import { passThreshold as usualThreshold } from './pass-at-k.ts';
 
-/** `metadata.json` of an evaluation, as verifiers and Ratchet write it; what is missing is null or empty. */
+/** `metadata.json` of an evaluation by verifiers or Ratchet; missing fields are null or empty. */
 export interface ResultMetadata {
   readonly environment: string;
   readonly model: string;
@@ -9,20 +9,23 @@ export interface ResultMetadata {
   readonly rolloutsPerExample: number | null;
   /** Reward from which a rollout counts as right. */
   readonly passThreshold: number;
-  /** As its writer counted: over all rows, those of failed rollouts with the reward they were given; null where all failed. */
+  /**
+   * The writer's figure: the mean over all rows, failed rollouts with the reward that they were given; null if all
+   * failed.
+   */
   readonly avgReward: number | null;
   readonly passAtK: Readonly<Record<string, number>>;
   readonly passAllK: Readonly<Record<string, number>>;
   readonly seconds: number | null;
-  /** In dollars. */
+  /** US dollars. */
   readonly cost: number | null;
   /** Policy version, of a run's own evaluations. */
   readonly step: number | null;
-  /** All that somebody chose, by a name with dots: `sampling_args.temperature`. Sorted by name. */
+  /** All chosen settings, by dotted names: `sampling_args.temperature`. Sorted by name. */
   readonly settings: Readonly<Record<string, JsonValue>>;
 }
 
-/** Those that say what was evaluated and how, in the order in which they are shown. */
+/** Settings that identify the evaluation, in display order. */
 const settingNames = [
   'env_id',
   'env_args',
@@ -40,7 +43,7 @@ const settingNames = [
 
 const olderNames: Readonly<Record<string, string>> = { env_id: 'env' };
 
-/** Null where it is no object. */
+/** Null unless it is an object. */
 export function readMetadata(value: unknown): ResultMetadata | null {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return null;
   const metadata = value as Readonly<Record<string, JsonValue>>;
@@ -67,7 +70,10 @@ export function readMetadata(value: unknown): ResultMetadata | null {
   };
 }
 
-/** An object's leaves under dotted names; empty objects, texts and nulls are left out: nobody chose them. An empty system prompt is chosen. */
+/**
+ * Leaves of an object under dotted names. Empty objects, texts and nulls are left out as defaults; an empty system
+ * prompt is a choice.
+ */
 function flat(name: string, value: JsonValue | undefined): [string, JsonValue][] {
   if (value == null || (value === '' && name !== 'system_prompt')) return [];
   if (typeof value !== 'object' || Array.isArray(value)) return [[name, value]];
@@ -83,7 +89,7 @@ function numbersOf(value: JsonValue | undefined): Record<string, number> {
   );
 }
 
-/** A setting that is not the same everywhere; `values` in the order of what is compared, null where it is not set. */
+/** A setting with differing values; `values` in the order of comparison, null if unset. */
 interface SettingDifference {
   readonly name: string;
   readonly values: readonly (JsonValue | null)[];

@@ -1,45 +1,45 @@
-import type { JsonValue } from '../../config/run-spec.ts';
-import { partText } from '../rl/message-parts.ts';
+import type { JsonValue } from '../json-value.ts';
+import { partText } from '../rl/rollout/message-parts.ts';
 import type { RowExample } from './tell-examples.ts';
 
 /**
- * Rows of `results.jsonl` as readers need them. Whoever wrote a row (verifiers of any version, Ratchet, a program that somebody
- * wrote by hand), what is missing in it or of another type reads as not there; nothing is made up.
+ * Rows of `results.jsonl` for readers. Rows may come from any version of verifiers, from Ratchet or from other
+ * programs. A field that is missing or has another type reads as absent; none is invented.
  */
 
 /** A message of a prompt or of a completion. */
 export interface ResultMessage {
   readonly role: string;
-  /** What was said; a picture stands as `[image image/png, 70 bytes, 1a2b3c4d]`. */
+  /** Text of the message; a picture appears as `[image image/png, 70 bytes, 1a2b3c4d]`. */
   readonly text: string;
-  /** What the model thought before it, where the server told it apart. */
+  /** Thoughts before the text, if the server separated them. */
   readonly reasoning: string;
   readonly calls: readonly { readonly name: string; readonly arguments: string }[];
 }
 
-/** Why a rollout failed. */
+/** Reason of a failed rollout. */
 interface RowError {
   /** Its class: `ModelError`, `timeout`; failures are counted by it. */
   readonly cause: string;
   readonly message: string;
 }
 
-/** Something that befell a rollout; counted by `what`. */
+/** An event of a rollout; counted by `what`. */
 interface RowNote {
   readonly what: string;
   readonly message: string;
 }
 
-/** What is kept of every row of a file, however large its texts are. */
+/** The part of each row that is kept in memory, however large its texts are. */
 export interface RowFacts {
-  /** verifiers' number as text, or the key of a v1 task; of files whose rows have no sound id, as `tellExamples` names it. */
+  /** verifiers' number as text, or the key of a v1 task; without a sound id, the name from `tellExamples`. */
   readonly exampleId: string;
-  /** Null: none in the row, or the rollout failed and what stands there is no reward. */
+  /** Null: absent, or the rollout failed and the row's value is no reward. */
   readonly reward: number | null;
-  /** As the row has it, of failed rollouts too: verifiers gives those 0, and counts it. */
+  /** The row's reward, for failed rollouts too: verifiers gives those 0, and counts it. */
   readonly givenReward: number | null;
   readonly error: RowError | null;
-  /** What happened to it beside, reward or not: reward functions that threw, that it was played anew. */
+  /** Other events of the rollout, rewarded or not: reward functions that threw, repetitions. */
   readonly notes: readonly RowNote[];
   readonly metrics: Readonly<Record<string, number>>;
   readonly inputTokens: number | null;
@@ -47,22 +47,21 @@ export interface RowFacts {
   readonly isTruncated: boolean;
   /** The prompt's last user message, its beginning. */
   readonly promptStart: string;
-  /** What the model said last, its beginning. */
+  /** Beginning of the last answer. */
   readonly answerStart: string;
 }
 
-/** A whole row. */
 export interface ResultRow extends RowFacts {
   readonly prompt: readonly ResultMessage[];
   readonly completion: readonly ResultMessage[];
-  /** What was right; null where the row has none. */
+  /** The right answer; null if the row has none. */
   readonly answer: string | null;
   readonly info: JsonValue | null;
   readonly stopCondition: string | null;
-  /** Of all of the rollout. */
+  /** Duration of the whole rollout. */
   readonly seconds: number | null;
   readonly tools: readonly string[];
-  /** Columns that have no other place here. */
+  /** Columns without another place here. */
   readonly columns: Readonly<Record<string, JsonValue>>;
 }
 
@@ -95,14 +94,14 @@ export function factsOf(row: Json): RowFacts {
   };
 }
 
-/** The text whose sha256 tells prompts apart: roles and words alone, so that two writers of one prompt agree. */
+/** The text whose sha256 identifies a prompt: roles and words alone, so that two writers of one prompt agree. */
 export function promptIdentity(row: Json): string {
   return messagesOf(row['prompt'])
     .map(({ role, text }) => `${role}\u0000${text}`)
     .join('\u0001');
 }
 
-/** What a row says of the example that it is of; `digest` makes a short name of a text. */
+/** A row's statements about its example; `digest` makes a short name of a text. */
 export function exampleOf(row: Json, digest: (text: string) => string): RowExample {
   const [says, id] = isId(row['example_id'])
     ? (['example_id', String(row['example_id'])] as const)
@@ -134,7 +133,7 @@ function metricColumns(row: Json): Record<string, number> {
   return 'reward' in row ? numbersIn(Object.fromEntries(rest)) : {};
 }
 
-/** A parsed line that `isRow`, whole. */
+/** Reads a whole row from a parsed line that satisfies `isRow`. */
 export function readRow(row: Json): ResultRow {
   const facts = factsOf(row);
   const rest = Object.entries(row).filter(([name]) => !known.has(name) && !(name in facts.metrics));
@@ -152,7 +151,7 @@ export function readRow(row: Json): ResultRow {
   };
 }
 
-/** verifiers before 0.2 counts milliseconds. Where nothing was measured its columns hold 0. */
+/** verifiers before 0.2 counts milliseconds. Its columns hold 0 without a measurement. */
 function secondsOf(timing: Json): number | null {
   const milliseconds = numberIn(timing, 'total_ms');
   return (milliseconds === null ? numberIn(timing, 'total') : milliseconds / 1000) || null;
@@ -164,7 +163,7 @@ function toolName(tool: unknown): string[] {
   return typeof of['name'] === 'string' ? [of['name']] : [];
 }
 
-/** A list of messages, or one text as completion APIs have it. */
+/** A list of messages, or one text from a completion API. */
 export function messagesOf(value: unknown): ResultMessage[] {
   if (typeof value === 'string') return [{ role: 'text', text: value, reasoning: '', calls: [] }];
   if (!Array.isArray(value)) return [];
@@ -181,7 +180,7 @@ export function messagesOf(value: unknown): ResultMessage[] {
   });
 }
 
-/** Thoughts that stand within the text, before what is said, as most chat templates have the model write them. */
+/** Separates thoughts at the beginning of the text, where most chat templates have the model write them. */
 function apart(text: string, mayThink: boolean): { thought: string; said: string } {
   const end = mayThink ? text.indexOf('</think>') : -1;
   if (end < 0) return { thought: '', said: text };
@@ -202,7 +201,10 @@ function contentOf(content: unknown): string {
     .join('');
 }
 
-/** verifiers writes the calls of a completion as texts of JSON, those of a prompt as objects, OpenAI's API with `function`. */
+/**
+ * verifiers writes the calls of a completion as JSON texts, those of a prompt as objects; OpenAI's API nests them in
+ * `function`.
+ */
 function callOf(call: unknown): { name: string; arguments: string } {
   let value: unknown = call;
   if (typeof call === 'string') {
@@ -235,7 +237,7 @@ function errorOf(row: Json): RowError | null {
   return { cause, message: typeof message === 'string' ? message : cause };
 }
 
-/** Ratchet's rows say where the reward beside an error is one all the same. */
+/** Ratchet's rows mark rewards beside an error that count. */
 function isPolicyFailure({ ratchet }: Json): boolean {
   return isObject(ratchet) && ratchet['outcome'] === 'policy_failure';
 }
@@ -257,7 +259,7 @@ function exampleIdOf({ example_id: exampleId, id }: Json): string {
   return String([exampleId, id].find(isId) ?? '?');
 }
 
-/** Without making messages of all: lists of 100,000 rows need one text of each. */
+/** Avoids converting all messages: lists of 100,000 rows need only one text each. */
 function lastText(value: unknown, role: string): string {
   if (typeof value === 'string') return value;
   if (!Array.isArray(value)) return '';
@@ -269,7 +271,7 @@ function lastText(value: unknown, role: string): string {
   return '';
 }
 
-/** One line. Put together anew: a slice would keep all of the text it is of. */
+/** One line, as a new string: a slice would keep its whole text in memory. */
 function startOf(text: string): string {
   return text
     .slice(0, 2 * startChars)

@@ -1,6 +1,6 @@
 import type { EvaluationInput } from './evaluation.ts';
 
-/** What must be the same for an evaluation to go on: with another value its rollouts would be of two evaluations. */
+/** Settings that must be equal to continue an evaluation: otherwise its rollouts would belong to two. */
 const identity: Readonly<Record<string, (input: EvaluationInput) => unknown>> = {
   environment: ({ environment }) => environment.id,
   env_args: ({ environment }) => environment.args,
@@ -17,7 +17,7 @@ const identity: Readonly<Record<string, (input: EvaluationInput) => unknown>> = 
   seed: (input) => (input.model.kind === 'version' ? input.seed : null),
 };
 
-/** Where two differ, each as `name: before, now`. Fewer examples than before are a difference, more are not. */
+/** The differing settings, each as `name: before, now`. Fewer examples than before are a difference, more are not. */
 export function differencesOf(
   before: EvaluationInput,
   now: EvaluationInput,
@@ -33,18 +33,18 @@ export function differencesOf(
   return differences;
 }
 
-/** Two that have the same are the same evaluation, whatever their number of examples. */
+/** Identity of an evaluation, independent of its number of examples. */
 export function identityOf(input: EvaluationInput): string {
   return canonical(Object.fromEntries(Object.entries(identity).map(([name, read]) => [name, read(input)])));
 }
 
-/** What is null is left out of a request. */
+/** Requests leave out nulls. */
 function samplingOf(model: EvaluationInput['model']): unknown {
   if (model.kind === 'version') return model.sampling;
   return Object.fromEntries(Object.entries(model.sampling).filter(([, value]) => value !== null));
 }
 
-/** JSON with keys in order. */
+/** JSON with sorted keys. */
 export function canonical(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(canonical).join(',')}]`;
   if (typeof value !== 'object' || value === null) return JSON.stringify(value) ?? 'null';

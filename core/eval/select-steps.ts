@@ -1,4 +1,3 @@
-/** Which checkpoints to evaluate. */
 export interface StepChoice {
   /** These alone; null = all there are. */
   readonly steps: readonly number[] | null;
@@ -6,7 +5,7 @@ export interface StepChoice {
   readonly includesBase: boolean;
 }
 
-/** Ascending. `missing` are steps that were asked for and have no checkpoint. */
+/** Ascending. `missing` are requested steps without a checkpoint. */
 export function selectSteps(
   sealed: readonly number[],
   { steps, includesBase }: StepChoice,
@@ -16,12 +15,12 @@ export function selectSteps(
   if (steps === null) {
     return { chosen: ascending(sealed).filter((step) => includesBase || step !== 0), missing: [] };
   }
-  // As prime-rl has it: the base model is measured beside the steps that are named.
+  // The base model is evaluated beside the named steps, as in prime-rl.
   const wanted = ascending(includesBase && there.has(0) ? [0, ...steps] : steps);
   return { chosen: wanted.filter((step) => there.has(step)), missing: wanted.filter((step) => !there.has(step)) };
 }
 
-/** `10,50,100` → steps; null where it is no list of them. */
+/** `10,50,100` → steps; null if the text is no such list. */
 export function readSteps(text: string): number[] | null {
   const steps = text
     .replace(/^\[|\]$/g, '')

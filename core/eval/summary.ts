@@ -2,24 +2,27 @@ import { type Bin, distribution } from './distribution.ts';
 import { passFigures, passThreshold as usualThreshold } from './pass-at-k.ts';
 import type { RowFacts } from './result-rows.ts';
 
-/** What an evaluation comes to, counted from its rows. */
+/** Figures of an evaluation, computed from its rows. */
 export interface EvaluationFigures {
   readonly rollouts: number;
   readonly examples: number;
-  /** Of rollouts that have a reward. Null where none has. */
+  /** Summary over rewarded rollouts. Null if there are none. */
   readonly reward: NumberSummary | null;
   readonly distribution: readonly Bin[];
   readonly metrics: Readonly<Record<string, NumberSummary>>;
   readonly usage: { readonly input: NumberSummary | null; readonly output: NumberSummary | null };
   readonly truncated: number;
-  /** By k, over examples none of whose rollouts failed, each with as many as the one with the most; empty for one rollout of each. */
+  /**
+   * Keyed by k, over examples without failed rollouts that have as many as the largest; empty with one rollout per
+   * example.
+   */
   readonly passAtK: Readonly<Record<string, number>>;
   readonly passAllK: Readonly<Record<string, number>>;
   /** Rollouts with an error by cause, the most frequent first, each with a message that one of them has. */
   readonly failures: readonly { readonly cause: string; readonly count: number; readonly message: string }[];
-  /** Of those with an error, how many have a reward all the same: the policy itself failed. */
+  /** Rollouts with an error and a reward: the policy itself failed. */
   readonly policyFailures: number;
-  /** What befell rollouts beside, in the same order: reward functions that threw, rollouts that were played anew. */
+  /** Other events of rollouts, in the same order: reward functions that threw, repetitions. */
   readonly notes: EvaluationFigures['failures'];
 }
 
@@ -30,7 +33,7 @@ export interface NumberSummary {
   readonly max: number;
 }
 
-/** Counts rows as they come; `figures` may be asked at any time. */
+/** Counts rows one by one; `figures` may be read at any time. */
 export class Summing {
   readonly #rewards: number[] = [];
   readonly #metrics = new Map<string, Tally>();
@@ -63,7 +66,7 @@ export class Summing {
     for (const { what, message } of notes) count(this.#notes, what, message);
     if (error !== null) {
       count(this.#failures, error.cause, error.message);
-      if (reward === null) return; // its metrics are of something that did not happen
+      if (reward === null) return; // its metrics describe nothing
       this.#policyFailures += 1;
     }
     if (reward !== null) this.#rewards.push(reward);
@@ -120,7 +123,7 @@ export function summarize(rows: readonly RowFacts[], passThreshold?: number): Ev
   return summing.figures();
 }
 
-/** Null of no values. */
+/** Null without values. */
 function summaryOf(values: readonly number[]): NumberSummary | null {
   const tally = new Tally();
   for (const value of values) tally.add(value);

@@ -1,5 +1,5 @@
 import { type FailureCount, whereItFailed } from '../rl/failures.ts';
-import type { FailedOutcome, Outcome, RolloutRow } from '../rl/rollout.ts';
+import type { FailedOutcome, Outcome, RolloutRow } from '../rl/rollout/rollout.ts';
 import type { EvaluationTally } from './evaluation.ts';
 import { passThreshold } from './pass-at-k.ts';
 
@@ -16,7 +16,7 @@ export const emptyTally: EvaluationTally = {
   causes: {},
 };
 
-/** Of the rows of whole examples, each `[example][rollout]`, summed in the order given, behind those that `before` sums. */
+/** Tallies rows of whole examples, `[example][rollout]`, in the given order, after those of `before`. */
 export function tallyOf(
   groups: readonly (readonly RolloutRow[])[],
   rolloutsPerExample: number,
@@ -70,7 +70,7 @@ export function tallyOf(
   return { rollouts, failed, rewards, metrics, usage, usageCount, truncated, policyFailures, examplesByRight, causes };
 }
 
-/** Both together. */
+/** The sum of both. */
 export function addTallies(a: EvaluationTally, b: EvaluationTally): EvaluationTally {
   const metrics: Record<string, readonly [number, number]> = { ...a.metrics };
   for (const [name, [sum, count]] of Object.entries(b.metrics)) {
@@ -102,7 +102,7 @@ export function addTallies(a: EvaluationTally, b: EvaluationTally): EvaluationTa
   };
 }
 
-/** Mean reward of what has one; null where nothing has. */
+/** Mean reward of rewarded rollouts; null without any. */
 export function averageReward({ rollouts, failed, rewards }: EvaluationTally): number | null {
   return rollouts === failed ? null : rewards / (rollouts - failed);
 }
@@ -116,13 +116,13 @@ export function averageError({ rollouts, failed, policyFailures }: EvaluationTal
   return rollouts === 0 ? 0 : (failed + policyFailures) / rollouts;
 }
 
-/** Mean tokens of a rollout; null where nobody says. */
+/** Mean tokens of a rollout; null without data. */
 export function averageUsage({ usage, usageCount }: EvaluationTally): Record<string, number> | null {
   if (usageCount === 0) return null;
   return Object.fromEntries(Object.entries(usage).map(([key, tokens]) => [key, tokens / usageCount]));
 }
 
-/** US dollars for all of its tokens; null where prices or tokens are not known. */
+/** US dollars for all of its tokens; null without prices or token counts. */
 export function costOf(
   { usage, usageCount }: EvaluationTally,
   prices: { readonly input: number; readonly output: number } | undefined,
@@ -135,7 +135,7 @@ export function costOf(
   };
 }
 
-/** Rows of verifiers' own name an exception where ours name an outcome. */
+/** verifiers' own rows name an exception in place of an outcome. */
 function outcomeOf(row: RolloutRow): Outcome {
   const { ratchet } = row;
   const said = typeof ratchet === 'object' && ratchet !== null && !Array.isArray(ratchet) ? ratchet['outcome'] : null;

@@ -7,13 +7,13 @@
 /** The fields of a row that identify its example. */
 export interface RowExample {
   readonly says: 'example_id' | 'id' | 'nothing';
-  /** '' where it says nothing. */
+  /** '' if the row has none. */
   readonly id: string;
-  /** The environment of a group that the example is of; '' where the row has none. */
+  /** The example's environment within a group; '' if the row has none. */
   readonly task: string;
-  /** Digest of the prompt; null where the row has none. */
+  /** Digest of the prompt; null without one. */
   readonly prompt: string | null;
-  /** Digest of what was right; '' where the row does not say. */
+  /** Digest of the right answer; '' without one. */
   readonly answer: string;
 }
 
@@ -42,7 +42,7 @@ export function tellExamples(rows: readonly RowExample[], rolloutsPerExample: nu
   });
 }
 
-/** True where nothing of the row says which example it is of. */
+/** True if nothing in the row identifies its example. */
 export function saysNoExample({ says, prompt }: RowExample): boolean {
   return says === 'nothing' && prompt === null;
 }
@@ -70,7 +70,10 @@ function keyOf({ says, id }: RowExample): string {
   return `${says} ${id}`;
 }
 
-/** Rows without a sound id are told apart by the answer too: verifiers wrote `[image]` for every picture of a prompt. */
+/**
+ * Rows without a sound id are also distinguished by the answer: verifiers wrote `[image]` for every picture of a
+ * prompt.
+ */
 function contentOf({ says, prompt, answer, task }: RowExample): string {
   return JSON.stringify(says === 'example_id' ? [prompt, task] : [prompt, answer, task]);
 }

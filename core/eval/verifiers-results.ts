@@ -1,17 +1,19 @@
-import { jsonOrNull } from '../json-or-null.ts';
-import type { JsonValue } from '../../config/run-spec.ts';
-import type { Rollout, RolloutRow, ToolCall, Turn } from '../rl/rollout.ts';
+import type { JsonValue } from '../json-value.ts';
+import type { Rollout, RolloutRow, ToolCall, Turn } from '../rl/rollout/rollout.ts';
 import type { EvaluationInput } from './evaluation.ts';
 import { canonical } from './same-evaluation.ts';
 
-/** Results that vf-eval wrote, for an evaluation that goes on with them. */
+/** Continues an evaluation with results that vf-eval wrote. */
 
-/** Where its metadata differs from what is asked for, each as `name was …, is …`; vf-eval itself compares no arguments and no sampling. */
+/**
+ * Differences between its metadata and the request, each as `name was …, is …`. vf-eval itself compares neither
+ * arguments nor sampling.
+ */
 export function differencesFromMetadata(
   metadata: RolloutRow,
   input: Omit<EvaluationInput, 'results'>,
   examples: number,
-  /** What the environment sets for sampling; null = not known, then only what is asked for is compared. */
+  /** The environment's own sampling settings; null = unknown, so that only requested ones are compared. */
   ownSampling: RolloutRow | null,
 ): string[] {
   const { environment, model, rolloutsPerExample, shuffleSeed } = input;
@@ -50,7 +52,7 @@ function textOf(value: JsonValue | undefined): string {
   return typeof value === 'string' ? value : '';
 }
 
-/** Without what verifiers adds by itself, and what is left out of a request. */
+/** Removes verifiers' own additions, and fields that requests leave out. */
 function samplingOf(sampling: JsonValue | undefined): Record<string, JsonValue> {
   const given = Object.entries((sampling ?? {}) as Record<string, JsonValue>).filter(
     ([name, value]) =>
@@ -63,11 +65,14 @@ function plainId(id: string): string {
   return id.split('/').at(-1)!.split('@', 1)[0]!.replaceAll('_', '-');
 }
 
-/** The rows of one file by the example they are of, each example's in the order of the file; torn lines and failed rollouts are left out. */
-export function goodRowsByExample(text: string): Map<number, RolloutRow[]> {
+/**
+ * The rows of one file by example, each example's in the order of the file; torn lines and failed rollouts are left
+ * out.
+ */
+export function goodRowsByExample(text: string, parse: (line: string) => unknown): Map<number, RolloutRow[]> {
   const rows = new Map<number, RolloutRow[]>();
   for (const line of text.split('\n')) {
-    const row = parsed(line);
+    const row = parse(line) as RolloutRow | null;
     const id = row?.['example_id'];
     if (row === null || typeof id !== 'number' || typeof row['reward'] !== 'number' || row['error'] != null) continue;
     rows.set(id, [...(rows.get(id) ?? []), row]);
@@ -75,13 +80,7 @@ export function goodRowsByExample(text: string): Map<number, RolloutRow[]> {
   return rows;
 }
 
-/** Null for a row that is torn, as when its writer was killed. */
-function parsed(line: string): RolloutRow | null {
-  const value = jsonOrNull(line);
-  return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as RolloutRow) : null;
-}
-
-/** A row as the rollout it was written of, judged as it says. */
+/** Converts a row back to its rollout, with its judgement. */
 export function rolloutOfRow(row: RolloutRow, place: Pick<Rollout, 'group' | 'index' | 'exampleId'>): Rollout {
   const said = Array.isArray(row['completion']) ? (row['completion'] as RolloutRow[]) : [];
   return {

@@ -1,6 +1,6 @@
 import type { Acceptance, ProposalSelection } from './search-state.ts';
 
-/** Scores of parent and child on the same examples. null: they are not there, which counts as −∞. */
+/** Scores of parent and child on common examples. null: missing, which counts as −∞. */
 interface Proposal {
   readonly before: readonly number[] | null;
   readonly after: readonly number[] | null;
@@ -12,7 +12,7 @@ export function isAccepted(acceptance: Acceptance, { before, after }: Proposal):
   return acceptance === 'strict_improvement' ? is > was : is >= was;
 }
 
-/** Positions of the proposals that are validated: accepted ones in their order, or those that gained most first. */
+/** Indices of the proposals to validate: accepted ones in order, or those with the largest gain first. */
 export function selectProposals(
   selection: ProposalSelection,
   acceptance: Acceptance,

@@ -11,7 +11,7 @@ import { selectCandidate } from './select-candidate.ts';
 import { screenedAverages, screenedExamples, screenedFronts } from './standing.ts';
 import type { Candidate, Child, Iteration, SearchState } from './search-state.ts';
 
-/** Begins the next iteration if the budget lets it end. All that is drawn is keyed by the seed and its number. */
+/** Begins the next iteration if the budget suffices for it. All draws are keyed by the seed and its number. */
 export function beginIteration(state: SearchState): boolean {
   const merge = beginMerge(state);
   if (merge !== null) return merge;
@@ -27,7 +27,8 @@ export function beginIteration(state: SearchState): boolean {
   const texts = parent.texts!;
   const { components, turn } = selectComponents(settings.componentSelection, { texts, turn: parent.turn });
   const proposals = Math.min(settings.proposals, Math.floor(reflectionsFree(state) / components.length));
-  // An iteration under way may leave some over: how many are free is known once none is, in whatever order answers come.
+  // An iteration in progress may leave some over, so the number of free ones is known only once none is in progress, in
+  // any order of answers.
   if (proposals < settings.proposals && state.iterations.length > 0) return false;
   if (proposals < 1) {
     state.stopReason = 'max_reflections';
@@ -68,7 +69,7 @@ function childInValidation(state: SearchState): Child | null {
   return isWorthReflecting(state, child.minibatch) ? child : null;
 }
 
-/** A merge in the place of a reflection, once after each new candidate while merges are due. null: none is to be had. */
+/** A merge in place of a reflection, once after each new candidate while merges are due. null: none is possible. */
 function beginMerge(state: SearchState): boolean | null {
   const { settings, merging, candidates, begun: number } = state;
   if (settings.merge === null || merging.due <= 0 || !merging.isReady) return null;
@@ -130,7 +131,7 @@ function newIteration(
   };
 }
 
-/** Sets the most that the iteration can cost aside and puts it under way; false where that is not free. */
+/** Reserves the most that the iteration can cost and starts it; false if the budget lacks it. */
 function setAside(state: SearchState, iteration: Iteration): boolean {
   const { settings } = state;
   const reserved = callsAhead(iteration, settings, screenedExamples(settings).length);
@@ -142,7 +143,7 @@ function setAside(state: SearchState, iteration: Iteration): boolean {
   return true;
 }
 
-/** Not where every score is as high as scores get, as far as one has seen. */
+/** False if every score equals the highest seen so far. */
 function isWorthReflecting(
   { settings, candidates }: SearchState,
   minibatch: Candidate['minibatch'],

@@ -1,13 +1,12 @@
 import type { SearchSettings, SearchState } from './search-state.ts';
 
-/** Metric calls that were made. */
 export function callsMade({ spent, iterations }: SearchState): number {
   return iterations.reduce((sum, { paid }) => sum + paid, spent);
 }
 
 /**
- * Texts that a new iteration may ask for. Each iteration under way counts with all that it may take, whatever of it has come: else
- * the search would depend on the order of answers.
+ * Texts that a new iteration may request. Each iteration in progress counts with its full reservation, whatever has
+ * arrived: otherwise the search would depend on the order of answers.
  */
 export function reflectionsFree({ settings, reflections, iterations }: SearchState): number {
   const { maxReflections = Infinity } = settings;
@@ -18,7 +17,7 @@ export function reflectionsFree({ settings, reflections, iterations }: SearchSta
   return maxReflections - reflections - aside.reduce((sum, count) => sum + count, 0);
 }
 
-/** Calls that are neither made nor set aside: for requests that are out, and for validating the best at the end. */
+/** Calls that are neither made nor reserved, for open requests or for validating the best at the end. */
 export function callsFree(state: SearchState): number {
   const { settings, spent, start, iterations, finals, phase } = state;
   const { maxCalls } = settings;
@@ -28,11 +27,7 @@ export function callsFree(state: SearchState): number {
 }
 
 /** Calls that the end takes: the best candidates beyond the screen, the best of them on all that is left. */
-export function callsOfTheEnd({
-  valSize,
-  screen,
-  final,
-}: Pick<SearchSettings, 'valSize' | 'screen' | 'final'>): number {
+function callsOfTheEnd({ valSize, screen, final }: Pick<SearchSettings, 'valSize' | 'screen' | 'final'>): number {
   if (screen === null) return 0;
   const rest = valSize - screen;
   if (final === undefined) return rest;

@@ -3,7 +3,7 @@ import { acceptedChildren, mark } from './iteration.ts';
 import { screenedAverages, screenedFronts } from './standing.ts';
 import type { Candidate, Child, Evaluation, Iteration, SearchState } from './search-state.ts';
 
-/** Puts what an iteration came to into the search: its cost, its texts, its accepted candidates. In the order of their numbers. */
+/** Commits an iteration's result to the search: its cost, its texts, its accepted candidates. In order of number. */
 export function commitIteration(state: SearchState, iteration: Iteration): void {
   const { number, kind, outcome, paid } = iteration;
   const bestBefore = Math.max(...screenedAverages(state));
@@ -34,7 +34,7 @@ export function commitIteration(state: SearchState, iteration: Iteration): void 
   state.events.push({ kind: 'iteration_end', iteration: number });
 }
 
-/** Adds a validated candidate and says where. */
+/** Adds a validated candidate and returns its index. */
 export function addCandidate(
   state: SearchState,
   found: Omit<Candidate, 'scores' | 'objectives'> & { readonly validation: Evaluation },
@@ -74,7 +74,7 @@ function addChild(state: SearchState, iteration: Iteration, child: Child, callsB
   });
 }
 
-/** What grew from a child that could not be validated is taken to have grown from the child's parents. */
+/** Descendants of a child that could not be validated count as descendants of its parents. */
 function leaveToParents({ iterations, candidates }: SearchState, { parents }: Iteration): void {
   for (const other of iterations)
     if (other.parents.some((parent) => parent >= candidates.length)) other.parents = parents;

@@ -1,6 +1,6 @@
 import type { Candidate, ComponentSelection, Texts } from './search-state.ts';
 
-/** The components to write anew, and whose turn it is next on this candidate: turns pass even if nothing comes of them. */
+/** Chooses the components to rewrite, and the candidate's next turn: turns advance even without a result. */
 export function selectComponents(
   selection: ComponentSelection,
   { texts, turn }: Pick<Candidate, 'texts' | 'turn'>,
@@ -10,18 +10,18 @@ export function selectComponents(
   return { components: [names[turn % names.length]!], turn: (turn + 1) % names.length };
 }
 
-/** A child goes on where the furthest of its parents is. */
+/** A child continues at the turn of its most advanced parent. */
 export function turnOfChild(parents: readonly Pick<Candidate, 'turn'>[]): number {
   return Math.max(0, ...parents.map(({ turn }) => turn));
 }
 
-/** Whether two candidates are the same, whatever the order of their components. */
+/** Whether two candidates are equal, in any order of their components. */
 export function isSameTexts(a: Texts, b: Texts): boolean {
   const names = Object.keys(a);
   return names.length === Object.keys(b).length && names.every((name) => a[name] === b[name]);
 }
 
-/** The text whose SHA-256 is a candidate's digest, as gepa 0.1.4 has it: pairs sorted by name, as Python writes JSON. */
+/** The text whose SHA-256 is a candidate's digest, as in gepa 0.1.4: pairs sorted by name, in Python's form of JSON. */
 export function textToDigest(texts: Texts): string {
   const pairs = Object.entries(texts).sort(([a], [b]) => (a < b ? -1 : 1));
   const written = pairs.map(([name, text]) => `[${asciiJson(name)}, ${asciiJson(text)}]`);

@@ -10,14 +10,14 @@ import { callsShort, giveUp } from './take-answer.ts';
 import type { FinalSettings, SearchEvent, SearchState } from './search-state.ts';
 
 /**
- * Takes the search as far as its answers reach, in the state itself. An iteration begins only where another was committed,
- * and commits are in order, so what it begins with does not depend on whose answers came first.
+ * Advances the search as far as its answers allow, in place. An iteration begins only when another was committed, and
+ * commits are in order, so its start does not depend on the order of answers.
  */
 export function goOn(state: SearchState): void {
   while (step(state));
 }
 
-/** One thing that can be done without another answer; false when there is none. */
+/** Does one thing that needs no further answer; false when there is none. */
 function step(state: SearchState): boolean {
   switch (state.phase) {
     case 'start':
@@ -89,7 +89,7 @@ function reasonToStop(state: SearchState): SearchState['stopReason'] {
   return metCondition(settings.stop, progress);
 }
 
-/** The iteration that is to be committed next may take more calls than were set aside for it: some were paid for nothing. */
+/** The next iteration to commit may take more calls than its reservation: some were spent in vain. */
 function askForMore(state: SearchState): boolean {
   const first = state.iterations[0]!;
   const evaluations = evaluationsOf(first);
@@ -104,7 +104,10 @@ function askForMore(state: SearchState): boolean {
   return true;
 }
 
-/** The best by what all were scored on are scored further: on some examples first where the search has a heat, else on the rest. */
+/**
+ * Scores the best candidates of the common examples further: first on some examples if the search has a heat, else on
+ * the rest.
+ */
 function beginFinals(state: SearchState): boolean {
   const { settings } = state;
   state.stopReason ??= 'budget';

@@ -25,7 +25,7 @@ export function newEvaluation(id: string, set: ExampleSet, examples: readonly nu
   };
 }
 
-/** One whose scores are known from before. */
+/** An evaluation whose scores are already known. */
 export function knownEvaluation(id: string, known: readonly TraceRef[]): Evaluation {
   return {
     id,
@@ -47,7 +47,7 @@ export function isComplete(evaluation: Evaluation): boolean {
   return missing(evaluation) === 0;
 }
 
-/** Scores of a complete evaluation. */
+/** Requires a complete evaluation. */
 export function scoresOf({ scores }: Evaluation): number[] {
   return scores.map((score) => score!);
 }
@@ -59,7 +59,6 @@ export function tracesOf({ examples, scores, sources }: Evaluation): TraceRef[] 
   });
 }
 
-/** What is still to be scored, as a request. */
 export function evaluateRequest(
   evaluation: Evaluation,
   asked: Pick<EvaluateRequest, 'iteration' | 'purpose' | 'texts'> & { readonly seed: number },
@@ -95,12 +94,12 @@ export function reflectRequest(
   };
 }
 
-/** The first attempt is called by the id itself, the second `id~2`. */
+/** The first attempt has the id itself, the second `id~2`. */
 export function attemptId({ id, attempt }: { readonly id: string; readonly attempt: number }): string {
   return attempt === 1 ? id : `${id}~${attempt}`;
 }
 
-/** Puts an answer's scores where they belong: at the examples that its request named, in their order. */
+/** Assigns an answer's scores to the examples of its request, in order. */
 export function takeScores(evaluation: Evaluation, answer: ScoresAnswer): void {
   const request = attemptId(evaluation);
   const open = evaluation.scores.flatMap((score, i) => (score === null ? [i] : []));
@@ -122,7 +121,7 @@ function requireFitting({ id, scores, paid, objectives }: ScoresAnswer, asked: n
   if (strange !== undefined) throw new Error(`Request ${id} was answered with the score ${strange}.`);
 }
 
-/** What a request may have cost: no more than was set aside for it. */
+/** Throws if a request cost more than was reserved for it. */
 export function requirePaid(id: string, paid: number, asked: number): void {
   if (!Number.isInteger(paid) || paid < 0 || paid > asked)
     throw new Error(`Request ${id} was to make ${asked} metric calls at most and reports to have made ${paid}.`);

@@ -4,7 +4,7 @@ import type { ExampleRef } from './prompt-search.ts';
 /** Examples of an environment, as far as drawing needs to know. */
 interface DatasetSizes {
   readonly dataset: number;
-  /** 0 = none is held out. */
+  /** 0 = no held-out examples. */
   readonly evalDataset: number;
 }
 
@@ -15,8 +15,9 @@ interface DrawnExamples {
 }
 
 /**
- * Examples to reflect on, to choose by, and (`test`) of neither kind, drawn by seed. −1 = all. Of several environments as many of each,
- * rows of the smaller ones repeated, in turn; of one no more than there are. Where nothing is held out, they are drawn apart from one dataset.
+ * Examples for reflection, for selection, and for neither (`test`), drawn by seed. −1 = all. Several environments get
+ * equally many, in turn, with rows of the smaller ones repeated; a single one is not repeated. Without held-out
+ * examples, the sets are drawn from one dataset and stay disjoint.
  */
 export function drawExamples(
   sizes: readonly DatasetSizes[],
@@ -38,7 +39,7 @@ export function drawExamples(
     return {
       train: of(0, trainCount, train, 'dataset'),
       val: of(valFrom, valCount, val, valName),
-      // Never repeated: what is compared at the end has been seen by nobody.
+      // Never repeated: the final comparison needs unseen examples.
       test: val
         .slice(valFrom + valCount)
         .slice(0, asked.test < 0 ? undefined : share(asked.test))
@@ -52,7 +53,7 @@ export function drawExamples(
   };
 }
 
-/** Of a small dataset each kind gets its share, one example at least. */
+/** A small dataset gives each kind its share, one example at least. */
 export function shrunkTo(
   size: number,
   asked: { readonly train: number; readonly val: number; readonly test: number },
@@ -63,7 +64,7 @@ export function shrunkTo(
   return { train: share(asked.train), val: share(asked.val), test: share(asked.test) };
 }
 
-/** Of `count` those of one of several environments; the first get what is left over. −1 stays. */
+/** One environment's share of `count`; the first environments get the remainder. −1 stays. */
 function shareOf(count: number, environment: number, environments: number): number {
   if (count < 0) return -1;
   return Math.floor(count / environments) + (environment < count % environments ? 1 : 0);

@@ -5,7 +5,7 @@ import { next } from './search.ts';
 import type { Candidate, EvaluateRequest, SearchEvent, SearchRequest, SearchState } from './search-state.ts';
 import { bestOf, screenedAverages, screenedFronts } from './standing.ts';
 
-/** How a search stands, for people. `leftOf`: how many rollouts of a request are awaited; all where it is not known. */
+/** State of a search for people. `leftOf`: rollouts of a request still awaited; all if unknown. */
 export function searchFigures(
   state: SearchState,
   leftOf: (request: EvaluateRequest) => number = ({ examples }) => examples.length,
@@ -31,7 +31,7 @@ export function searchFigures(
   };
 }
 
-/** What is in play, in words. */
+/** Work in flight, in words. */
 export function inPlayText({ leases, rollouts, waiting, reflections }: SearchInPlay): string {
   const of = leases === 1 ? '1 lease' : `${leases} leases`;
   const what = [
@@ -41,7 +41,7 @@ export function inPlayText({ leases, rollouts, waiting, reflections }: SearchInP
   return `${what.join(' and ')} in ${of}${waiting === 0 ? '' : `, ${waiting} wait for their turn`}`;
 }
 
-/** The same of a branch of a run, whose winner is tried once its search has ended; null: nothing is in play. */
+/** Work in flight of a branch of a run, whose winner is tried after its search; null: none. */
 export function branchInPlayText(of: {
   readonly search?: SearchInPlay | undefined;
   readonly trial?: SearchInPlay | undefined;
@@ -51,14 +51,14 @@ export function branchInPlayText(of: {
   return search === undefined || search.leases === 0 ? null : inPlayText(search);
 }
 
-/** Candidates that are the best at something, without those that are nowhere missed; ascending. */
+/** Candidates that are best at something and not redundant; ascending. */
 function frontOf(state: SearchState): number[] {
   if (state.candidates.length === 0) return [];
   const fronts = withoutDominated(screenedFronts(state), screenedAverages(state));
   return [...new Set([...fronts.values()].flat())].sort((a, b) => a - b);
 }
 
-/** The means of the start and of another candidate over the examples that both were scored on, and how many those are. */
+/** The means of the start and of another candidate over their common examples, and the number of these. */
 export function besideStart(
   candidates: readonly Candidate[],
   { scores }: Candidate,
@@ -73,7 +73,7 @@ function finiteOrNull(value: number): number | null {
   return Number.isFinite(value) ? value : null;
 }
 
-/** Open requests in words, those of one kind together. */
+/** Open requests in words, grouped by kind. */
 function waitsFor(requests: readonly SearchRequest[], leftOf: (request: EvaluateRequest) => number): string[] {
   const counts = new Map<string, number>();
   for (const request of requests) {
@@ -84,7 +84,7 @@ function waitsFor(requests: readonly SearchRequest[], leftOf: (request: Evaluate
   return [...counts].map(([what, count]) => what.replace('#', String(count)));
 }
 
-/** What a lease of a request is, in words; `count`: how many of them it has. */
+/** Description of a request's leases; `count`: their number. */
 export function leaseWords(request: SearchRequest, count: string): string {
   return wordsOf(request).replace('#', count);
 }
@@ -109,7 +109,9 @@ function wordsOf(request: SearchRequest): string {
   }
 }
 
-/** What people are told of the events of a search, in the form they are counted in. `state` is what the events led to. */
+/**
+ * Messages about the events of a search, in the form in which they are counted. `state` is the state after the events.
+ */
 export function tellings(
   events: readonly SearchEvent[],
   state: SearchState,

@@ -5,12 +5,12 @@ import type { FrontierType } from './search-state.ts';
 export type Fronts = ReadonlyMap<string, readonly number[]>;
 
 interface Scored {
-  /** [validation example]; null = not scored. */
+  /** [validation example]; null = no score. */
   readonly scores: readonly (number | null)[];
   readonly objectives: Readonly<Record<string, readonly (number | null)[]>>;
 }
 
-/** Mean of what is there, −∞ for nothing. */
+/** Mean of the existing scores, −∞ without any. */
 export function average(scores: readonly (number | null)[]): number {
   let [sum, count] = [0, 0];
   for (const score of scores) {
@@ -22,8 +22,8 @@ export function average(scores: readonly (number | null)[]): number {
 }
 
 /**
- * The fronts of a type. `examples` limits them to some validation examples: where candidates were scored on different ones,
- * those that all share are the fair ones.
+ * The fronts of a type. `examples` limits them to some validation examples: if candidates were scored on different
+ * ones, only common examples are fair.
  */
 export function frontsOf(type: FrontierType, candidates: readonly Scored[], examples: readonly number[]): Fronts {
   const values = new Map<string, { best: number; holders: number[] }>();
@@ -48,8 +48,8 @@ export function frontsOf(type: FrontierType, candidates: readonly Scored[], exam
 }
 
 /**
- * Takes away candidates that are nowhere missed: from the lowest average up, one goes when in each of its fronts another
- * that has not gone is present.
+ * Removes redundant candidates: from the lowest average up, one is removed if each of its fronts has another remaining
+ * one.
  */
 export function withoutDominated(fronts: Fronts, averages: readonly number[]): Fronts {
   const holders = [...new Set([...fronts.values()].flat())].sort((a, b) => a - b);
@@ -70,7 +70,7 @@ export function weightsOf(fronts: Fronts): Map<number, number> {
 
 function averageAt(averages: readonly number[], candidate: number): number {
   const value = averages[candidate] ?? -Infinity;
-  return value === -Infinity ? -Number.MAX_VALUE : value; // −∞ − −∞ is no number
+  return value === -Infinity ? -Number.MAX_VALUE : value; // −∞ − −∞ is NaN
 }
 
 function requireObjectives(type: FrontierType, objectives: Scored['objectives']): void {

@@ -23,14 +23,14 @@ import type {
   Texts,
 } from './search-state.ts';
 
-/** What an iteration may look at whenever its answers come. */
+/** Inputs of an iteration that do not depend on the order of answers. */
 interface Around {
   readonly settings: SearchSettings;
   readonly tried: readonly string[];
   readonly emit: (event: SearchEvent) => void;
 }
 
-/** Most calls an iteration can take from where it stands. What it has paid comes on top. */
+/** Most calls that an iteration can still take, beyond what it has paid. */
 export function callsAhead(iteration: Iteration, settings: SearchSettings, screened: number): number {
   const { stage, before, children } = iteration;
   const selected = mostSelected(iteration, settings);
@@ -59,7 +59,7 @@ function mostSelected({ kind, children }: Iteration, { proposals, proposalSelect
   return Math.min(open, proposalSelection === 'best' ? 1 : proposalSelection.top);
 }
 
-/** Goes on as far as its own answers reach: up to where its children are judged, and from there to its end. */
+/** Advances as far as its own answers allow: up to the judgement of its children, and from there to its end. */
 export function advance(iteration: Iteration, around: Around): void {
   if (iteration.outcome === 'given_up' && openRequests(iteration, around.settings).length === 0)
     iteration.stage = 'done';
@@ -143,7 +143,10 @@ function readProposal(iteration: Iteration, child: Child, { settings, tried }: A
   else if (settings.skipsTried && isKnown(iteration, child, tried)) child.outcome = 'tried';
 }
 
-/** Tried before this iteration began, or an earlier child of it. Not what others have tried since: that depends on who came first. */
+/**
+ * Whether the text was tried before this iteration began, or by an earlier child of it. Texts tried since by others do
+ * not count: they depend on the order of answers.
+ */
 function isKnown({ known, children }: Iteration, child: Child, tried: readonly string[]): boolean {
   if (tried.lastIndexOf(mark(child.texts!), known - 1) >= 0 && known > 0) return true;
   return children
@@ -157,14 +160,14 @@ export function mark(texts: Texts): string {
   return hash32('gepa', text).toString(36) + hash32(text, 'gepa').toString(36);
 }
 
-/** Whether all that a judgement needs is there. */
+/** Whether everything for a judgement has arrived. */
 export function isJudgeable({ stage, outcome, children }: Iteration): boolean {
   return stage === 'after' && outcome === null && children.every(({ after }) => after === null || isComplete(after));
 }
 
 /**
- * Decides which children are validated. In the order of the iterations: what is judged sees everything that was committed
- * before it, and nothing else.
+ * Decides which children are validated, in the order of iterations: each judgement sees everything committed before it,
+ * and nothing else.
  */
 export function judge(
   iteration: Iteration,
@@ -209,7 +212,7 @@ function dropRepeated(open: readonly Child[], candidates: readonly Candidate[]):
   }
 }
 
-/** All its evaluations that there are yet. */
+/** Its evaluations so far. */
 export function evaluationsOf({ before, children }: Iteration): Evaluation[] {
   return [before, ...children.flatMap(({ after, validation }) => [after, validation])].filter((e) => e !== null);
 }
@@ -218,7 +221,7 @@ function validations({ children }: Iteration): Evaluation[] {
   return children.flatMap(({ validation }) => validation ?? []);
 }
 
-/** What the iteration waits for. */
+/** Requests that the iteration waits for. */
 export function openRequests(iteration: Iteration, settings: SearchSettings): SearchRequest[] {
   const { number, kind, stage, before, children, texts: parent } = iteration;
   const { seed, seedsReflection } = settings;

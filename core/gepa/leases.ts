@@ -1,15 +1,18 @@
-import { slowPlayS } from '../rl/window.ts';
+import { slowPlayS } from '../rl/sampling/window.ts';
 import { present } from '../present.ts';
+import type { PolicyVersion } from '../rl/run-state.ts';
+import type { HeldOutScores, PromptSearchHandle } from './prompt-search.ts';
 import type {
   EvaluateRequest,
   ExampleSet,
   ReflectRequest,
   SearchAnswer,
   SearchRequest,
+  SearchState,
   Texts,
 } from './search-state.ts';
 
-/** How long the rollouts of a request took: the longest, in seconds, and how many were in play in its process with it. */
+/** Duration of a request's longest rollout in seconds, and the rollouts in flight beside it in its process. */
 export interface SearchPace {
   readonly seconds: number;
   readonly beside: number;
@@ -17,11 +20,11 @@ export interface SearchPace {
 
 /** Some examples of a request, for one rollout worker: a lease. */
 export interface PromptSlice {
-  /** Of the request; a row of the store has it, and the example's index in the request. */
+  /** Id of the request; rows of the store have it, with the example's index in the request. */
   readonly id: string;
-  /** null: each example's own system prompt. */
+  /** null: the system prompt of each example. */
   readonly texts: Texts | null;
-  /** `test`: what neither side of the search has seen. */
+  /** `test`: examples unseen by the search. */
   readonly set: ExampleSet | 'test';
   readonly keepsTraces: boolean;
   /** Index in the request of the first of `examples`. */
@@ -32,35 +35,61 @@ export interface PromptSlice {
 /** A request before it is cut into slices. */
 export type AskedRollouts = Omit<PromptSlice, 'from'>;
 
-/** What came of a slice, in the order of its examples. */
+/** A part of a search for one rollout worker: one activity. */
+export interface SearchLease {
+  readonly handle: PromptSearchHandle;
+  /** In place of the version that the search was begun with. */
+  readonly policy?: PolicyVersion;
+  readonly work: LeasedWork;
+}
+
+export type LeasedWork =
+  | { readonly kind: 'slices'; readonly slices: readonly PromptSlice[] }
+  /** Reflections of one iteration, which continues when all of them are there. */
+  | { readonly kind: 'reflections'; readonly requests: readonly ReflectRequest[] }
+  /** The whole search, while its rollouts are quick: the worker answers what is open, and what follows from the answers. */
+  | {
+      readonly kind: 'search';
+      readonly state: SearchState;
+      readonly pace: SearchPace;
+      /** Events that were told before this lease. */
+      readonly begunAt: number;
+    };
+
+/** Results of a slice, in the order of its examples. */
 export interface PlayedSlice {
-  /** null: no score came, through infrastructure. */
+  /** null: no score, due to infrastructure. */
   readonly scores: readonly (number | null)[];
-  /** Where candidates are compared by them. */
+  /** Present if candidates are compared by objectives. */
   readonly objectives?: readonly (Readonly<Record<string, number>> | null)[];
-  /** Rollouts that lay in the store already. */
-  readonly adopted: number;
-  readonly failed: number;
-  readonly firstFailure: string | null;
   /** What the model's server said, where it refused all of them; else null. */
   readonly refused: string | null;
-  /** null: none was played, all lay in the store. */
+}
+
+/** Result of a lease. */
+export interface AnsweredLease {
+  /** Results of its slices, in order. */
+  readonly played: readonly PlayedSlice[];
+  /** Answers in the order in which they were settled; those together that came together. */
+  readonly answers: readonly (readonly SearchAnswer[])[];
+  /** Rollouts and reflections that were in the store already. */
+  readonly adopted: number;
+  /** Rollouts that failed through infrastructure, and the first failure of all. */
+  readonly failed: number;
+  readonly firstFailure: string | null;
+  /** Pace of the newest rollouts; null before the first. */
   readonly pace: SearchPace | null;
 }
 
-/** What came of reflections, in their order. */
-export interface Reflected {
-  readonly answers: readonly SearchAnswer[];
-  readonly adopted: number;
-  readonly firstFailure: string | null;
-}
-
-/** Of a request so many leases, or two for each rollout worker where there are more than eight: each costs events. */
+/** Most leases of a request; more than eight rollout workers get two each. Every lease costs events. */
 const slicesMax = 16;
-/** A lease costs six events of its history or more, so it has so many rollouts where its request has as many: a child's minibatch is one. */
+/**
+ * A lease costs six events of history or more, so it gets this many rollouts if its request has them: a child's
+ * minibatch is one.
+ */
 const rolloutsPerSlice = 3;
 
-/** Whether one process answers all of these sooner than they could be spread: in less time than slow rollouts take. */
+/** Whether one process answers all of these faster than they could be distributed. */
 export function isQuick(requests: readonly SearchRequest[], pace: SearchPace | null): boolean {
   const counts = requests.map((request) => (request.kind === 'evaluate' ? request.examples.length : 0));
   return areQuick(
@@ -69,34 +98,34 @@ export function isQuick(requests: readonly SearchRequest[], pace: SearchPace | n
   );
 }
 
-/** The same of so many rollouts. */
+/** Whether so many rollouts would be quick. */
 export function areQuick(rollouts: number, pace: SearchPace | null): boolean {
   if (pace === null) return false;
   return pace.seconds * Math.max(1, rollouts / pace.beside) < slowPlayS;
 }
 
-/** The pace of the slice that took longest; null: none was played. */
-export function longestOf(played: readonly PlayedSlice[]): SearchPace | null {
-  const paces = played.flatMap(({ pace }) => pace ?? []);
+/** The pace of rollouts that one process does not play sooner than they could be spread. */
+export const slowPace: SearchPace = { seconds: slowPlayS, beside: 1 };
+
+/** The pace of the lease that took longest; null: none was played. */
+export function longestOf(leases: readonly Pick<AnsweredLease, 'pace'>[]): SearchPace | null {
+  const paces = leases.flatMap(({ pace }) => pace ?? []);
   return paces.sort((a, b) => b.seconds - a.seconds)[0] ?? null;
 }
 
-/** What leases of a request are cut by. */
+/** Bounds on the leases of a request. */
 export interface SliceBounds {
-  /** Rollout workers that there are. */
   readonly workers?: number | undefined;
-  /** Rollouts in play at once. */
+  /** Most rollouts in flight. */
   readonly inFlightMax: number;
-  /** Of a lease, where there are as many. */
-  readonly rolloutsMin?: number | undefined;
 }
 
-/** The leases of a request. Whichever worker plays one, in whatever order, rows and random numbers are those of the request. */
+/** The leases of a request. Rows and random numbers depend on the request alone, not on workers or order. */
 export function slicesOf(
   { id, texts, set, keepsTraces, examples }: AskedRollouts,
-  { workers = 1, inFlightMax, rolloutsMin = rolloutsPerSlice }: SliceBounds,
+  { workers = 1, inFlightMax }: SliceBounds,
 ): PromptSlice[] {
-  const count = Math.min(Math.ceil(examples.length / rolloutsMin), Math.max(slicesMax, 2 * workers));
+  const count = Math.min(Math.ceil(examples.length / rolloutsPerSlice), Math.max(slicesMax, 2 * workers));
   const size = Math.min(Math.ceil(examples.length / Math.max(1, count)), inFlightMax);
   return Array.from({ length: Math.ceil(examples.length / size) }, (_, i) => ({
     id,
@@ -116,7 +145,7 @@ export function answerOf({ id, examples }: EvaluateRequest, played: readonly Pla
   return { kind: 'scores', id, scores, paid: examples.length, ...present({ objectives }) };
 }
 
-/** Reflections of an iteration are one lease: it goes on when all of them are there. */
+/** Reflections of an iteration share a lease, since the iteration continues when all of them are done. */
 export function reflectionsByIteration(requests: readonly SearchRequest[]): ReflectRequest[][] {
   const together = new Map<number, ReflectRequest[]>();
   for (const request of requests) {
@@ -126,9 +155,26 @@ export function reflectionsByIteration(requests: readonly SearchRequest[]): Refl
   return [...together.values()];
 }
 
-/** The first and the best prompt on examples that the search has not seen; what is the same is scored once. */
+/** The first and the best prompt on unseen examples of the search; equal texts are scored once. */
 export function comparedOnTest(start: Texts, best: Texts): { readonly id: string; readonly texts: Texts }[] {
   const isSame = Object.entries(start).every(([name, text]) => best[name] === text);
   const first = { id: 'test.start', texts: start };
   return isSame ? [first] : [first, { id: `test.${Object.values(best).join('.')}`, texts: best }];
+}
+
+/** Both prompts' scores of the same examples, as means over those that both were scored on. */
+export function compareScores(first: PlayedSlice['scores'], other: PlayedSlice['scores']): HeldOutScores {
+  const both = first.flatMap((before, i) => {
+    const after = other[i];
+    return before === null || after == null ? [] : [{ before, after }];
+  });
+  return {
+    examples: both.length,
+    before: meanOf(both.map(({ before }) => before)),
+    after: meanOf(both.map(({ after }) => after)),
+  };
+}
+
+function meanOf(values: readonly number[]): number | null {
+  return values.length === 0 ? null : values.reduce((sum, value) => sum + value, 0) / values.length;
 }

@@ -3,22 +3,22 @@ import { drawWeighted } from './select-candidate.ts';
 import type { Candidate, MergeSettings, Texts } from './search-state.ts';
 
 /**
- * Merge, GEPA's crossover of two candidates that grew from a common ancestor and changed different components.
- * As gepa 0.1.4 does it, except that components are taken in the candidate's own order.
+ * Merge, GEPA's crossover of two candidates with a common ancestor that changed different components. As in gepa 0.1.4,
+ * except that components are taken in the candidate's own order.
  */
 
 type Relative = Pick<Candidate, 'texts' | 'parents'>;
 
 interface Merge {
   readonly texts: Texts;
-  /** The two that were merged, ascending. */
+  /** The merged two, ascending. */
   readonly parents: readonly [number, number];
   readonly ancestor: number;
-  /** Names this merge among those that were tried. */
+  /** Identifies this merge among those tried. */
   readonly key: string;
 }
 
-/** Draws of a pair, and of how its components are taken, before an iteration gives up to merge. */
+/** Draws of a pair and its components before an iteration gives up merging. */
 const drawsMax = 10;
 
 /** A merge of two of `pool` that has not been seen, or null when ten draws of a pair find none. */
@@ -73,12 +73,12 @@ export function mergePair(
   return seen.includes(key) ? null : { texts, parents: pair, ancestor, key };
 }
 
-/** What is remembered of a merge that was tried: the three it was made of, and which text came from whom. */
+/** Marks of a merge that was tried: its three candidates, and the origin of each text. */
 export function marksOf({ parents, ancestor, key }: Merge): string[] {
   return [[...parents, ancestor].join(), key];
 }
 
-/** Those both come from and neither scored worse than, where one side kept a component that the other changed. */
+/** Common ancestors of both, worse than neither, such that one side kept a component that the other changed. */
 export function allowedAncestors(
   candidates: readonly Relative[],
   pair: readonly [number, number],
@@ -112,8 +112,8 @@ function sharedExamples(a: readonly (number | null)[], b: readonly (number | nul
 }
 
 /**
- * Examples that a merged candidate is tried on: where the one parent is better, where the other is, and where they are
- * alike, a third each, filled up at random; repeated where there are too few.
+ * Examples for a merged candidate: a third each where one parent is better, where the other is, and where they are
+ * equal; filled up at random, and repeated if there are too few.
  */
 export function drawSubsample(
   a: readonly (number | null)[],

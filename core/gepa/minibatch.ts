@@ -1,14 +1,14 @@
 import { permutation } from '../random.ts';
 
 interface Sampled {
-  /** Of the training set, ≥ 1. */
+  /** Size of the training set, ≥ 1. */
   readonly size: number;
   readonly minibatchSize: number;
 }
 
 /**
- * The `index`-th minibatch. Every epoch is a new order of the whole set, filled up to whole minibatches, so a search that
- * goes on elsewhere needs nothing but the index.
+ * The `index`-th minibatch. Every epoch is a new order of the whole set, filled up to whole minibatches, so a resumed
+ * search needs only the index.
  */
 export function minibatchAt(index: number, sampled: Sampled, seed: number): number[] {
   const epoch = epochOf(index, sampled);
@@ -19,7 +19,7 @@ export function epochOf(index: number, { size, minibatchSize }: Sampled): number
   return Math.floor(index / Math.ceil(size / minibatchSize));
 }
 
-/** The `index`-th minibatch when its epoch has this order. */
+/** The `index`-th minibatch, given its epoch's order. */
 export function cutMinibatch(index: number, { minibatchSize }: Sampled, order: readonly number[]): number[] {
   if (order.length === 0) throw new Error('There are no training examples to draw a minibatch from.');
   const padded = fillUp(order, minibatchSize);
@@ -27,7 +27,10 @@ export function cutMinibatch(index: number, { minibatchSize }: Sampled, order: r
   return padded.slice(from, from + minibatchSize);
 }
 
-/** Up to a multiple of the minibatch: each time the example that stands there least often, of several the last one. */
+/**
+ * Fills up to a multiple of the minibatch: each time with the example that occurs least often, the last one among
+ * several.
+ */
 export function fillUp(order: readonly number[], minibatchSize: number): number[] {
   const padded = [...order];
   const times = new Map(order.map((example) => [example, 1]));

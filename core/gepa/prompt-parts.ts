@@ -1,27 +1,27 @@
-import type { ToolSchema } from '../rl/rollout.ts';
+import type { ToolSchema } from '../rl/rollout/rollout.ts';
 import type { Texts } from './search-state.ts';
 
-/** The texts that a search writes anew, by the names that it knows them by, and what they are to the environments that are played. */
+/** The texts that a search optimizes, by their names in the search, and their roles in environments. */
 
-/** The one text that is optimized unless others are asked for: of several environments the same. */
+/** The default component: one system prompt for all environments. */
 export const systemPrompt = 'system_prompt';
 
-/** What may be asked for: one system prompt, one of each environment, the descriptions of their tools. */
+/** Optional components: one system prompt, one for each environment, and the descriptions of their tools. */
 export const promptComponents = ['system_prompt', 'system_prompts', 'tool_descriptions'] as const;
 export type PromptComponent = (typeof promptComponents)[number];
 
-/** What an environment begins with. */
+/** An environment's initial texts. */
 interface StartOfEnvironment {
   readonly name: string;
   readonly systemPrompt: string;
   readonly tools: readonly ToolSchema[];
 }
 
-/** The texts that a search begins with. Of several environments tools are told apart by whose they are. */
+/** Initial texts of a search. With several environments, tool names include their environment. */
 export function startOfParts(
   components: readonly PromptComponent[],
   of: readonly StartOfEnvironment[],
-  /** In place of every system prompt of theirs. */
+  /** Replaces every system prompt of theirs. */
   initial: string | null,
 ): Texts {
   const own = of.find(({ systemPrompt: text }) => text !== '')?.systemPrompt ?? '';
@@ -37,11 +37,11 @@ export function startOfParts(
   return Object.fromEntries(parts);
 }
 
-/** What rollouts of an environment are played with in place of its own. */
+/** Texts that replace an environment's own in rollouts. */
 export interface PlayedParts {
-  /** undefined: its own. */
+  /** undefined: the environment's own. */
   readonly systemPrompt: string | undefined;
-  /** By name of the tool; undefined: its own. */
+  /** Keyed by the tool's name; undefined: the environment's own. */
   readonly toolDescriptions: Readonly<Record<string, string>> | undefined;
 }
 
@@ -56,25 +56,25 @@ export function partsFor(texts: Texts, environment: string): PlayedParts {
   };
 }
 
-/** Whose a part is: null = of all environments. */
+/** A part's environment; null = all environments. */
 export function environmentOfPart(part: string): string | null {
   return asPart(part).environment;
 }
 
-/** The tool that a part describes; null where it is a system prompt. */
+/** The tool that a part describes; null for a system prompt. */
 export function toolOfPart(part: string): string | null {
   const { kind, name } = asPart(part);
   return kind === 'tool' ? name : null;
 }
 
-/** Names of tools have no slash. */
+/** Tool names contain no slash. */
 function asPart(part: string): { kind: 'system_prompt' | 'tool'; environment: string | null; name: string } {
   const [, kind, environment, name] =
     /^(tool):(?:(.*)\/)?([^/]+)$/.exec(part) ?? /^(system_prompt)(?::(.*))?()$/.exec(part) ?? [];
   return { kind: kind === 'tool' ? 'tool' : 'system_prompt', environment: environment ?? null, name: name ?? '' };
 }
 
-/** All of it as one text: of one part its own, of several each under its name. */
+/** All parts as one text: a single part alone, several each under its name. */
 export function asOneText(texts: Texts): string {
   const parts = Object.entries(texts);
   if (parts.length === 1) return parts[0]![1];

@@ -1,6 +1,6 @@
 import { toolOfPart } from './prompt-parts.ts';
 
-/** What a record of a rollout tells the reflection model: names to texts, numbers, lists, maps. */
+/** A rollout's record for the reflection model: names to texts, numbers, lists, maps. */
 export type RecordValue =
   | string
   | number
@@ -11,7 +11,9 @@ export type RecordValue =
 
 export type ReflectionRecord = { readonly [name: string]: RecordValue };
 
-/** The one user message of a reflection. `<curr_param>` stands for the current text, `<side_info>` for the records. */
+/**
+ * The one user message of a reflection. `<curr_param>` is replaced by the current text, `<side_info>` by the records.
+ */
 export const reflectionTemplate = `An assistant works under the instruction below.
 
 \`\`\`
@@ -31,7 +33,7 @@ Write a better instruction for the assistant.
 
 Answer with the whole new instruction between \`\`\` fences, and nothing else in the fences.`;
 
-/** The same for the description of a tool, whose name stands for `<tool>`. */
+/** Template for the description of a tool; `<tool>` is replaced by its name. */
 const toolTemplate = `An assistant may call a tool, \`<tool>\`. This description is all that it is told of it, beside the names and types of its parameters, which stay as they are:
 
 \`\`\`
@@ -60,13 +62,13 @@ export function renderReflection(template: string, current: string, records: rea
   return template.replaceAll(/<curr_param>|<side_info>/g, (place) => (place === '<curr_param>' ? current : sideInfo));
 }
 
-/** Records as markdown: a heading per example, one per name, deeper ones for what is nested. */
+/** Records as markdown: a heading per example, one per name, deeper ones for nested values. */
 function renderRecords(records: readonly ReflectionRecord[]): string {
   const examples = records.map((record, i) => `# Example ${i + 1}\n${renderNamed(Object.entries(record), 2)}`);
   return examples.join('\n\n');
 }
 
-/** Headings of markdown go no deeper. */
+/** Deepest heading of markdown. */
 const deepest = 6;
 
 function renderNamed(entries: readonly (readonly [string, RecordValue])[], level: number): string {
@@ -87,7 +89,7 @@ function renderValue(value: RecordValue, level: number): string {
   return `${asPython(value).trim()}\n\n`;
 }
 
-/** As gepa writes it, so that a template of its users reads the same. */
+/** Same output as gepa, so that its users' templates read the same. */
 function asPython(value: string | number | boolean | null): string {
   if (value === null) return 'None';
   if (typeof value === 'boolean') return value ? 'True' : 'False';
@@ -95,8 +97,8 @@ function asPython(value: string | number | boolean | null): string {
 }
 
 /**
- * The new text in a model's answer: what stands between its first and its last fence, without the name of a language; a fence
- * that is not closed, or not opened, is forgiven. Without fences the whole answer.
+ * The new text in a model's answer: the text between its first and its last fence, without a language name; a missing
+ * opening or closing fence is tolerated. Without fences the whole answer.
  */
 export function extractText(answer: string): string {
   const trimmed = answer.trim();

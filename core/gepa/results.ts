@@ -1,17 +1,17 @@
-import type { RolloutRow } from '../rl/rollout.ts';
-import type { JsonValue } from '../../config/run-spec.ts';
+import type { RolloutRow } from '../rl/rollout/rollout.ts';
+import type { JsonValue } from '../json-value.ts';
 import { average } from './fronts.ts';
 import type { HeldOutScores, PromptSearchInput } from './prompt-search.ts';
 import { systemPrompt } from './prompt-parts.ts';
 import type { Candidate, Texts } from './search-state.ts';
 import { unifiedDiff } from './text-diff.ts';
 
-/** What verifiers calls the form of these files. */
+/** verifiers' name for the format of these files. */
 const gepaSchemaVersion = 'verifiers.gepa.v1';
 
-/** A candidate with its text, as its row tells it. */
+/** A candidate with its text, from its row. */
 export interface ToldCandidate extends Pick<Candidate, 'parents' | 'scores' | 'callsBefore'> {
-  /** All that it consists of; of several parts, each under its name. */
+  /** All of its texts; several parts each under its name. */
   readonly prompt: string;
   readonly texts: Texts;
   readonly sha256: string;
@@ -57,7 +57,7 @@ export function candidateRows(candidates: readonly ToldCandidate[], best: number
   });
 }
 
-/** `pareto_frontier.jsonl`: of each validation example the candidates that are best at it, in the words of both its forms. */
+/** `pareto_frontier.jsonl`: the best candidates of each validation example, in the words of both its forms. */
 export function frontierRows(candidates: readonly ToldCandidate[]): RolloutRow[] {
   const examples = candidates[0]?.scores.length ?? 0;
   return Array.from({ length: examples }, (_, row) => row).flatMap((row): RolloutRow[] => {
@@ -89,14 +89,14 @@ interface GepaMetadataOf {
   readonly best: number;
   readonly calls: number;
   readonly reflections: number;
-  /** null while it goes on. */
+  /** null before the end. */
   readonly stopReason: string | null;
   readonly comparison: HeldOutScores | null;
   readonly seconds: number;
   readonly completedAt: string;
 }
 
-/** `metadata.json`: verifiers' own fields, and what this search adds below `ratchet`. */
+/** `metadata.json`: verifiers' own fields, and this search's additions below `ratchet`. */
 export function gepaMetadata(of: GepaMetadataOf): RolloutRow {
   const { input, candidates, best, comparison } = of;
   const { environments, model, reflection } = input;
@@ -143,7 +143,7 @@ export function gepaMetadata(of: GepaMetadataOf): RolloutRow {
   };
 }
 
-/** Who came from whom: candidates below their first parent, two spaces deeper each. */
+/** Genealogy: candidates below their first parent, two spaces deeper each. */
 export function candidateTree(
   candidates: readonly { readonly parents: readonly number[]; readonly scores: readonly (number | null)[] }[],
   best: number,

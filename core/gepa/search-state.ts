@@ -1,26 +1,26 @@
 /**
- * The search of GEPA (Agrawal et al. 2025, arXiv 2507.19457) as a state machine without a driver: `next(state)` says what
- * has to be evaluated or reflected on, `settle(state, answers)` takes what came of it. A loop, a test and a workflow drive
- * the same search. All of the state is plain JSON and small: scores and references, no traces.
+ * The search of GEPA (Agrawal et al. 2025, arXiv 2507.19457) as a state machine without a driver: `next(state)` returns
+ * open evaluations and reflections, `settle(state, answers)` takes their results. A loop, a test and a workflow drive
+ * the same search. The state is plain JSON and small: scores and references, no traces.
  */
 
 /**
- * One text per component. The search compares texts and never reads them, so whoever drives it may give digests that stand
- * for the texts one to one; what comes back in requests and in the result is what was given.
+ * One text per component. The search only compares texts, so its caller may pass digests in their place; requests and
+ * the result return the given values.
  */
 export type Texts = Readonly<Record<string, string>>;
 
-/** Examples are positions in their set: 0 … size−1. */
+/** Examples are indices in their set: 0 … size−1. */
 export type ExampleSet = 'train' | 'val';
 
 export type CandidateSelection =
-  /** A draw from those that are best at something, by how much. */
+  /** A draw among candidates that are best at something, weighted by how much. */
   | { readonly kind: 'pareto' }
   /** The highest average. */
   | { readonly kind: 'current_best' }
   /** Any candidate with probability `epsilon`, else the highest average. */
   | { readonly kind: 'epsilon_greedy'; readonly epsilon: number }
-  /** As pareto, among the `k` highest averages. */
+  /** Pareto selection among the `k` highest averages. */
   | { readonly kind: 'top_k_pareto'; readonly k: number }
   /** One of several for each iteration, drawn by weight. */
   | {
@@ -28,7 +28,7 @@ export type CandidateSelection =
       readonly of: readonly { readonly weight: number; readonly selection: CandidateSelection }[];
     };
 
-/** What candidates are compared by: each validation example, each objective's mean, both, or each example's objectives. */
+/** Criteria of comparison: each validation example, each objective's mean, both, or each example's objectives. */
 export type FrontierType = 'instance' | 'objective' | 'hybrid' | 'cartesian';
 
 export type ComponentSelection = 'round_robin' | 'all';
@@ -49,24 +49,25 @@ export interface MergeSettings {
   readonly maxInvocations: number;
   /** Validation examples that both parents must have been scored on. */
   readonly overlapFloor: number;
-  /** Validation examples that a merged candidate is tried on first. */
+  /** Validation examples that a merged candidate is first tried on. */
   readonly subsample: number;
 }
 
 /**
- * The start is scored on every validation example. At the end the best candidates of the screen are scored on some more, and the best of these
- * on the rest: the screen is too small to tell the best, and who leads there was lucky as well.
+ * The initial prompt is scored on every validation example. At the end the best candidates of the screen are scored on
+ * some more, and the best of these on the rest. The screen alone is too small to find the best, and its leader was also
+ * lucky.
  */
 export interface FinalSettings {
   /** How many of the screen's best are scored further. */
   readonly candidates: number;
-  /** Examples beyond the screen that tell these apart. */
+  /** Examples beyond the screen that distinguish these. */
   readonly examples: number;
   /** Standard errors that the best must be above the start, example by example; else the start is the result. */
   readonly lead: number;
 }
 
-/** All that decides a search besides what the models answer. */
+/** Everything that decides a search besides the models' answers. */
 export interface SearchSettings {
   readonly seed: number;
   /** Metric calls (an example scored under a candidate) that are never exceeded. */
@@ -76,36 +77,47 @@ export interface SearchSettings {
   readonly trainSize: number;
   readonly valSize: number;
   readonly minibatchSize: number;
-  /** Minibatches whose every score is at least this are not reflected on. null = all are. */
+  /** Minibatches whose every score is at least this are not reflected on. null = reflect on all. */
   readonly perfectScore: number | null;
   readonly candidateSelection: CandidateSelection;
   readonly frontier: FrontierType;
   readonly componentSelection: ComponentSelection;
   readonly acceptance: Acceptance;
-  /** Children of one parent and one minibatch, each of a reflection of its own. */
+  /** Children of one parent and one minibatch, each from its own reflection. */
   readonly proposals: number;
   readonly proposalSelection: ProposalSelection;
-  /** Iterations that look for a better text at once; they are judged and committed in the order in which they began. */
+  /** Parallel iterations; they are judged and committed in order of their start. */
   readonly parallel: number;
-  /** One more for each iteration in a row that brought no candidate, up to so many: from the same parents mostly nothing comes again, and nobody waits for it. Missing = `parallel`. */
+  /**
+   * Parallel iterations grow by one for each iteration in a row without a candidate, up to this number: repeating the
+   * same parents mostly fails again, so no work waits for them. Missing = `parallel`.
+   */
   readonly parallelMax?: number;
   /** While an accepted child is validated the next iteration begins, from that child, if there is something to learn from its minibatch. */
   readonly overlapsValidation: boolean;
-  /** Validation examples that an accepted candidate is scored on, the same for all; null = every one. The best gets the rest at the end, from a reserve. */
+  /**
+   * Number of validation examples for each accepted candidate, the same for all; null = every one. The best is scored
+   * on the rest at the end, from a reserve.
+   */
   readonly screen: number | null;
-  /** How the best is told at the end. Missing: the start is scored on the screen alone, and the best of the screen gets the rest, as in a search of an earlier Ratchet. */
+  /**
+   * Rules for the final choice. Missing: only the screen scores the start, and the best of the screen gets the rest, as
+   * in a search of an earlier Ratchet.
+   */
   readonly final?: FinalSettings;
   readonly merge: MergeSettings | null;
   readonly stop: readonly StopCondition[];
   /** A child that equals its parent is not evaluated. */
   readonly skipsUnchanged: boolean;
-  /** Nor one that was tried before. */
+  /** Also skips texts that were tried before. */
   readonly skipsTried: boolean;
-  /** A candidate is first reflected on with the minibatch that it was accepted with, whose scores and traces are there already. */
+  /**
+   * A candidate is first reflected on with the minibatch that it was accepted with, since its scores and traces exist.
+   */
   readonly reusesMinibatch: boolean;
-  /** Reflections are given seeds, so that the same question may be answered differently. */
+  /** Reflections get seeds, so that an equal question may get different answers. */
   readonly seedsReflection: boolean;
-  /** How often a request is handed out before its iteration is given up. */
+  /** Attempts of a request before its iteration is given up. */
   readonly attemptsMax: number;
   /** Iterations in a row without a metric call before the search ends. */
   readonly idleIterationsMax: number;
@@ -113,7 +125,7 @@ export interface SearchSettings {
   readonly overshoots: boolean;
 }
 
-/** Where the trace of a scored example lies: the request that it was an answer to, and the example's index in it. */
+/** Location of a scored example's trace: the answered request, and the example's index in it. */
 export interface TraceRef {
   readonly request: string;
   readonly index: number;
@@ -123,15 +135,15 @@ export interface TraceRef {
 
 export interface EvaluateRequest {
   readonly kind: 'evaluate';
-  /** Unique in the search, and the same however often it is told. Traces are kept under it. */
+  /** Unique in the search and deterministic. Keys the stored traces. */
   readonly id: string;
   readonly iteration: number;
   readonly purpose: 'start' | 'parent' | 'child' | 'validation' | 'merge' | 'final';
   readonly texts: Texts;
   readonly set: ExampleSet;
-  /** May name an example twice, where the set is smaller than a minibatch. */
+  /** May contain an example twice, if the set is smaller than a minibatch. */
   readonly examples: readonly number[];
-  /** Whether a reflection may ask for the traces later. */
+  /** Whether a reflection may need the traces later. */
   readonly keepsTraces: boolean;
   readonly seed: number;
 }
@@ -140,9 +152,8 @@ export interface ReflectRequest {
   readonly kind: 'reflect';
   readonly id: string;
   readonly iteration: number;
-  /** The component whose new text is asked for. */
   readonly component: string;
-  /** Of the candidate that is reflected on. */
+  /** Texts of the candidate under reflection. */
   readonly texts: Texts;
   readonly records: readonly TraceRef[];
   /** null = none is sent, the model decides. */
@@ -155,16 +166,19 @@ export type SearchAnswer =
   | {
       readonly kind: 'scores';
       readonly id: string;
-      /** As many as examples, in their order. null: no score came, through no fault of the candidate's. It is asked for again. */
+      /**
+       * One for each example, in their order. null: no score, through no fault of the candidate; it will be requested
+       * again.
+       */
       readonly scores: readonly (number | null)[];
-      /** Of each example, where the environment has several. */
+      /** Objectives of each example, if the environment has several. */
       readonly objectives?: readonly (Readonly<Record<string, number>> | null)[];
-      /** Metric calls that were made for it, those without a score included. At most as many as examples. */
+      /** Metric calls made for it, including those without a score. At most one per example. */
       readonly paid: number;
     }
-  /** null: the model answered, with nothing that could be used. */
+  /** null: the model answered without anything usable. */
   | { readonly kind: 'text'; readonly id: string; readonly text: string | null }
-  /** Nothing came. It is asked for again. */
+  /** No answer came; the request is repeated. */
   | { readonly kind: 'failed'; readonly id: string; readonly paid: number };
 
 export interface Candidate {
@@ -173,13 +187,13 @@ export interface Candidate {
   readonly parents: readonly number[];
   /** −1 for the start. */
   readonly iteration: number;
-  /** [validation example]; null = not scored. */
+  /** [validation example]; null = no score. */
   readonly scores: (number | null)[];
   /** name → [validation example] */
   readonly objectives: Readonly<Record<string, (number | null)[]>>;
   /** Calls that had been made when it was accepted, before it was validated. */
   readonly callsBefore: number;
-  /** The component that is next in turn. */
+  /** Index of the next component in turn. */
   turn: number;
   /** The minibatch it was accepted with, until it is reflected on. */
   minibatch: readonly TraceRef[] | null;
@@ -195,7 +209,7 @@ export interface Evaluation {
   /** Request and index of each score. */
   readonly sources: (readonly [string, number] | null)[];
   attempt: number;
-  /** Whether a request for what is missing is out. */
+  /** Whether missing scores are requested. */
   isOpen: boolean;
 }
 
@@ -212,10 +226,10 @@ type ChildOutcome = 'no_text' | 'unchanged' | 'tried' | 'rejected' | 'not_select
 export interface Child {
   readonly reflections: Reflection[];
   texts: Texts | null;
-  /** As a candidate's, once it is accepted. */
+  /** The candidate's turn, once it is accepted. */
   turn: number;
   minibatch: readonly TraceRef[] | null;
-  /** On the minibatch; of a merge, on the subsample. */
+  /** Scores on the minibatch; for a merge, on the subsample. */
   after: Evaluation | null;
   validation: Evaluation | null;
   outcome: ChildOutcome | null;
@@ -226,25 +240,25 @@ export interface Iteration {
   readonly kind: 'reflect' | 'merge';
   /** Positions in `candidates`, or the ones that accepted children will have which are validated meanwhile. */
   parents: readonly number[];
-  /** The text that is reflected on; of a merge, the merged one. */
+  /** The text under reflection; for a merge, the merged one. */
   readonly texts: Texts;
   readonly components: readonly string[];
-  /** Calls set aside for it; `paid` never exceeds it. */
+  /** Calls reserved for it; `paid` never exceeds it. */
   reserved: number;
   paid: number;
-  /** `paid` when validation began. */
+  /** Value of `paid` when validation began. */
   paidBeforeValidation: number;
-  /** How many texts had been tried when it began: what it may know of. */
+  /** Number of texts tried when it began: it knows of no later ones. */
   readonly known: number;
-  /** Children that the reflections left allow; missing = as the settings say. */
+  /** Number of children that the remaining reflections allow; missing = as in the settings. */
   readonly proposals?: number;
   stage: 'before' | 'reflect' | 'after' | 'validate' | 'done';
-  /** The parent on the minibatch; null for a merge. */
+  /** The parent's scores on the minibatch; null for a merge. */
   readonly before: Evaluation | null;
-  /** What the sum of a merged candidate's scores must reach. */
+  /** Minimum for the sum of a merged candidate's scores. */
   readonly mergeFloor: number | null;
   readonly children: Child[];
-  /** How it ended. One that is given up still waits for the requests that are out: they cost something. */
+  /** How it ended. One that is given up still waits for its open requests, since they cost something. */
   outcome: 'perfect' | 'given_up' | 'finished' | null;
 }
 
@@ -260,7 +274,7 @@ export type StopReason =
   | 'max_candidates'
   | 'all';
 
-/** Of the last `startSearch` or `settle`, for logs and views. Named after the callbacks of gepa. */
+/** Events of the last `startSearch` or `settle`, for logs and views. Names follow gepa's callbacks. */
 export type SearchEvent =
   | { readonly kind: 'optimization_start' }
   | { readonly kind: 'iteration_start'; readonly iteration: number }
@@ -285,29 +299,30 @@ export type SearchEvent =
   | { readonly kind: 'iteration_end'; readonly iteration: number }
   | { readonly kind: 'optimization_end'; readonly reason: StopReason };
 
-/** One beside the iterations. */
+/** An evaluation outside the iterations. */
 export interface SingleEvaluation {
   readonly evaluation: Evaluation;
-  /** Calls set aside for it and not made yet. */
+  /** Calls reserved for it and not made yet. */
   reserved: number;
 }
 
-/** Everything a search is. Carry it as it is; only the functions of `search.ts` make another. */
+/** The whole state of a search. Treat it as opaque; only the functions of `search.ts` make another. */
 export interface SearchState {
   readonly form: 1;
   settings: SearchSettings;
   phase: 'start' | 'search' | 'final' | 'done';
-  /** Calls of what is committed, of the start and of the end; those of iterations under way are in `iterations`. */
+  /**
+   * Calls of committed iterations, of the start and of the end; those of iterations in progress are in `iterations`.
+   */
   spent: number;
   readonly candidates: Candidate[];
-  /** What the search begins with; it becomes the first candidate. */
+  /** Initial texts; they become the first candidate. */
   readonly start: SingleEvaluation & { readonly texts: Texts };
-  /** Under way, in the order in which they began. */
+  /** In progress, in order of their start. */
   iterations: Iteration[];
-  /** Iterations begun, and minibatches drawn. */
+  /** Number of iterations begun, and of minibatches drawn. */
   begun: number;
   drawn: number;
-  /** Reflections that were answered. */
   reflections: number;
   /** Digests of texts that were tried, in the order of commits. */
   readonly tried: string[];
@@ -318,21 +333,21 @@ export interface SearchState {
   /** Iterations in a row that brought no candidate. */
   fruitless: number;
   stopReason: StopReason | null;
-  /** Whose validation is completed at the end, best first. */
+  /** Candidates whose validation is completed at the end, best first. */
   finals: (SingleEvaluation & { readonly candidate: number; readonly isHeat?: true })[];
   events: SearchEvent[];
 }
 
 export interface SearchResult {
-  /** Whether nothing is left to ask for. */
+  /** Whether no request is left. */
   readonly isFinished: boolean;
   readonly stopReason: StopReason | null;
-  /** Position of the best in `candidates`. */
+  /** Index of the best in `candidates`. */
   readonly best: number;
   readonly texts: Texts;
   /** Mean over the validation examples it was scored on; null when none was. */
   readonly score: number | null;
-  /** How many those are. */
+  /** Number of those examples. */
   readonly coverage: number;
   readonly calls: number;
   readonly reflections: number;

@@ -16,7 +16,7 @@ import type {
   Texts,
 } from './search-state.ts';
 
-/** A search that has asked for nothing yet. */
+/** The initial state, without requests. */
 export function startSearch(settings: SearchSettings, start: Texts): SearchState {
   if (Object.keys(start).length === 0) throw new Error('A prompt search needs at least one component to write anew.');
   const first = settings.final === undefined ? screenedExamples(settings) : allExamples(settings);
@@ -43,9 +43,9 @@ export function startSearch(settings: SearchSettings, start: Texts): SearchState
 }
 
 /**
- * Every request that is open: not answered yet, its calls set aside. Whoever drives the search keeps the ids it is at work
- * on and begins the others; after a crash it begins all. None: the search is over. Any number may be under way at once,
- * and answers may come in any order: the search comes out the same.
+ * Every open request: not answered yet, its calls reserved. The caller keeps the ids in progress and starts the others;
+ * after a crash it starts all. None: the search is over. Any number may be in progress, and answers may come in any
+ * order, with the same result.
  */
 export function next(state: SearchState): readonly SearchRequest[] {
   const { settings, phase, start, candidates, iterations, finals, begun } = state;
@@ -70,7 +70,7 @@ export function next(state: SearchState): readonly SearchRequest[] {
   }
 }
 
-/** The search after some answers. The state given stays as it is. Throws on an answer that does not fit an open request. */
+/** The state after some answers. The given state is not changed. Throws for an answer that fits no open request. */
 export function settle(state: SearchState, answers: readonly SearchAnswer[]): SearchState {
   const after = copy(state);
   for (const answer of answers) takeAnswer(after, answer);
@@ -78,7 +78,7 @@ export function settle(state: SearchState, answers: readonly SearchAnswer[]): Se
   return after;
 }
 
-/** Begins no further iteration; what is under way is finished, and the best is validated. */
+/** Starts no further iteration; those in progress are finished, and the best is validated. */
 export function askToStop(state: SearchState): SearchState {
   const after = copy(state);
   after.stopReason ??= 'asked';
@@ -86,7 +86,7 @@ export function askToStop(state: SearchState): SearchState {
   return after;
 }
 
-/** Another budget, at least what is spent and set aside. A search that had used its budget up goes on. */
+/** Sets the budget, at least to the spent and reserved calls. A search that had used up its budget continues. */
 export function changeBudget(state: SearchState, maxCalls: number): SearchState {
   const after = copy(state);
   const { maxCalls: before, maxReflections } = after.settings;
@@ -94,7 +94,7 @@ export function changeBudget(state: SearchState, maxCalls: number): SearchState 
   after.settings = {
     ...after.settings,
     maxCalls: changed,
-    // More calls are for more texts to be tried.
+    // More calls are meant for more texts.
     ...(maxReflections === undefined ? {} : { maxReflections: maxReflections + Math.max(0, changed - before) }),
   };
   if ((after.stopReason === 'budget' || after.stopReason === 'max_reflections') && after.phase === 'done') {
@@ -106,7 +106,7 @@ export function changeBudget(state: SearchState, maxCalls: number): SearchState 
   return after;
 }
 
-/** How the search stands; its best so far while it goes on. */
+/** The search's result, or the best so far. */
 export function result(state: SearchState): SearchResult {
   const { candidates, start } = state;
   const best = bestOf(state);

@@ -30,7 +30,7 @@ export function selectCandidate(
   }
 }
 
-/** How often each candidate stands in the urn that `pareto` or `top_k_pareto` draws from. */
+/** The number of tickets of each candidate in the draw of `pareto` or `top_k_pareto`. */
 export function frontWeights(
   selection: Extract<CandidateSelection, { kind: 'pareto' | 'top_k_pareto' }>,
   fronts: Fronts,
@@ -40,7 +40,7 @@ export function frontWeights(
   return weightsOf(withoutDominated(kept, averages));
 }
 
-/** Position of the first highest value. */
+/** Index of the first highest value. */
 export function highest(values: readonly number[]): number {
   return values.reduce((best, value, i) => (value > values[best]! ? i : best), 0);
 }

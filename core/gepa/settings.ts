@@ -1,7 +1,6 @@
 import { RatchetError } from '../errors.ts';
 import type { FinalSettings, SearchSettings } from './search-state.ts';
 
-/** What has no default. */
 type SearchSizes = Pick<SearchSettings, 'seed' | 'maxCalls' | 'trainSize' | 'valSize'>;
 
 type SearchOptions = SearchSizes & Partial<SearchSettings>;
@@ -34,10 +33,10 @@ export function classicSettings(options: SearchOptions): SearchSettings {
 }
 
 /**
- * Ratchet's defaults: more is tried for the same calls. An accepted text is scored on part of the validation examples, the best
- * few on more of them at the end, and the best of these on the rest; texts that are known already are not scored again; of several children
- * of one minibatch the best is validated, and meanwhile the next iteration begins from it; where the budget is large, up to three iterations
- * are side by side while they bring nothing. Chosen by `bench gepa`.
+ * Ratchet's defaults: more attempts for equally many calls. An accepted text is scored on part of the validation
+ * examples, the best few on more of them at the end, and the best of these on the rest. Known texts are not scored
+ * again. The best of several children of one minibatch is validated, and meanwhile the next iteration begins from it.
+ * With a large budget, up to three iterations run in parallel while they bring nothing. Chosen by `bench gepa`.
  */
 export function defaultSettings(options: SearchOptions): SearchSettings {
   const { valSize, maxCalls } = options;
@@ -73,12 +72,12 @@ function proposalsOf(maxCalls: number): number {
   return Math.min(8, Math.max(2, Math.floor(maxCalls / 62)));
 }
 
-/** gepa's, when merging is asked for. */
+/** gepa's defaults for merging. */
 export const mergeDefaults = { maxInvocations: 5, overlapFloor: 5, subsample: 5 } as const;
 
 /**
- * The least budget that lets a search try something: the validation of the start and three iterations that are accepted.
- * `arithmetic` says it for people.
+ * The smallest budget that lets a search try something: the validation of the start and three accepted iterations.
+ * `arithmetic` explains it to people.
  */
 export function leastBudget({ valSize, minibatchSize }: Pick<SearchSettings, 'valSize' | 'minibatchSize'>): {
   readonly calls: number;

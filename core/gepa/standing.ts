@@ -18,20 +18,20 @@ export function allExamples({ valSize }: Pick<SearchSettings, 'valSize'>): numbe
   return Array.from({ length: valSize }, (_, example) => example);
 }
 
-/** Each candidate's average over what all were scored on. */
+/** Each candidate's average over the common examples. */
 export function screenedAverages({ settings, candidates }: SearchState): number[] {
   const screened = screenedExamples(settings);
   return candidates.map(({ scores }) => average(screened.map((example) => scores[example] ?? null)));
 }
 
-/** Over what all were scored on: who has been scored on more has no front of its own for it. */
+/** Fronts over the common examples: scores on further ones give a candidate no front of its own. */
 export function screenedFronts({ settings, candidates }: SearchState): Fronts {
   return frontsOf(settings.frontier, candidates, screenedExamples(settings));
 }
 
 /**
- * Position of the best candidate. Until the end all are compared by the screen; then those that were scored on most examples. The start is
- * the best unless another one is above it, example by example, by more than the standard errors that the search asks for.
+ * Index of the best candidate. Until the end the screen decides; then the candidates with most examples are compared.
+ * The start is the best unless another one is above it, example by example, by more than the required standard errors.
  */
 export function bestOf(state: SearchState): number {
   const { settings, candidates, phase } = state;
@@ -49,7 +49,7 @@ export function bestOf(state: SearchState): number {
   return bestByAverage(scores, settings);
 }
 
-/** Those with the most examples: another one, whose last rollouts failed or were never asked for, would win by the luck of a few. */
+/** Candidates with the most scored examples: one with missing rollouts could win by the luck of a few. */
 function fullyScored(candidates: readonly Candidate[], { valSize }: SearchSettings): Candidate[] {
   const coverage = candidates.map(({ scores }) => scores.filter((score) => score !== null).length);
   const most = Math.max(valSize / 2, ...coverage);
@@ -63,7 +63,7 @@ function differencesOf(before: Candidate, after: Candidate, examples: readonly n
   });
 }
 
-/** Whether the mean of differences lies above 0 by more than so many standard errors. */
+/** Whether the mean of differences is above 0 by more than so many standard errors. */
 function isAbove(differences: readonly number[], standardErrors: number): boolean {
   const mean = average(differences);
   const squares = differences.reduce((sum, difference) => sum + (difference - mean) ** 2, 0);
@@ -71,7 +71,7 @@ function isAbove(differences: readonly number[], standardErrors: number): boolea
   return mean > standardErrors * Math.sqrt(squares / Math.max(1, count - 1) / count) && mean > 0;
 }
 
-/** Position of the highest average; of equals the one that was scored on more, then as {@link ofEquals} has it. */
+/** Index of the highest average; among equals the one scored on more examples, then by {@link ofEquals}. */
 export function bestByAverage(
   scores: readonly (readonly (number | null)[])[],
   settings: Pick<SearchSettings, 'screen'>,
@@ -85,8 +85,8 @@ export function bestByAverage(
 }
 
 /**
- * Compares positions of equal candidates. The later one comes first where few examples are looked at: it grew from the
- * others, and was better than its parent on a minibatch that they do not know. Where all are, the first one, as in gepa.
+ * Compares indices of equal candidates. With a screen, the later one comes first: it descends from the others, and was
+ * better than its parent on a minibatch outside the screen. With all examples, the first one, as in gepa.
  */
 export function ofEquals({ screen }: Pick<SearchSettings, 'screen'>): (a: number, b: number) => number {
   return (a, b) => (screen === null ? a - b : b - a);

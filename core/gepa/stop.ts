@@ -1,6 +1,6 @@
 import type { StopCondition, StopReason } from './search-state.ts';
 
-/** What conditions look at, between iterations. */
+/** State for stop conditions, checked between iterations. */
 interface Progress {
   /** Number of the last iteration, −1 before the first. */
   readonly iteration: number;

@@ -4,7 +4,7 @@ import { callsAhead, evaluationsOf } from './iteration.ts';
 import { screenedExamples } from './standing.ts';
 import type { Evaluation, Iteration, Reflection, SearchAnswer, SearchState, SingleEvaluation } from './search-state.ts';
 
-/** Puts one answer in its place, in the state itself. What follows from it is `goOn`'s. */
+/** Records one answer, in place. Consequences follow in `goOn`. */
 export function takeAnswer(state: SearchState, answer: SearchAnswer): void {
   for (const single of [state.start, ...state.finals])
     if (isAsked(single.evaluation, answer)) return takeSingle(state, single, answer);
@@ -18,7 +18,7 @@ export function takeAnswer(state: SearchState, answer: SearchAnswer): void {
   throw new Error(`No request "${answer.id}" is open.`);
 }
 
-/** Calls that an iteration would need beyond what is set aside for it. */
+/** Calls that an iteration would need beyond its reservation. */
 export function callsShort({ settings }: SearchState, iteration: Iteration): number {
   const ahead = callsAhead(iteration, settings, screenedExamples(settings).length);
   return iteration.paid + ahead - iteration.reserved;
@@ -34,7 +34,9 @@ function isAsked(evaluation: Evaluation, { id }: SearchAnswer): boolean {
   return evaluation.isOpen && attemptId(evaluation) === id;
 }
 
-/** A last evaluation takes what is free, if it is the best's; nothing competes with it, so nothing depends on who came first. */
+/**
+ * The best's final evaluation may take free calls; nothing competes with it, so the order of answers does not matter.
+ */
 function takeSingle(state: SearchState, single: SingleEvaluation, answer: SearchAnswer): void {
   const { evaluation } = single;
   const paid = fill(evaluation, answer);
@@ -51,7 +53,7 @@ function takeSingle(state: SearchState, single: SingleEvaluation, answer: Search
       evaluation.isOpen = true;
     }
   }
-  // What the last ones leave over is not given to others: that would depend on who came first.
+  // The remainder of the last ones is not redistributed: that would depend on the order of arrival.
   if (!evaluation.isOpen && single === state.start) single.reserved = 0;
 }
 
@@ -64,8 +66,8 @@ function takeOfIteration(state: SearchState, iteration: Iteration, evaluation: E
 }
 
 /**
- * What did not come is asked for when all has been answered: at once where its calls are set aside already, else when the
- * iteration is the next to be committed (`askForMore`).
+ * Requests missing scores again after all answers came: at once if the calls are still reserved, else when the
+ * iteration is next to commit (`askForMore`).
  */
 function askAgain(state: SearchState, iteration: Iteration): void {
   const { settings } = state;
@@ -92,7 +94,7 @@ function takeText(state: SearchState, iteration: Iteration, reflection: Reflecti
   state.reflections += 1;
 }
 
-/** Takes the scores in and says what they cost. */
+/** Records the scores and returns their cost. */
 function fill(evaluation: Evaluation, answer: SearchAnswer): number {
   if (answer.kind === 'text') throw new Error(`Request ${answer.id} asked for scores and was answered with a text.`);
   requirePaid(answer.id, answer.paid, missing(evaluation));

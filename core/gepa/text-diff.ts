@@ -1,9 +1,9 @@
 import { structuredPatch, type StructuredPatchHunk } from 'diff';
 
-/** Prompts have hundreds of lines. Of a model that wrote a wholly other text, all lines are shown as removed and as added. */
+/** Prompts have hundreds of lines. An entirely different text is shown as all lines removed and added. */
 const editsMax = 1_000;
 
-/** How two texts differ, line by line, as `diff -u` and Python's difflib write it; '' where they do not. */
+/** Difference of two texts by line, in the format of `diff -u` and Python's difflib; '' if they are equal. */
 export function unifiedDiff(
   before: string,
   after: string,
@@ -16,7 +16,7 @@ export function unifiedDiff(
   return [`--- ${from}`, `+++ ${to}`, ...lines].join('\n') + '\n';
 }
 
-/** Each with its end, written in one way. */
+/** Lines with a normalized end. */
 function linesOf(text: string): string[] {
   const lines = text.split(/\r\n|\r|\n/);
   if (lines.at(-1) === '') lines.pop();

@@ -1,6 +1,7 @@
+import { present } from '../present.ts';
 import type { CandidateSelection, FrontierType, SearchSettings } from './search-state.ts';
 
-/** Who is written anew next, by gepa's names. */
+/** Strategies for choosing the next parent, by gepa's names. */
 export const selectionStrategies = ['pareto', 'current_best', 'epsilon_greedy', 'top_k_pareto'] as const;
 type SelectionStrategy = (typeof selectionStrategies)[number];
 
@@ -11,24 +12,23 @@ export const frontierTypes = [
   'cartesian',
 ] as const satisfies readonly FrontierType[];
 
-/** What a person sets of a search in place of its defaults; what is absent stays as it is. */
+/** A person's settings of a search; absent ones keep their defaults. */
 export interface SearchTuning {
-  /** Validation examples that tell candidates apart, the rest being kept for the best at the end; −1 = all. */
+  /** Validation examples for the screen, the rest being kept for the best at the end; −1 = all. */
   readonly screen?: number | undefined;
   /** Children of one parent and one minibatch. */
   readonly proposals?: number | undefined;
-  /** Iterations side by side. */
   readonly parallel?: number | undefined;
-  /** Several: one of them for each iteration, drawn with equal weights. */
+  /** Several: one of them per iteration, drawn with equal weights. */
   readonly selection?: readonly SelectionStrategy[] | undefined;
   readonly frontier?: FrontierType | undefined;
 }
 
-/** gepa 0.1.4's, where it is not told others. */
+/** Defaults of gepa 0.1.4. */
 const epsilon = 0.1;
 const topK = 5;
 
-/** The settings that a tuning stands for. */
+/** The full settings of a tuning. */
 export function tunedSettings({
   screen,
   proposals,
@@ -38,11 +38,9 @@ export function tunedSettings({
 }: SearchTuning): Partial<SearchSettings> {
   return {
     ...(screen === undefined ? {} : { screen: screen < 0 ? null : screen }),
-    ...(proposals === undefined ? {} : { proposals }),
+    ...present({ proposals }),
     // Who says how many are side by side does not mean "at first".
-    ...(parallel === undefined ? {} : { parallel, parallelMax: parallel }),
-    ...(selection === undefined ? {} : { candidateSelection: selectionOf(selection) }),
-    ...(frontier === undefined ? {} : { frontier }),
+    ...present({ parallel, parallelMax: parallel, candidateSelection: selection && selectionOf(selection), frontier }),
   };
 }
 

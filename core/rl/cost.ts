@@ -1,15 +1,26 @@
-import type { RunSpec } from '../../config/run-spec.ts';
 import { present } from '../present.ts';
 import type { StoredRows } from './run-state.ts';
-import { sum } from './series.ts';
+import { sum } from './advice/series.ts';
 
 /**
- * What a run used, and what that costs at the prices of its run file (`[cost]`). A row of metrics has what was used for it alone, so the sum over
- * all rows is what the run has cost: also those of steps that a rewind left behind, which stay paid.
+ * A run's use of resources, and its cost at the prices of the run file (`[cost]`). A row of metrics has only its own
+ * use, so the sum over all rows is the cost of the run. Steps that a rewind left behind stay paid.
  */
-export type Prices = NonNullable<RunSpec['cost']>;
+interface Prices {
+  /** Price of a million tokens. */
+  readonly prompt: number | null;
+  readonly completion: number | null;
+  readonly trained: number | null;
+  readonly teacher: number | null;
+  readonly reflectionPrompt: number | null;
+  readonly reflectionCompletion: number | null;
+  readonly gpuHour: number | null;
+  readonly gpuWorkers: number;
+  readonly rolloutHour: number | null;
+  readonly rolloutWorkers: number;
+}
 
-/** What is counted, by its metric: tokens, and hours of workers. */
+/** Metric names by what they count: tokens, and hours of workers. */
 const counted = {
   prompt: 'prompt_tokens',
   completion: 'completion_tokens',
@@ -25,14 +36,16 @@ export type Used = Partial<Readonly<Record<Counted, number>>>;
 
 const kinds = Object.keys(counted) as Counted[];
 const moneyName = 'money';
-/** Of a step, of an evaluation of an environment, of a search for a better prompt of one, or of trying what it found on a newer version. */
+/**
+ * The cost of a step, or of an environment's evaluation, prompt search or trial of a found prompt on a newer version.
+ */
 const metricName = /^(?:(eval|search|trial)\/(.+)\/)?cost\/(\w+)$/;
 const tokensPriced = 1e6;
 
 /** Of a step of training; an evaluation's and a search's metrics begin with these and the name of their environment. */
-export type CostPrefix = '' | `eval/${string}/` | `search/${string}/` | `trial/${string}/`;
+type CostPrefix = '' | `eval/${string}/` | `search/${string}/` | `trial/${string}/`;
 
-/** As metrics. What was not used is left out; so is the money where the run file has no price. */
+/** Use and cost as metrics. Zero use is left out; so is the money if the run file has no price. */
 export function costMetrics(used: Used, prices: Prices | undefined, prefix: CostPrefix = ''): Record<string, number> {
   const money = moneyOf(used, prices);
   const metrics: Record<string, number> = {};
@@ -41,12 +54,12 @@ export function costMetrics(used: Used, prices: Prices | undefined, prefix: Cost
   return metrics;
 }
 
-/** What a step's metrics say was used. */
+/** Reads the use back from a step's metrics. */
 export function usedIn(metrics: Readonly<Record<string, number>>): Used {
   return present(Object.fromEntries(kinds.map((kind) => [kind, metrics[`cost/${counted[kind]}`]])) as Used);
 }
 
-/** Null where nothing has a price. What has none costs nothing. */
+/** Null without any price. Kinds without a price cost nothing. */
 function moneyOf(used: Used, prices: Prices | undefined): number | null {
   if (prices === undefined) return null;
   const perUnit: Record<Counted, number | null> = {
@@ -68,8 +81,8 @@ function million(price: number | null): number | null {
 }
 
 /** What a commit knows of its step, beside what its rollouts took. */
-export interface StepUse {
-  /** Of its batch; null where nothing was trained. */
+interface StepUse {
+  /** Figures of its batch; null when nothing was trained. */
   readonly rows: StoredRows | null;
   /** Optimizer steps on each row. */
   readonly passes: number;
@@ -78,7 +91,7 @@ export interface StepUse {
   readonly seconds: number;
 }
 
-/** What a step used, by the tokens of its rollouts: `sampled` has `prompt` and `completion`. */
+/** Use of a step, given the tokens of its rollouts: `sampled` has `prompt` and `completion`. */
 export function usedByStep(
   sampled: Used,
   { rows, passes, isTaught, seconds }: StepUse,
@@ -97,22 +110,22 @@ export function usedByStep(
 }
 
 /** Of one part of a run: its training, evaluations of an environment, or searches on one. */
-export interface CostPart {
+interface CostPart {
   readonly of: 'training' | 'eval' | 'search' | 'trial';
   readonly environment: string | null;
   readonly used: Used;
-  /** Null where no price was known. */
+  /** Null without a price. */
   readonly money: number | null;
 }
 
 export interface RunCost {
-  /** What money is counted in, as the run file calls it. */
+  /** The run file's name for the currency. */
   readonly currency: string;
   readonly money: number | null;
   readonly parts: readonly CostPart[];
 }
 
-/** What a run has cost, by the sum of each metric over all of its rows. Null where nothing was counted. */
+/** Cost of a run, from the sum of each metric over all of its rows. Null if no use was recorded. */
 export function costOf(
   sums: Iterable<readonly [metric: string, sum: number]>,
   currency: string | undefined,
@@ -137,7 +150,7 @@ export function costOf(
   return { currency: currency ?? usualCurrency, money: priced.length === 0 ? null : sum(priced), parts: all };
 }
 
-/** Whether the metric tells money, of whatever part. */
+/** Whether the metric is an amount of money, for any part. */
 export function isMoney(metric: string): boolean {
   return metricName.exec(metric)?.[3] === moneyName;
 }
@@ -147,15 +160,15 @@ export function isTokens(metric: string): boolean {
   return metricName.exec(metric)?.[3]?.endsWith('_tokens') === true;
 }
 
-/** What a run spends beside what is counted: a sum is at least so much. */
+/** Costs of a run that are not counted, so a sum is a lower bound. */
 export const notCounted =
   'tokens of judges and of other models that environments ask, the warm-up of [sft], rollouts given up before they were scored, attempts at a step that was refused, searches that were cancelled, and time between steps';
 
-export const usualCurrency = 'USD';
+const usualCurrency = 'USD';
 
 const partNames = { training: 'training', eval: 'evals', search: 'searches', trial: 'trials of prompts' } as const;
 
-/** `training`, `evals of words`. */
+/** Form: `training`, `evals of words`. */
 export function partName({ of, environment }: CostPart): string {
   return environment === null ? partNames[of] : `${partNames[of]} of ${environment}`;
 }

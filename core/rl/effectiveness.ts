@@ -2,49 +2,49 @@ import { addLost, lostOf, nothingLost, type LostWork } from './lost-work.ts';
 import type { StepCommit } from './run-state.ts';
 
 /**
- * Effective training time (ETTR): step time of an undisturbed run × steps ÷ wall time. A run that watches itself does not
- * have the undisturbed run beside it, so its step time is taken from the steps that nothing disturbed, all from the
- * lineage's commits alone:
+ * Effective training time (ETTR): step time of an undisturbed run × steps ÷ wall time. A run has no undisturbed twin,
+ * so its step time is taken from its undisturbed steps, all from the lineage's commits alone:
  *
- * - A step's wall time is what passed between two commits, less the time during which a person had paused the run.
- * - An undisturbed step was worth all of its wall time. So ETTR is 1 without a disturbance, however unequal the steps are.
- * - A disturbed one was worth what an undisturbed one takes, the median of those; without any, what its own generation,
- *   scoring and training took.
- * - A step was disturbed if it reports something lost, or that its orchestrator was started during it, or if it took long
- *   without saying why: its time beside generation, scoring and training exceeds {@link restFactor} times the others', and
- *   {@link restSlackS}. That is how a server that was down, or a machine that was off, shows.
+ * - A step's wall time is the time between two commits, less the time during which a person had paused the run.
+ * - An undisturbed step counts with all of its wall time. So ETTR is 1 without a disturbance, however unequal the
+ *   steps are.
+ * - A disturbed step counts with the median of the undisturbed ones; without any, with its own generation, scoring
+ *   and training.
+ * - A step is disturbed if it reports lost work or a start of its orchestrator, or if it took long without a reason:
+ *   its time beside generation, scoring and training exceeds {@link restFactor} times the others', and {@link
+ *   restSlackS}. This shows servers that were down and machines that were off.
  *
- * What precedes the first commit (warm-up) and follows the last is not in it.
+ * Time before the first commit (warm-up) and after the last is left out.
  */
 export interface Effectiveness {
   /** From 0 to 1; null before the first step. */
   readonly ettr: number | null;
-  /** The same over the time during which a person had paused the run, too. */
+  /** ETTR with the time during which a person had paused the run. */
   readonly ettrWithPauses: number | null;
   readonly steps: number;
   /** Over the steps, without the time during which a person had paused the run. */
   readonly wallSeconds: number;
   readonly pausedSeconds: number;
-  /** Of an undisturbed step; null where none was. */
+  /** Duration of an undisturbed step; null if there was none. */
   readonly stepSeconds: number | null;
-  /** Of all commits, that of the first version included. */
+  /** Sum over all commits, including the first version's. */
   readonly lost: LostWork;
-  /** Accounts for the time that was not effective. Absent in results of an older Ratchet. */
-  readonly rest?: readonly IneffectiveTime[];
+  /** Accounts for the time that was not effective. */
+  readonly rest: readonly IneffectiveTime[];
 }
 
 /** Why a step took longer than an undisturbed one. */
 type Disturbance = 'recovered' | 'restarted' | 'waited';
 
-/** Seconds beyond what its steps were worth. */
+/** Seconds beyond the worth of its steps. */
 interface IneffectiveTime {
   readonly because: Disturbance;
   readonly seconds: number;
-  /** Those that took most of it first. */
+  /** Those with most of it first. */
   readonly steps: readonly number[];
 }
 
-/** What a lineage's commit says of its step. */
+/** The part of a commit that times its step. */
 export type TimedCommit = Pick<StepCommit, 'step' | 'committedAt' | 'metrics' | 'origin'>;
 
 /** Metrics of a commit that are measured for this. A metric without a value is left out. */
@@ -53,20 +53,20 @@ export const timeMetrics = {
   paused: 'time/paused',
   /** Seconds from the end of the step before until this one's groups were there. */
   waitForBatch: 'time/wait_for_batch',
-  /** Generation and scoring of this step's groups, at work; at async level 1 beside the step before. */
+  /** Working time of generation and scoring for this step's groups; at async level 1 parallel to the step before. */
   generation: 'rollout/generation_time',
   scoring: 'rollout/scoring_time',
-  /** Seconds that training stood before servers which an evaluation had for itself. */
+  /** Seconds that training waited for servers which an evaluation used exclusively. */
   waitForEval: 'time/wait_for_eval',
   train: 'time/train',
   step: 'time/step',
-  /** 1 where the orchestrator's process that made the commit was started after the commit before. */
+  /** 1 if the orchestrator's process that made the commit was started after the previous commit. */
   restarts: 'recovery/restarts',
 } as const;
 
-/** Checkpoints and evaluations beside a step, and a busy machine, may make this much of what is usual. */
+/** Checkpoints, evaluations and a busy machine may stretch the median rest by this factor. */
 const restFactor = 3;
-/** For steps of less than a second, in which a pause of the machine is nothing unusual. */
+/** Slack for steps of less than a second, where the machine may pause now and then. */
 const restSlackS = 2;
 
 interface TimedStep {
@@ -74,14 +74,14 @@ interface TimedStep {
   /** Wall time without pauses. */
   readonly seconds: number;
   readonly paused: number;
-  /** Of which generation, scoring and training. */
+  /** Seconds of generation, scoring and training. */
   readonly atWork: number;
   readonly rest: number;
-  /** Why it took longer, where it says so itself. */
+  /** Reported reason for its length. */
   readonly reported: Disturbance | null;
 }
 
-/** `commits`: a lineage's own, ascending. One that it took over from another (`origin`) only says when it began. */
+/** `commits`: a lineage's own, ascending. One taken over from another lineage (`origin`) only marks the start. */
 export function effectivenessOf(commits: readonly TimedCommit[]): Effectiveness {
   const steps = commits.slice(1).map((commit, i) => timedStep(commits[i]!, commit));
   // The first step also brings the servers to their first version, for as long as that takes.
@@ -122,7 +122,7 @@ function ineffectiveTimes(steps: readonly (TimedStep & { readonly beyond: number
 function timedStep(before: TimedCommit, { step, committedAt, metrics }: TimedCommit): TimedStep {
   const value = (name: keyof typeof timeMetrics): number => metrics[timeMetrics[name]] ?? 0;
   const between = Math.max(0, (Date.parse(committedAt) - Date.parse(before.committedAt)) / 1000);
-  // A lineage that was begun somewhere may have been left alone before its first step.
+  // A new lineage may have been idle before its first step.
   const passed = before.origin === undefined ? between : Math.min(between, value('step') || between);
   const paused = Math.min(passed, value('paused'));
   const seconds = passed - paused;
@@ -142,8 +142,8 @@ const becauseText: Readonly<Record<Disturbance, string>> = {
     'that waited beside sampling and training: for a worker, a server, an evaluation, a checkpoint or a busy machine',
 };
 
-/** `14.2 s in 2 steps (41, 12) that waited …`; null where no time was lost, or where it went is not told. */
-export function describeRest({ ettr, rest = [] }: Pick<Effectiveness, 'ettr' | 'rest'>): string | null {
+/** `14.2 s in 2 steps (41, 12) that waited …`; null if no time was lost, or its cause is unknown. */
+export function describeRest({ ettr, rest }: Pick<Effectiveness, 'ettr' | 'rest'>): string | null {
   if (ettr === null || rest.length === 0 || ettr.toFixed(2) === '1.00') return null;
   return rest
     .map(({ because, seconds, steps }) => {
@@ -183,7 +183,7 @@ function grouped(value: number, digits: number): string {
   return fraction === undefined ? separated : `${separated}.${fraction}`;
 }
 
-/** The lower of the middle two, so that of two steps the quicker one is the usual one. */
+/** The lower of the middle two, so that the quicker of two steps is the typical one. */
 function lowerMedian(values: readonly number[]): number | null {
   return values.toSorted((a, b) => a - b)[Math.floor((values.length - 1) / 2)] ?? null;
 }

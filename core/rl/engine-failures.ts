@@ -4,13 +4,13 @@ import type { StepPlan } from './run-state.ts';
 import { memoryRemedies, ncclRemedy, saysNcclFailed, saysOnlyKilled, saysOutOfMemory } from './failures.ts';
 
 /**
- * The trainer's failure as one of ours: where its words, or the way its process ended, say that memory ran out, it is
- * `OutOfMemory`, where they speak of NCCL `NcclFailed`, each with what may be done about it.
+ * Translates a trainer's failure into ours: by its message, or the way its process ended, `OutOfMemory` or
+ * `NcclFailed`, each with a remedy.
  */
 export function trainerFailure(given: unknown): unknown {
   const error = asRatchetError(given);
   if (!(error instanceof Error) || (error instanceof RatchetError && error.code !== 'EngineDied')) return error;
-  // First: GPUs of whom one ran out of memory cannot talk to that one either.
+  // Comes first: if one GPU ran out of memory, the others cannot talk to it either.
   if (saysOutOfMemory(error.message)) {
     return new RatchetError(
       'OutOfMemory',
@@ -30,8 +30,8 @@ export function trainerFailure(given: unknown): unknown {
 const deaths: ReadonlySet<string> = new Set<RatchetError['code']>(['EngineDied', 'OutOfMemory', 'NcclFailed']);
 
 /**
- * Counts how often in a row the engine died of one piece of work, in this process. A death is weather; several of the same
- * work are not, and are refused as `TrainerFailing`, for a person to look at.
+ * Counts deaths of the engine in a row on one piece of work, in this process. One death is chance; several are refused
+ * as `TrainerFailing`, for a person to look at.
  */
 export class EngineFailures {
   #work: string | null = null;
@@ -52,7 +52,7 @@ export class EngineFailures {
       this.#count = this.#work === work ? this.#count + 1 : 1;
       this.#work = work;
       if (this.#count < engineFailuresMax) throw error;
-      this.#count = 0; // whoever asks again after this has done something about it
+      this.#count = 0; // a later call means that something was done about it
       throw new RatchetError(
         'TrainerFailing',
         `${what}: the trainer failed ${engineFailuresMax} times in a row, the last time with ${error.code}: ${error.message}`,
@@ -62,12 +62,13 @@ export class EngineFailures {
   }
 }
 
-/** Rows that an engine which chooses itself computes at once, at most: what is halved where the plan names no number. */
+/** Most rows that an engine computes at once by default: halved if the plan has no number. */
 const rowsAtOnceUsual = 64;
 
 /**
- * Rows at once for the one more try that a step gets which ran out of memory: half of what they were. Null where there is nothing to
- * halve, or it has been. A process that was killed once is no proof, and half the rows give other bits: the same is done again first.
+ * Rows at once for the retry of a step that ran out of memory: half of the number before. Null if it cannot be halved,
+ * or was already. A process that was killed once is no proof, and half the rows give other bits: the step is first
+ * repeated unchanged.
  */
 export function halvedRows(
   { microBatchSize, isHalved, packed }: StepPlan,

@@ -1,32 +1,32 @@
 import { RatchetError } from '../errors.ts';
 import { tracebackCharsInHistoryMax } from '../limits.ts';
-import type { FailedOutcome, ScoredGroup, ScoredRollout } from './rollout.ts';
+import type { FailedOutcome, ScoredGroup, ScoredRollout } from './rollout/rollout.ts';
 
-/** What went wrong with rollouts, in what share, and when that is too much to train on. */
+/** Causes of failed rollouts, their share, and the point at which there are too many to train on. */
 
-/** Failed rollouts of one cause: how many, and what the first of them said. */
+/** Failed rollouts of one cause: their number, and the message of the first. */
 export interface FailureCount {
   readonly count: number;
   readonly first: string;
 }
 export type FailureCounts = { readonly [outcome in FailedOutcome]?: FailureCount };
 
-/** What failed in one round, or in several. */
+/** Failures in one round, or in several. */
 export interface RoundFailures {
   readonly rollouts: number;
   readonly failedRollouts: number;
-  /** Groups of which too little was left to train. */
+  /** Groups with too few rollouts left to train on. */
   readonly failedGroups: number;
-  /** Those at the end, by ordinal, without one between them that could be trained. */
+  /** Failed groups in a row at the end, by ordinal. */
   readonly failedGroupsInRow: number;
-  /** Whether that row reaches back to the first group. */
+  /** Whether that row starts at the first group. */
   readonly isRowWhole: boolean;
   readonly causes: FailureCounts;
-  /** Of those that failed, how many had too long a first prompt. */
+  /** Failed rollouts whose first prompt was too long. */
   readonly overlongRollouts: number;
-  /** Of those that failed, how many grew too old; absent in what was recorded before they were counted. */
+  /** Failed rollouts that became too old; absent in older records. */
   readonly staleRollouts?: number;
-  /** Of those that failed, how many were not finished in time; absent in what was recorded before they were counted. */
+  /** Failed rollouts that ran out of time; absent in older records. */
   readonly timedOutRollouts?: number;
   /** Rollouts in which the policy itself failed, with a reward. */
   readonly policyFailures: number;
@@ -45,7 +45,7 @@ export const noFailures: RoundFailures = {
   policyFailures: 0,
 };
 
-/** An error as its message and where it was thrown; the frames below it are in the stored rollout. */
+/** An error's message and its position; the further frames are in the stored rollout. */
 export function whereItFailed(error: string): string {
   const lines = error.split('\n');
   const firstFrame = lines.findIndex((line) => /^\s+at /.test(line));
@@ -53,7 +53,6 @@ export function whereItFailed(error: string): string {
   return text.length <= tracebackCharsInHistoryMax ? text : `${text.slice(0, tracebackCharsInHistoryMax - 1)}…`;
 }
 
-/** What failed among some rollouts, by cause. */
 export function countOutcomes(rollouts: readonly ScoredRollout[]): FailureCounts {
   const causes: Partial<Record<FailedOutcome, FailureCount>> = {};
   for (const rollout of rollouts) {
@@ -66,9 +65,10 @@ export function countOutcomes(rollouts: readonly ScoredRollout[]): FailureCounts
 }
 
 /**
- * Whether too few of a group's rollouts have a reward for it to be trained. A failed rollout costs itself: the others are trained, with
- * themselves as the baseline, as in prime-rl (`iter_trainable_traces`, orchestrator/types.py). Below half of the group, unless the config says so, it would be
- * the easy half that is left (what is hard takes long, and times out), and one reward alone has no baseline.
+ * Whether too few of a group's rollouts are rewarded to train on it. A failed rollout costs only itself: the others are
+ * trained on, with themselves as the baseline, as in prime-rl (`iter_trainable_traces`, orchestrator/types.py). Below
+ * half of the group (the default), mostly easy rollouts would be left, since hard ones take long and time out; and a
+ * single reward has no baseline.
  */
 export function isLost({ rollouts }: Pick<ScoredGroup, 'rollouts'>, minGroupSize: number | null = null): boolean {
   const rewarded = rollouts.filter(({ reward }) => reward !== null).length;
@@ -76,9 +76,9 @@ export function isLost({ rollouts }: Pick<ScoredGroup, 'rollouts'>, minGroupSize
 }
 
 /**
- * Counts what failed in scored groups. A group has failed when it is lost to that. A first prompt that is too long is no failure
- * of the infrastructure, but its example's, which verifiers' trainer leaves out of the dataset: a group that is lost to nothing else
- * counts neither as failed nor as trained. The same holds for one that grew too old.
+ * Counts failures in scored groups. A group has failed if it is lost to them. An overlong first prompt is its example's
+ * fault, not the infrastructure's, and verifiers' trainer leaves such examples out: a group that is only lost to those
+ * counts neither as failed nor as trained. The same holds for one that became too old.
  */
 export function countFailures(groups: readonly ScoredGroup[], minGroupSize: number | null = null): RoundFailures {
   const inOrder = groups.toSorted((a, b) => a.ordinal - b.ordinal);
@@ -115,7 +115,7 @@ export function countFailures(groups: readonly ScoredGroup[], minGroupSize: numb
   };
 }
 
-/** Two parts together, the earlier first. */
+/** The sum of two parts, the earlier first. */
 export function addFailures(earlier: RoundFailures, later: RoundFailures): RoundFailures {
   const causes: Partial<Record<FailedOutcome, FailureCount>> = { ...earlier.causes };
   for (const [outcome, { count, first }] of Object.entries(later.causes) as [FailedOutcome, FailureCount][]) {
@@ -136,7 +136,7 @@ export function addFailures(earlier: RoundFailures, later: RoundFailures): Round
   };
 }
 
-/** What a later step begins with: groups that failed one after another go on failing one after another. */
+/** Keeps only the row of failed groups at the end, which the next step may continue. */
 export function onlyRow({ failedGroupsInRow, causes }: RoundFailures): RoundFailures {
   return failedGroupsInRow === 0 ? noFailures : { ...noFailures, failedGroupsInRow, causes };
 }
@@ -150,8 +150,8 @@ export interface BreakerLimits {
 const failedGroupsMin = 2;
 
 /**
- * Why the run must not go on as it is; null when it may. A rollout that took too long is no failure of the infrastructure, and so
- * not of the share; where groups are lost to nothing else one after another, something hangs.
+ * The reason to pause the run; null if there is none. A timeout is no failure of the infrastructure, so the share
+ * leaves it out. But groups that are lost to timeouts alone, one after another, mean that something hangs.
  */
 export function breakerReason(failures: RoundFailures, limits: BreakerLimits): string | null {
   const { failedGroups, failedGroupsInRow, overlongRollouts, staleRollouts = 0, timedOutRollouts = 0 } = failures;
@@ -170,8 +170,8 @@ export function breakerReason(failures: RoundFailures, limits: BreakerLimits): s
 }
 
 /**
- * The same for a run with several environments. Each is judged by itself first: one that fails altogether is a small share of
- * a round in which it is drawn rarely, and its groups never follow one another there.
+ * The reason to pause a run with several environments. Each is judged by itself first: one that fails entirely is a
+ * small share of a round if it is drawn rarely, and its groups never follow one another there.
  */
 export function breakerAmong(
   all: RoundFailures,
@@ -186,7 +186,7 @@ export function breakerAmong(
   return reason === null ? null : { reason, environment: null, causes: all.causes };
 }
 
-/** What may be done when memory runs out, by where it did. */
+/** Remedies for running out of memory, by the process that did. */
 export const memoryRemedies = {
   inference:
     'fewer rollouts at once (batch_size, oversampling_factor), smaller [sampling] max_tokens, [lora], a smaller [trainer] micro_batch_size where both share a device, or more memory for the server',
@@ -194,7 +194,7 @@ export const memoryRemedies = {
     'a smaller [trainer] micro_batch_size, fewer rollouts (batch_size), smaller [sampling] max_tokens, [lora], or more memory for the worker of the role train',
 } as const;
 
-/** What each cause is called where people read it, and what may be done about it. */
+/** Each cause in words for people, and its remedy. */
 const causeWords: Readonly<Record<FailedOutcome, readonly [what: string, remedy: string]>> = {
   infra_failure: ['environment errors', ''],
   judge_failure: ['reward functions that failed', ''],
@@ -212,7 +212,7 @@ const causeWords: Readonly<Record<FailedOutcome, readonly [what: string, remedy:
   rejected: ['refused by the inference server', ''],
 };
 
-/** One sentence per cause, the most frequent first: how many, the first one's words, and what helps where we know. */
+/** One sentence per cause, the most frequent first: its number, the first one's message, and a remedy if known. */
 export function describeFailures(causes: FailureCounts): string[] {
   return (Object.entries(causes) as [FailedOutcome, FailureCount][])
     .toSorted(([, a], [, b]) => b.count - a.count)
@@ -236,8 +236,8 @@ const outOfMemoryShapes: readonly RegExp[] = [
 ];
 
 /**
- * What the kernel does to the largest process where there is no memory left, and people do to any, as Node, containers, Python, torchrun
- * and a shell tell it.
+ * Messages of Node, containers, Python, torchrun and shells about a killed process. The kernel kills the largest
+ * process when memory runs out; people kill any.
  */
 const killedShapes: readonly RegExp[] = [
   /(?:killed by (?:signal )?|died with <Signals\.)SIGKILL\b|\bSignal 9 \(SIGKILL\)/i,
@@ -250,7 +250,7 @@ export function saysOutOfMemory(text: string): boolean {
   return saysKilled(text) || namesMemory(text);
 }
 
-/** Whether nothing but the way it ended says so: then it may have been anybody. */
+/** Whether only the exit status shows a kill: then any process may have done it. */
 export function saysOnlyKilled(text: string): boolean {
   return saysKilled(text) && !namesMemory(text);
 }
@@ -264,7 +264,7 @@ function namesMemory(text: string): boolean {
 }
 
 const ncclShapes: readonly RegExp[] = [
-  // PyTorch, vLLM; what NCCL_DEBUG=INFO prints is full of things that it tried and did not find.
+  // PyTorch, vLLM; the output of NCCL_DEBUG=INFO is full of harmless failed attempts.
   /\bNCCL\b(?! (?:INFO|TRACE|VERSION)\b)[^\n]{0,80}\b(?:error|fail|time[d ]?out|abort|unhandled|watchdog)/i,
   /\bnccl(?:Unhandled|System|Internal|Remote|InvalidUsage|InvalidArgument)\w*Error\b/,
   /\[E[^\]\n]{0,40}\bProcessGroupNCCL\.cpp/, // an error of its log; it warns of harmless things as well
@@ -276,17 +276,16 @@ export function saysNcclFailed(text: string): boolean {
   return ncclShapes.some((shape) => shape.test(text));
 }
 
-/** What may be done about it. */
 export const ncclRemedy =
   'NCCL_P2P_DISABLE=1 in the environment of trainer and servers where their GPUs do not reach each other directly (`nvidia-smi topo -m`), NCCL_IB_DISABLE=1 without InfiniBand, NCCL_DEBUG=INFO to see what it tried; a process of the group that died takes the others with it: look at its log first';
 
 const engineDeadShapes: readonly RegExp[] = [
   /EngineDead\w{0,64}Error\b/, // vLLM's of several versions
-  // `pid=` stands in the prefix of every line that its engine logs.
+  // `pid=` is part of the prefix of every line of its engine's log.
   /\bEngine ?[Cc]ore\w*\b(?! pid=)[^\n.]{0,60}\b(?:died|dead|encountered an issue|hit an exception|initialization failed|failed to start|exited)\b/,
 ];
 
-/** Whether a server's words say that the engine behind it is gone: it answers, and will not sample again before it is started anew. */
+/** Whether a server reports that its engine is gone: it answers, but will not sample before a restart. */
 export function saysEngineDied(text: string): boolean {
   return engineDeadShapes.some((shape) => shape.test(text));
 }
@@ -307,7 +306,7 @@ export function saysOverlong(text: string): boolean {
   return overlongShapes.some((shape) => shape.test(text));
 }
 
-/** What a failure while a rollout was played makes of it; null when the failure is not the rollout's own. */
+/** The outcome of a rollout after a failure in generation; null if the failure is not the rollout's own. */
 export function outcomeOfFailure(error: unknown): FailedOutcome | null {
   if (error instanceof RatchetError) {
     if (error.code === 'PromptTooLong') return 'overlong_prompt';

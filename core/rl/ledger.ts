@@ -1,6 +1,6 @@
 /**
- * What became of every group. A group that was issued ends in exactly one state or is pending; the commits of a lineage
- * prove it, each naming the ordinals it issued, ended and left open as ranges ("1-4,7,9-12"), whatever the batch size.
+ * The end state of every group. An issued group ends in exactly one state or is pending. The commits of a lineage prove
+ * it: each names the ordinals it issued, ended and left open as ranges ("1-4,7,9-12"), whatever the batch size.
  */
 
 /** A kind, or a kind and its reason: `filtered:too_easy`, `filtered:surplus`, `failed:infra_failure`. */
@@ -10,35 +10,35 @@ export type EndState =
   | 'refused'
   /** Left behind by a rewind or a fork. */
   | 'superseded'
-  /** Ended before this lineage began; how, the lineage it came from says. */
+  /** Ended before this lineage began; the lineage that it came from records how. */
   | 'inherited'
   | `filtered:${string}`
   | `failed:${string}`
   | `cancelled:${string}`;
 
-/** A state that nothing reached is left out. */
+/** States without ordinals are left out. */
 export type EndedRanges = { readonly [state in EndState]?: string };
 
 export interface StepOutcomes {
   readonly step: number;
-  /** Ordinals issued since the commit before. */
+  /** Ordinals issued since the previous commit. */
   readonly issued: string;
   /** Ordinals that reached their end since the commit before, by end state. */
   readonly ended: EndedRanges;
-  /** Ordinals that are open at this commit: issued by now, not ended. */
+  /** Ordinals open at this commit: issued, not ended. */
   readonly pending: string;
-  /** By environment: rollouts that were not finished in time, whatever became of their groups. Absent where there were none. */
+  /** Timed-out rollouts by environment, whatever the end states of their groups. Absent if there were none. */
   readonly timedOut?: Readonly<Record<string, number>>;
 }
 
 export interface LedgerAudit {
-  /** Distinct ordinals issued. */
+  /** Number of distinct ordinals. */
   readonly issued: number;
-  /** Groups by end state. */
+  /** Number of groups by end state. */
   readonly counts: Readonly<Record<string, number>>;
   /** Groups open at the last commit. */
   readonly pending: number;
-  /** By environment: rollouts that were not finished in time. */
+  /** Timed-out rollouts by environment. */
   readonly timedOut: Readonly<Record<string, number>>;
   /** Ordinals that are unaccounted for: not issued when later ones were, ended before they were issued, or lost. */
   readonly holes: readonly number[];
@@ -46,11 +46,11 @@ export interface LedgerAudit {
   readonly duplicates: readonly number[];
   /** Steps between the first and the last that have no commit. */
   readonly missingSteps: readonly number[];
-  /** Nothing of the three: then issued = Σ counts + pending, at every commit. */
+  /** None of the three exist: then issued = Σ counts + pending, at every commit. */
   readonly isSound: boolean;
 }
 
-/** The record a step's commit carries. `pendingBefore` is what the commit before left open. */
+/** The outcomes for a step's commit. `pendingBefore` has the open groups of the previous commit. */
 export function recordOutcomes(input: {
   readonly step: number;
   readonly pendingBefore: readonly number[];
@@ -145,7 +145,7 @@ export function encodeRanges(ordinals: readonly number[]): string {
   return ranges.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(',');
 }
 
-/** The numbers of an encoded range, ascending. Refuses what `encodeRanges` does not write. */
+/** The numbers of an encoded range, ascending. Throws for a text that `encodeRanges` would not write. */
 export function decodeRanges(text: string): number[] {
   if (text === '') return [];
   return text.split(',').flatMap((part) => {
@@ -164,7 +164,7 @@ function repeated(ordinals: readonly number[]): number[] {
 type Counts = Readonly<Record<string, number>>;
 const noCounts: Counts = {};
 
-/** Counts by name, together. */
+/** Adds two counts name by name. */
 export function addCounts(counts: Counts, more: Counts = noCounts): Counts {
   const sum: Record<string, number> = { ...counts };
   for (const [name, count] of Object.entries(more)) sum[name] = (sum[name] ?? 0) + count;

@@ -1,6 +1,6 @@
 import { addCounts, auditLedger, decodeRanges, type LedgerAudit, type StepOutcomes } from './ledger.ts';
 
-/** What became of a run's groups over all of its lineages, from their commits alone. */
+/** End states of a run's groups over all of its lineages, from their commits alone. */
 
 export interface LineageCommits {
   readonly lineage: string;
@@ -17,9 +17,9 @@ export interface LineageAudit extends LedgerAudit {
   readonly origin: LineageCommits['origin'];
   readonly first: number;
   readonly last: number;
-  /** Of its own groups, those that the current lineage did not take over. */
+  /** Its own groups that the current lineage did not take over. */
   readonly superseded: number;
-  /** Ordinals that it took over otherwise than the lineage it came from had left them. */
+  /** Ordinals whose state differs from that in the lineage it took over from. */
   readonly takenOverWrongly: readonly number[];
 }
 
@@ -31,11 +31,11 @@ export interface RunAudit {
   /** End states of the groups that the current lineage issued or took over. */
   readonly counts: Readonly<Record<string, number>>;
   readonly pending: number;
-  /** Groups that rewinds left behind. */
+  /** Groups left behind by rewinds. */
   readonly superseded: number;
-  /** By environment: rollouts of all lineages that were not finished in time. */
+  /** Timed-out rollouts of all lineages, by environment. */
   readonly timedOut: Readonly<Record<string, number>>;
-  /** Every lineage is, and issued = Σ counts + pending + superseded. */
+  /** Every lineage is sound, and issued = Σ counts + pending + superseded. */
   readonly isSound: boolean;
 }
 
@@ -81,7 +81,7 @@ export function auditLineages(lineages: readonly LineageCommits[]): RunAudit {
   };
 }
 
-/** Where a group stands: how it ended, or `pending`, and which lineage issued it. */
+/** A group's state: its end state or `pending`, and the lineage that issued it. */
 interface Place {
   readonly state: string;
   readonly issuedBy: string;
@@ -110,7 +110,7 @@ function placesIn(
   return places;
 }
 
-/** What the lineage itself drew. A lineage that took over lists in its first commit what was drawn before it. */
+/** Groups that the lineage issued itself. The first commit after a rewind or fork lists the groups issued before it. */
 function ownGroups({ origin, commits }: LineageCommits): Set<number> {
   return new Set(commits.slice(origin === null ? 0 : 1).flatMap((commit) => decodeRanges(commit.issued)));
 }

@@ -1,7 +1,7 @@
 import { received } from '../shape.ts';
 import { shortened } from '../steering.ts';
 import { nearestName } from '../suggest.ts';
-import type { RunSpec } from '../../config/run-spec.ts';
+import type { RunSettings } from '../settings/run.ts';
 import type { Overrides } from './run-state.ts';
 
 export const liveSettingNames = [
@@ -18,12 +18,12 @@ export type LiveSetting = (typeof liveSettingNames)[number];
 export interface LiveRule {
   readonly key: keyof Overrides;
   readonly expected: string;
-  /** `underWay`: the step under way, from 1. */
+  /** `underWay`: the step in progress, from 1. */
   readonly takes: (value: number, underWay: number) => boolean;
   readonly says: string;
-  /** What the run's file says; null where it says nothing. */
+  /** The run file's value; null if it has none. */
   readonly inFile: (spec: SettingsContext['spec']) => number | null;
-  /** Only until the run is started again with its file, whose word counts then. */
+  /** Valid only until the run is started again with its file, which then wins. */
   readonly untilNextStart?: true;
 }
 
@@ -39,9 +39,9 @@ const lastStep = {
 } as const;
 
 /**
- * What can be changed in a run while it runs: `ratchet set RUN name=value …`. A change holds from the next plan on, is in every
- * commit after it, and never reaches back into a step that is planned. Everything else belongs to the run file. The entry of such
- * a setting in `config/settings/` names its rule here, as workflows know nothing of `config/`.
+ * Settings that can be changed in a running run: `ratchet set RUN name=value …`. A change applies from the next plan
+ * on, is in every later commit, and never affects a step that is planned. Everything else belongs to the run file. The
+ * entry of such a setting in `config/settings/` names its rule here, because workflows do not import `config/`.
  */
 export const liveSettings: Readonly<Record<LiveSetting, LiveRule>> = {
   learning_rate: {
@@ -89,7 +89,7 @@ export const liveSettings: Readonly<Record<LiveSetting, LiveRule>> = {
   },
 };
 
-/** What must stay as it was for the life of a run (`activities/open-run.ts`): another value is another run. */
+/** Settings that are fixed for the life of a run (`activities/open-run.ts`): another value is another run. */
 const fixedForLife = [
   'model',
   'seed',
@@ -102,22 +102,25 @@ const fixedForLife = [
   'lora',
   'advantage',
 ];
-/** What a fork cannot change either: its checkpoint was made with it. */
+/** Settings that a fork cannot change either: its checkpoint depends on them. */
 const boundToCheckpoint = ['model', 'sft', 'lora'];
 
 /** Settings of `name=value`, as numbers; `refused` says why one of them cannot be changed. */
 type AskedSettings = Readonly<Record<string, number>>;
 
-/** Of a run at a step: what the validator needs to know. */
+/** A run at a step, for the validator. */
 export interface SettingsContext {
   readonly run: string;
-  readonly spec: Pick<RunSpec, 'learningRate' | 'maxSteps' | 'maxMismatchKl' | 'optimizer' | 'eval' | 'checkpoints'>;
+  readonly spec: Pick<
+    RunSettings,
+    'learningRate' | 'maxSteps' | 'maxMismatchKl' | 'optimizer' | 'eval' | 'checkpoints'
+  >;
   readonly overrides: Overrides;
-  /** The step under way, from 1: a last step must not lie before it. */
+  /** The step in progress, from 1; a last step must not be before it. */
   readonly underWay: number;
 }
 
-/** Why these settings cannot be made, or null when they can: all of them or none. */
+/** Why these settings cannot be changed, or null when they can: all of them or none. */
 export function refuseSettings(asked: AskedSettings, context: SettingsContext): string | null {
   const names = Object.keys(asked);
   if (names.length === 0) return `Nothing to set. What can be: ${liveSettingNames.join(', ')}.`;
@@ -133,14 +136,14 @@ export function refuseSettings(asked: AskedSettings, context: SettingsContext): 
   return null;
 }
 
-/** A refusal that names what was expected. */
+/** A refusal with the expected value. */
 function refuseValue(name: LiveSetting, value: unknown, { underWay }: SettingsContext): string {
   const { expected, untilNextStart } = liveSettings[name];
   const after = untilNextStart ? ` (${underWay} is under way)` : '';
   return `${name}: expected ${expected}${after}; got ${received(value)}.`;
 }
 
-/** What to do about a name that a running run cannot change. `isOfFile`: whether a run file may say it. */
+/** Advice for a name that a running run cannot change. `isOfFile`: whether run files know the name. */
 export function unknownSetting(asked: string, run: string, isOfFile = true): string {
   const name = shortened(asked);
   const first = name.replaceAll('-', '_').split('.')[0]!;
@@ -157,7 +160,6 @@ export function unknownSetting(asked: string, run: string, isOfFile = true): str
   return `${name} cannot be changed while the run runs. Stop it (npx ratchet-rl stop ${run}), change its file, and train it again: it continues from its newest commit. ${can}`;
 }
 
-/** The overrides after a change. */
 export function withSettings(overrides: Overrides, asked: AskedSettings): Overrides {
   const changed = Object.entries(asked).map(([name, value]) => [liveSettings[name as LiveSetting].key, value]);
   return { ...overrides, ...(Object.fromEntries(changed) as Overrides) };
@@ -172,13 +174,18 @@ export function describeSettings(asked: AskedSettings, { spec, overrides }: Sett
   });
 }
 
-/** What was set and stays when the run is started again: not what only said when to stop. */
+/** The overrides that stay when the run is started again: all but those of when to stop. */
 export function overridesThatStay(overrides: Overrides): Overrides {
   const passing = new Set(
     Object.values(liveSettings).flatMap(({ key, untilNextStart }) => (untilNextStart ? [key] : [])),
   );
   const staying = Object.entries(overrides).filter(([key]) => !passing.has(key as keyof Overrides));
   return Object.fromEntries(staying);
+}
+
+/** What was set and stays when the run is trained again, to be compared. */
+export function staying(overrides: Overrides): string {
+  return JSON.stringify(overridesThatStay(overrides));
 }
 
 function isLive(name: string): name is LiveSetting {

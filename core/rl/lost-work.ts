@@ -1,20 +1,19 @@
 /**
- * Work that was done and has to be done again, since the process that did it died or was given up. What had been stored by
- * then is not lost: a retry adopts it.
+ * Completed work that must be repeated, since its process died or was given up. Stored work is not lost: a retry adopts
+ * it.
  */
 export interface LostWork {
   /**
-   * How often something had to be done again or elsewhere: a round's generation or scoring whose worker died (once,
-   * however many of its chunks it took along) or failed (once, however often it was tried), a trainer that was lost or had
-   * to restore, a run that was started again before it had reached its end.
+   * Number of repetitions: a round's generation or scoring whose worker died (once for all of its chunks) or failed
+   * (once for all attempts), a trainer that was lost or had to restore, a run that was started again before its end.
    */
   readonly recoveries: number;
-  /** Under way on the dead process, and not in the store. */
+  /** In progress on the dead process, and not in the store. */
   readonly rollouts: number;
-  /** Sampled for them and not in the store. What a server had sampled of an answer that never came is not known. */
+  /** Tokens sampled for them and not stored. Tokens of an answer that never arrived are unknown. */
   readonly tokens: number;
   /**
-   * Wall-clock seconds, from the start of what was lost until it was begun again: the work, the silence until the death was
+   * Wall-clock seconds from the start of the lost work until it was begun again: the work, the time until the death was
    * noticed, the wait for another process, and for a trainer the batches trained again.
    */
   readonly seconds: number;
@@ -22,7 +21,6 @@ export interface LostWork {
 
 export const nothingLost: LostWork = { recoveries: 0, rollouts: 0, tokens: 0, seconds: 0 };
 
-/** One after the other. */
 export function addLost(a: LostWork, b: LostWork): LostWork {
   return {
     recoveries: a.recoveries + b.recoveries,
@@ -30,19 +28,6 @@ export function addLost(a: LostWork, b: LostWork): LostWork {
     tokens: a.tokens + b.tokens,
     seconds: a.seconds + b.seconds,
   };
-}
-
-/** Side by side, as the chunks of a round: a process that takes two of them along dies once, for as long as one of them. */
-export function lostBeside(parts: readonly LostWork[]): LostWork {
-  return parts.reduce(
-    (all, part) => ({
-      recoveries: Math.max(all.recoveries, part.recoveries),
-      rollouts: all.rollouts + part.rollouts,
-      tokens: all.tokens + part.tokens,
-      seconds: Math.max(all.seconds, part.seconds),
-    }),
-    nothingLost,
-  );
 }
 
 /** The names under which a commit's metrics tell it. */
@@ -53,7 +38,7 @@ const names = {
   seconds: 'lost/seconds',
 } as const satisfies Record<keyof LostWork, string>;
 
-/** As metrics of a commit; what did not happen is left out. */
+/** Metrics of a commit; zeros are left out. */
 export function lostMetrics(lost: LostWork): Record<string, number> {
   const entries = Object.entries(names) as [keyof LostWork, string][];
   return Object.fromEntries(entries.flatMap(([part, name]) => (lost[part] > 0 ? [[name, lost[part]]] : [])));

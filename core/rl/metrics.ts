@@ -1,26 +1,25 @@
-import type { Baselines } from './agents.ts';
+import type { Baselines } from './rollout/agents.ts';
 import { costMetrics, type Used } from './cost.ts';
-import { judgeGroup, solvedCounts } from './difficulty.ts';
-import type { DifficultyBounds, DropReason } from './difficulty.ts';
-import type { GroupFacts } from './group-facts.ts';
-import { failedOutcomes, hasTimedOut } from './rollout.ts';
-import { staleness } from './staleness.ts';
+import { type DropReason, judgeGroup, solvedCounts } from './filters/difficulty.ts';
+import type { DifficultyBounds } from '../settings/rollouts.ts';
+import type { GroupFacts } from './rollout/group-facts.ts';
+import { failedOutcomes, hasTimedOut } from './rollout/rollout.ts';
+import { staleness } from './sampling/staleness.ts';
 
-/** Tokens that count in the loss; `batch/signal_tokens` are those of them that teach something: not by an advantage of 0. */
+/** Tokens that count in the loss; `batch/signal_tokens` are those with a learning signal: no advantage of 0. */
 export const trainedTokens = 'batch/trained_tokens';
 
 /**
- * What one step looked like, as flat numbers. Names are prime-rl's where it has one (`train/agg/all/reward/mean`,
- * `train/<env>/…`, `solved_all`), beside Hosted Training's `train/reward` and `rollout/mean_length`. A metric without a
- * value is left out, never written as 0.
+ * One step as flat numbers. Names are prime-rl's where it has one (`train/agg/all/reward/mean`, `train/<env>/…`,
+ * `solved_all`), beside Hosted Training's `train/reward` and `rollout/mean_length`. A metric without a value is left
+ * out, never written as 0.
  */
 type Metrics = Record<string, number>;
 
 interface StepMetricsInput {
   readonly step: number;
-  /** Every group that finished for this step, kept or not: the mean over kept groups alone would flatter or slander. */
+  /** Every group that finished for this step, kept or not: the mean over kept groups alone would be biased. */
   readonly finished: readonly GroupFacts[];
-  /** The groups in the batch. */
   readonly trained: readonly GroupFacts[];
   readonly filter: DifficultyBounds;
   /** Names of the run's environments; with several, each has metrics of its own. */
@@ -49,7 +48,7 @@ export function environmentTimeouts(name: string): string {
   return `${timedOutPrefix}${name}`;
 }
 
-/** By environment: rollouts that were not finished in time, among some metrics. */
+/** Reads timed-out rollouts by environment from metrics. */
 export function timeoutsIn(metrics: Readonly<Record<string, number | string>>): Record<string, number> {
   const found = Object.entries(metrics).flatMap(([key, count]): [string, number][] => {
     return key.startsWith(timedOutPrefix) && typeof count === 'number'
@@ -82,7 +81,7 @@ export function stepMetrics({ step, finished, trained, filter, environments }: S
   return { ...metrics, ...costMetrics(sampledFor(finished), undefined) };
 }
 
-/** Tokens that the rollouts of a step took, kept or not. */
+/** Tokens used by the rollouts of a step, kept or not. */
 function sampledFor(finished: readonly GroupFacts[]): Used {
   const rollouts = finished.flatMap((group) => group.rollouts);
   return {
@@ -91,12 +90,11 @@ function sampledFor(finished: readonly GroupFacts[]): Used {
   };
 }
 
-/** What is measured of one rollout. */
 export interface MeasuredRollout {
-  /** null = it failed through infrastructure. */
+  /** null = an infrastructure failure. */
   readonly reward: number | null;
   readonly outcome: string;
-  /** Sampled, over all turns. */
+  /** Sampled tokens of all turns. */
   readonly tokens: number;
   readonly turns: number;
   readonly metrics: Readonly<Record<string, number>>;
@@ -161,7 +159,10 @@ function addSubset(metrics: Metrics, prefix: string, groups: readonly GroupFacts
   for (const [name, value] of Object.entries(measuredMetrics(rollouts))) metrics[`${prefix}/${name}`] = value;
 }
 
-/** What is there for all environments together, for one: prime-rl's `train/<env>/…`, `reward/<env>/mean` and `batch/<env>`. */
+/**
+ * The metrics of all environments together, repeated for one: prime-rl's `train/<env>/…`, `reward/<env>/mean` and
+ * `batch/<env>`.
+ */
 function addEnvironment(
   metrics: Metrics,
   name: string,

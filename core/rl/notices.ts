@@ -1,4 +1,4 @@
-/** What an operator wrote about a run, and what the run noticed by itself. */
+/** Notes by operators, and notices by the run itself. */
 
 export const noticeKinds = [
   'note',
@@ -15,13 +15,19 @@ export type NoticeKind = (typeof noticeKinds)[number];
 export interface Notice {
   readonly kind: NoticeKind;
   readonly lineage: string;
-  /** What it is about; of a note, the last committed step when it was written. */
+  /** The step in question; for a note, the last committed step when it was written. */
   readonly step: number;
-  /** ISO. Of what metrics show, when the step was committed. */
+  /** ISO time; for metrics, that of the step's commit. */
   readonly time: string;
   readonly text: string;
-  /** Of held-out scores. */
+  /** Only for held-out scores. */
   readonly environment?: string;
+}
+
+/** A notice as the run's folder has it. Whoever notices the same again finds it there. */
+export interface StoredNotice extends Notice {
+  /** Names it in the folder, and to who is sent it. */
+  readonly id: string;
 }
 
 export interface NoticeLimits {
@@ -32,17 +38,17 @@ export interface NoticeLimits {
   readonly evalFall: number;
 }
 
-/** A row of metrics, as `metrics.jsonl` has it. */
+/** A row of `metrics.jsonl`. */
 export type WatchedRow = Readonly<Record<string, number | string>> & {
   readonly step: number;
   readonly lineage: string;
 };
 
-/** Steps of a mean: of what is now, of how the run began, and of what came before a jump. */
+/** Steps of a mean: now, at the beginning of the run, and before a jump. */
 const [stepsNow, stepsOfBeginning, stepsBefore] = [5, 10, 20];
-/** Of groups that all of their rollouts solve: with so many, certainty is what was learned. */
+/** Share of groups solved by all of their rollouts from which low entropy is expected. */
 const solvedShare = 0.5;
-/** What was told is told again once it had been over by so much. */
+/** A condition must recede by this factor before it is reported again. */
 const over = 2;
 
 interface Point {
@@ -51,21 +57,24 @@ interface Point {
 }
 
 /**
- * Looks at the metrics of one lineage as they come, ascending by step, and says once what a person would want to look at:
+ * Watches the metrics of one lineage, ascending by step, and reports each matter for a person once:
  *
- * - entropy: m₅ < `entropy_share` · b, where m₅ is the mean entropy of the last 5 steps and b that of the first 10. An entropy that
- *   is used up leaves no reward to be gained (Cui et al. 2025, arXiv:2505.22617, §2). Told again after m₅ ≥ 2 · `entropy_share` · b.
- *   Not told while half of the groups are solved by all of their rollouts, in the mean of these steps: there it is what was learned.
- * - length: m₅ > `length_factor` · p, where p is the mean length of the up to 20 steps before those, 10 at least. Told again after
- *   m₅ ≤ p · (1 + `length_factor`) / 2.
- * - mismatch: m₅ > `mismatch_kl`, where m₅ is the mean of the last 5 steps of the KL divergence, per token, of the policy that trains from
- *   the one that sampled. Of what was sampled from so far away little is left where it is corrected for: 4 versions apart at 0.3 nats, the demo
- *   asks for 2.6 times the samples (bench/README.md). Told again after m₅ ≤ `mismatch_kl` / 2.
- * - held-out: an evaluation of step k has a mean reward e(k) ≤ e(best) − `eval_fall`, where best < k is the best evaluation of the
- *   same environment, and the mean training reward of the 5 steps up to k is above that of the 5 steps up to best. Where the
- *   evaluations were compared example by example, the fall must be beyond chance (`vs_best/is_worse`). Told again after another best.
+ * - entropy: m₅ < `entropy_share` · b, where m₅ is the mean entropy of the last 5 steps and b that of the first 10. A
+ *   policy without entropy gains no more reward (Cui et al. 2025, arXiv:2505.22617, §2). Reported again after m₅ ≥ 2 ·
+ *   `entropy_share` · b. Not reported while half of the groups are solved by all of their rollouts, in the mean of
+ *   these steps: then certainty is what was learned.
+ * - length: m₅ > `length_factor` · p, where p is the mean length of the up to 20 steps before those, 10 at least.
+ *   Reported again after m₅ ≤ p · (1 + `length_factor`) / 2.
+ * - mismatch: m₅ > `mismatch_kl`, where m₅ is the mean of the last 5 steps of the KL divergence, per token, of the
+ *   training policy from the sampling one. Correction leaves little weight on samples from so far away: 4 versions
+ *   apart at 0.3 nats, the demo needs 2.6 times the samples (bench/README.md). Reported again after m₅ ≤ `mismatch_kl`
+ *   / 2.
+ * - held-out: an evaluation of step k has a mean reward e(k) ≤ e(best) − `eval_fall`, where best < k is the best
+ *   evaluation of the same environment, and the mean training reward of the 5 steps up to k is above that of the 5
+ *   steps up to best. If the evaluations were compared example by example, the fall must be beyond chance
+ *   (`vs_best/is_worse`). Reported again after another best.
  *
- * The same rows give the same notices, whoever looks.
+ * Deterministic: the same rows give the same notices.
  */
 export class LineageWatch {
   readonly #limits: NoticeLimits;
@@ -139,7 +148,7 @@ export class LineageWatch {
       if (typeof value !== 'number') continue;
       const reward = name === 'train/reward' ? '' : /^reward\/(.+)\/mean$/.exec(name)?.[1];
       if (reward !== undefined) pointsOf(this.#rewards, reward).push({ step: row.step, value });
-      // `eval/ENV/greedy/reward/mean` is another one, of the same examples.
+      // Excludes `eval/ENV/greedy/reward/mean`, another evaluation of these examples.
       const environment = /^eval\/([^/]+)\/reward\/mean$/.exec(name)?.[1];
       if (environment !== undefined) yield* this.#evaluated(environment, { step: row.step, value }, row);
     }
@@ -172,7 +181,7 @@ export class LineageWatch {
   }
 }
 
-/** Whether the row has it, and is of a later step than those there. */
+/** Whether the row has the metric for a later step than the points. */
 function isAdded(points: Point[], row: WatchedRow, name: string): boolean {
   const value = row[name];
   const last = points.at(-1)?.step ?? -1;
@@ -187,7 +196,7 @@ function pointsOf(all: Map<string, Point[]>, name: string): Point[] {
   return points;
 }
 
-/** Of the last steps up to one. */
+/** Mean over the last steps up to `step`. */
 function meanUpTo(points: readonly Point[], step: number): number | null {
   const found = points.filter((point) => point.step <= step).slice(-stepsNow);
   return found.length === 0 ? null : meanOf(found);

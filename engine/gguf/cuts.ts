@@ -1,13 +1,16 @@
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 
-/** How byte-level tokenizers cut a text before it is encoded: by name in a GGUF file, spelled out in a tokenizer.json. */
+/**
+ * A rule by which byte-level tokenizers split a text before they encode it: a name in a GGUF file, spelled out in a
+ * tokenizer.json.
+ */
 interface Cut {
   readonly normalizer?: unknown;
   readonly pretokenizers: readonly unknown[];
 }
 
-/** By `tokenizer.ggml.pre`. Of two that are the same, the first is written. */
+/** Keyed by `tokenizer.ggml.pre`. Export writes the first of several equal entries. */
 export const cuts: Readonly<Record<string, Cut>> = {
   'gpt-2': { pretokenizers: [byteLevel({ cuts: true })] },
   default: { pretokenizers: [byteLevel({ cuts: true })] },
@@ -19,13 +22,13 @@ export const cuts: Readonly<Record<string, Cut>> = {
   'llama-bpe': { pretokenizers: [split(words(String.raw`\p{N}{1,3}`)), byteLevel({ cuts: false })] },
 };
 
-/** Tokenizers that take a word as it is where it is a token, merged or not. */
+/** Tokenizers that keep a word whole if it is a token, whether merges produce it or not. */
 export const ignoreMerges: ReadonlySet<string> = new Set(['llama-bpe']);
 
 const Step = z.looseObject({ type: z.string() });
 const Sequence = z.looseObject({ type: z.literal('Sequence'), pretokenizers: z.array(Step) });
 
-/** The name of how a tokenizer.json cuts; null where it has none. */
+/** The name of a tokenizer.json's way of cutting; null if it has no name. */
 export function nameOfCut(normalizer: unknown, preTokenizer: unknown): string | null {
   const sequence = Sequence.safeParse(preTokenizer);
   const steps = sequence.success ? sequence.data.pretokenizers : [preTokenizer];
@@ -37,7 +40,7 @@ export function nameOfCut(normalizer: unknown, preTokenizer: unknown): string | 
   return found?.[0] ?? null;
 }
 
-/** Without what says nothing about where a text is cut. */
+/** Drops fields that do not affect the cuts. */
 function meaning(step: unknown): unknown {
   if (typeof step !== 'object' || step === null) return step;
   return Object.fromEntries(Object.entries(step).filter(([name]) => name !== 'trim_offsets'));

@@ -2,7 +2,7 @@ import type { FileHandle } from 'node:fs/promises';
 import path from 'node:path';
 import type { ModelFolder } from '../model/model-folder.ts';
 import type { ParameterSpec } from '../model/parameter-layout.ts';
-import { writeAtOnce } from '../model/write-at-once.ts';
+import { writeAtOnce } from '../../host/write-at-once.ts';
 import { ggufPlaceOf, type GgufPlace, reorderRows } from './families.ts';
 import { fileTypes, packers, type Packer, type PackingName } from './pack.ts';
 import { rotaryFactors } from './rotary-factors.ts';
@@ -12,18 +12,18 @@ import { aligned, encodeGgufHeader, type WrittenTensor } from './write-header.ts
 export type GgufType = PackingName;
 export const ggufTypes = Object.keys(packers) as readonly GgufType[];
 
-/** Weights are packed in about so many at a time. */
+/** Number of weights packed at a time. */
 const chunkWeights = 1 << 20;
 
-/** A tensor as it will lie in the file, and where its values come from, part after part. */
+/** A tensor of the file, and the sources whose values it holds one after another. */
 interface Source extends WrittenTensor {
   readonly packer: Packer;
   readonly parts: readonly (() => Float32Array)[];
 }
 
 /**
- * Writes a model as one GGUF file that llama.cpp loads: weights, tokenizer and chat template. The file is whole or absent. Throws `ModelUnsupported`,
- * before any weight is written, for what GGUF has no name for.
+ * Writes a model as one GGUF file that llama.cpp loads: weights, tokenizer and chat template. The file is whole or
+ * absent. Before any weight is written, throws `ModelUnsupported` for features that GGUF lacks.
  */
 export async function writeGguf(
   model: Omit<ModelFolder, 'tokenizer'>,
@@ -91,7 +91,10 @@ function rotarySources({ config }: Pick<ModelFolder, 'config'>): Source[] {
   return [{ ...of, packer, parts: [() => factors] }];
 }
 
-/** Norms, biases and what chooses experts are 32-bit floats in every file; rows that are no whole blocks are halves, as llama.cpp has them. */
+/**
+ * Norms, biases and routers are 32-bit floats in every file; rows that do not divide into blocks are 16-bit floats, as
+ * in llama.cpp.
+ */
 function packerFor(name: string, shape: readonly number[], type: GgufType): Packer {
   if (shape.length === 1 || name.includes('.ffn_gate_inp.')) return packers.f32;
   return shape.at(-1)! % packers[type].weights === 0 ? packers[type] : packers.f16;

@@ -2,14 +2,14 @@ import { RatchetError } from '../../core/errors.ts';
 import type { ModelConfig, ModelFamily } from '../model/config.ts';
 import { type AttentionKind, attentionOf } from '../model/families.ts';
 
-/** Families of models and what their tensors are called, in a GGUF file and in a Hugging Face folder. */
+/** Families of models, with their tensor names in a GGUF file and in a Hugging Face folder. */
 export interface GgufArchitecture {
   /** `general.architecture` */
   readonly name: string;
   /** config.json's model_type, and the class of transformers that it is for. */
   readonly modelType: ModelFamily;
   readonly className: string;
-  /** Rows of queries and keys lie in llama.cpp's order. */
+  /** Rows of queries and keys are in llama.cpp's order. */
   readonly permutes: boolean;
 }
 
@@ -22,12 +22,15 @@ export const architectures: readonly GgufArchitecture[] = [
   { name: 'qwen3moe', modelType: 'qwen3_moe', className: 'Qwen3MoeForCausalLM', permutes: false },
 ];
 
-/** Of SmolLM3 every fourth layer is told no positions; llama.cpp knows no other. */
+/** Every fourth layer of SmolLM3 has no rotary embedding; llama.cpp supports no other interval. */
 const smollm3NoPositions = 4;
-/** Every so many layers of Gemma 3 one attends to everything, where a file says nothing else. */
+/** Default interval of Gemma 3's layers with full attention. */
 export const gemmaFullEvery = 6;
 
-/** What llama.cpp multiplies scores by: Gemma 3 27B, which has so many layers, is told by them (`load_arch_hparams` of src/models/gemma3.cpp). */
+/**
+ * Gemma 3's query_pre_attn_scalar in llama.cpp, which recognizes the 27B model by its layer count (`load_arch_hparams`
+ * of src/models/gemma3.cpp).
+ */
 export function gemmaQueryScalar({
   layerCount,
   hiddenSize,
@@ -38,8 +41,8 @@ export function gemmaQueryScalar({
 }
 
 /**
- * Of a model that the engine holds. Mistral is a Llama: its window, of which llama.cpp knows nothing, is where the file's context ends.
- * Throws `ModelUnsupported` for one that llama.cpp would compute otherwise.
+ * The architecture of a loaded model. Mistral is written as Llama: llama.cpp has no window for it, so the file's
+ * context ends where the window does. Throws `ModelUnsupported` for a model that llama.cpp would compute differently.
  */
 export function architectureOf(config: ModelConfig): GgufArchitecture {
   const family = config.family === 'mistral' ? 'llama' : config.family;
@@ -60,7 +63,7 @@ const layersLooked = 1024;
 
 type HasLayer = (layer: AttentionKind, at: number) => boolean;
 
-/** What llama.cpp computes of a family's layers. */
+/** The layers that llama.cpp computes for a family. */
 function layersThere({ family }: ModelConfig): readonly [has: HasLayer, expected: string] {
   const rotary: HasLayer = (layer) => layer.rotary === 'usual';
   if (family === 'gemma3_text')
@@ -82,14 +85,14 @@ function unsupported(expected: string, received: string): RatchetError {
   return new RatchetError('ModelUnsupported', `expected ${expected}, for a GGUF file, got ${received}.`);
 }
 
-/** Where the values of a folder's tensor are in the file, and what they are there. */
+/** The position of a folder's tensor in the GGUF file, and how its values differ there. */
 export interface GgufPlace {
   readonly name: string;
-  /** In how many heads its rows lie in another order; null: as they are. */
+  /** Heads whose rows are permuted; null = the rows keep their order. */
   readonly heads: number | null;
   /** 1 is added to them: norms of Gemma, which multiply by 1 + weight. */
   readonly addsOne: boolean;
-  /** Which of the experts that lie there one after the other; null: it is alone. */
+  /** Index within the file's stacked tensor of all experts; null = the tensor is not stacked. */
   readonly expert: number | null;
 }
 
@@ -152,8 +155,8 @@ const ofExperts: Readonly<Record<string, string>> = {
 };
 
 /**
- * llama.cpp turns neighbours, transformers the two halves of a head: rows are (pair, half) there and (half, pair) here. `to` says whose order they
- * get (`permute` of convert_hf_to_gguf.py, and undone).
+ * llama.cpp rotates neighbours, transformers the two halves of a head: rows are (pair, half) there and (half, pair)
+ * here. `to` is the target order (`permute` of convert_hf_to_gguf.py, and its inverse).
  */
 export function reorderRows(
   values: Float32Array,

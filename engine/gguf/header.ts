@@ -2,34 +2,37 @@ import { damagedFile } from '../model/safetensors.ts';
 import { ggufEntriesMax, ggufListedMax, ggufTensorsMax } from '../limits.ts';
 
 /**
- * What a GGUF file says before its weights: named values, and where each tensor lies. Versions 2 and 3, little-endian.
- * Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+ * The part of a GGUF file before its weights: named values, and the shape, type and start of each tensor. Versions 2
+ * and 3, little-endian. Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
  */
 export interface GgufHeader {
   readonly values: ReadonlyMap<string, GgufValue>;
   readonly tensors: ReadonlyMap<string, GgufTensor>;
 }
 
-/** 64-bit integers are numbers where a number holds them exactly. */
+/** 64-bit integers are numbers if a number holds them exactly. */
 export type GgufValue = number | bigint | boolean | string | readonly GgufValue[];
 
 export interface GgufTensor {
-  /** As PyTorch has it: rows first. The file has its dimensions the other way round. */
+  /** Rows first, as in PyTorch. The file stores its dimensions in reverse. */
   readonly shape: readonly number[];
-  /** Of `ggml_type`; `quants.ts` names those that are read. */
+  /** Code of `ggml_type`; `quants.ts` names the supported ones. */
   readonly type: number;
-  /** Of its first byte in the file. */
+  /** Byte offset in the file. */
   readonly start: number;
 }
 
-/** The header goes on behind the bytes that were given. */
+/** The header continues beyond the given bytes. */
 export class HeaderIsLonger extends Error {}
 
 const magic = 0x4655_4747; // "GGUF"
 const usualAlignment = 32;
 const dimensionsMax = 4;
 
-/** Reads the beginning of a file. Throws {@link HeaderIsLonger} where it ends too soon, and `CheckpointDamaged` for what is no GGUF. */
+/**
+ * Reads the beginning of a file. Throws {@link HeaderIsLonger} if it ends too soon, and `CheckpointDamaged` for a file
+ * that is no GGUF.
+ */
 export function decodeGgufHeader(beginning: Uint8Array, where: string): GgufHeader {
   const reader = new HeaderReader(beginning, where);
   const [found, version] = [reader.u32(), reader.u32()];
@@ -97,7 +100,7 @@ class HeaderReader {
     return this.#view.getUint32(this.#take(4), true);
   }
 
-  /** A 64-bit number of things, none of which may be further than a number counts. */
+  /** A 64-bit count. Throws when it exceeds what a JavaScript number holds exactly. */
   size(): number {
     const size = this.#view.getBigUint64(this.#take(8), true);
     if (size > BigInt(Number.MAX_SAFE_INTEGER)) throw damagedFile(this.#where, 'a size below 2^53', String(size));

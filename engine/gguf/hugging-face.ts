@@ -8,11 +8,14 @@ import { scalingOfFactors } from './rotary-factors.ts';
 import { mergesOf, partsOfTokenizer, tokenTypes, uncutPieces } from './sentencepiece.ts';
 
 /**
- * A GGUF file's values and names in the terms of a Hugging Face folder: what llama.cpp's `convert_hf_to_gguf.py` made of such a folder, the other
- * way round.
+ * Translates a GGUF file's values and names into a Hugging Face folder: the inverse of llama.cpp's
+ * `convert_hf_to_gguf.py`.
  */
 
-/** The texts of the folder. `rotary`: `rope_freqs.weight`, where there is one. Throws `ModelUnsupported` for what the engine does not hold. */
+/**
+ * The texts of the folder. `rotary`: `rope_freqs.weight`, if the file has it. Throws `ModelUnsupported` for models that
+ * the engine does not support.
+ */
 export function textsOfGguf(header: GgufHeader, where: string, rotary: Float32Array | null): TextFiles {
   const file = new GgufFile(header, where);
   const parts = Number(header.values.get('split.count') ?? 1);
@@ -31,7 +34,7 @@ export function textsOfGguf(header: GgufHeader, where: string, rotary: Float32Ar
   };
 }
 
-/** Values by their names, each as what it has to be. */
+/** Values by name, checked for their types. */
 class GgufFile {
   readonly #values: ReadonlyMap<string, GgufValue>;
   readonly #where: string;
@@ -72,7 +75,7 @@ class GgufFile {
     return this.flag('tokenizer.ggml.add_bos_token', this.isSentencePiece);
   }
 
-  /** Of the ends of a text, of a turn, of a message: one or several. */
+  /** Token ids that end a text, a turn or a message. */
   get ends(): number | readonly number[] | null {
     const ids = [...new Set(['eos', 'eot', 'eom'].flatMap((name) => this.id(name) ?? []))];
     return ids.length > 1 ? ids : (ids[0] ?? null);
@@ -89,7 +92,7 @@ class GgufFile {
     return id === null ? null : (this.tokens[id] ?? null);
   }
 
-  /** Of its family: `llama.block_count`. */
+  /** A value under the architecture's prefix: `llama.block_count`. */
   number(name: string): number {
     const value = this.maybe(name);
     if (value === null) throw damagedFile(this.#where, `a number ${this.architecture.name}.${name}`, 'none');
@@ -117,7 +120,7 @@ class GgufFile {
     return typeof value === 'boolean' ? value : otherwise;
   }
 
-  /** Of its family; null where it is no list. */
+  /** A list under the architecture's prefix; null when it is missing or no list. */
   maybeList(name: string): readonly unknown[] | null {
     const value = this.#values.get(`${this.architecture.name}.${name}`);
     return Array.isArray(value) ? value : null;
@@ -137,7 +140,7 @@ class GgufFile {
   }
 }
 
-/** Where a file says nothing else (`llama_vocab::impl` of src/llama-vocab.cpp). */
+/** llama.cpp's defaults (`llama_vocab::impl` of src/llama-vocab.cpp). */
 const sentencePieceIds: Readonly<Record<string, number>> = { bos: 1, eos: 2, unknown: 0 };
 
 function configOf(file: GgufFile, rotary: Float32Array | null): Record<string, unknown> {

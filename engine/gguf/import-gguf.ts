@@ -8,22 +8,23 @@ import { parameterCount, type ParameterSpec } from '../model/parameter-layout.ts
 import { Parameters } from '../model/parameters.ts';
 import { damagedFile } from '../model/safetensors.ts';
 import { readFully } from '../model/safetensors-file.ts';
-import { openRegular } from '../regular-file.ts';
+import { openRegular } from '../../host/regular-file.ts';
 import { decodeGgufHeader, type GgufHeader, type GgufTensor, HeaderIsLonger } from './header.ts';
 import { ggufPlaceOf, reorderRows } from './families.ts';
 import { textsOfGguf } from './hugging-face.ts';
 import { otherPackings, type Packing, packings } from './quants.ts';
 
-/** Of a file that is read to the end of its header: most are shorter. */
+/** Bytes read first; most headers are shorter. */
 const headerBytesAtFirst = 1 << 20;
-/** Weights are unpacked in about so many bytes at a time. */
+/** Bytes unpacked at a time. */
 const chunkBytes = 1 << 22;
-/** Beyond any model's. */
+/** Larger than in any known model. */
 const headSizeMax = 4096;
 
 /**
- * A model from a GGUF file, with weights of 32-bit floats as llama.cpp computes with them. Nothing of the file is run. Throws `CheckpointDamaged` for a
- * file that is no GGUF, or is cut off, and `ModelUnsupported` for what the engine does not hold, before any weight is read.
+ * Reads a model from a GGUF file, with weights of 32-bit floats as in llama.cpp. No code of the file is run. Before any
+ * weight is read, throws `CheckpointDamaged` for a file that is no GGUF or is cut off, and `ModelUnsupported` for a
+ * model that the engine does not support.
  */
 export async function readGguf(
   path: string,
@@ -84,16 +85,16 @@ async function readHeader(file: FileHandle, size: number, path: string): Promise
   }
 }
 
-/** Where the weights of a tensor lie. */
+/** A tensor's packed weights in a file. */
 interface Packed {
   readonly packing: Packing;
-  /** Of the first byte in the file. */
+  /** Offset of the first byte in the file. */
   readonly start: number;
   /** The file, and the tensor's name there. */
   readonly where: string;
 }
 
-/** Where a parameter's weights are; refuses what is not there, has another shape or is packed as nothing that is read. */
+/** Finds a parameter's weights. Throws for a missing tensor, another shape or an unsupported packing. */
 function placeOf(
   { name, shape, length: count }: ParameterSpec,
   {
@@ -114,7 +115,7 @@ function placeOf(
   return { heads, addsOne, from: packedOf(tensor, range) };
 }
 
-/** So many weights of a tensor from the `first` on, which begins a row; of a file of `size` bytes. */
+/** Weights of a tensor from the `first` on, which begins a row. `size`: bytes of the file. */
 function packedOf(
   tensor: GgufTensor,
   {
@@ -142,7 +143,6 @@ function packedOf(
   return { packing, start, where };
 }
 
-/** As many weights as the target holds. */
 async function unpack(file: FileHandle, { packing, start, where }: Packed, target: Float32Array): Promise<void> {
   const { weights, bytes } = packing;
   const blocks = Math.max(1, Math.floor(chunkBytes / bytes));

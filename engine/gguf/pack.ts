@@ -1,14 +1,14 @@
 import { RatchetError } from '../../core/errors.ts';
 import { toHalfFloats } from '../model/half-floats.ts';
 
-/** How weights are written into a GGUF file: the packings of `quants.ts`, the other way round. */
+/** Packs weights for a GGUF file: the inverse of `quants.ts`. */
 export interface Packer {
-  /** Of `ggml_type`. */
+  /** Code of `ggml_type`. */
   readonly type: number;
-  /** Weights of a block, and its bytes. */
+  /** Weights per block, and bytes per block. */
   readonly weights: number;
   readonly bytes: number;
-  /** Whole blocks. `where` names the tensor in messages. */
+  /** Takes whole blocks. `where` names the tensor in messages. */
   pack(values: Float32Array, where: string): Uint8Array;
 }
 
@@ -38,7 +38,7 @@ function packHalves(values: Float32Array, where: string): Uint8Array {
   return bytesOf(halves);
 }
 
-/** A scale in half precision and 32 numbers of 8 bits: `quantize_row_q8_0_ref` of ggml, whose arithmetic is in 32-bit floats. */
+/** A scale in half precision and 32 8-bit numbers: `quantize_row_q8_0_ref` of ggml, in 32-bit arithmetic. */
 function packEight(values: Float32Array): Uint8Array {
   const packed = new Uint8Array((values.length / 32) * 34);
   const half = new Uint16Array(1);
@@ -56,7 +56,7 @@ function packEight(values: Float32Array): Uint8Array {
   return packed;
 }
 
-/** C's roundf: halves go away from zero. */
+/** C's roundf: halves are rounded away from zero. */
 function awayFromZero(value: number): number {
   return Math.sign(value) * Math.floor(Math.abs(value) + 0.5);
 }

@@ -1,19 +1,19 @@
 import { fromBrainFloats, fromHalfFloats } from '../model/half-floats.ts';
 
 /**
- * Weights as GGUF packs them, in blocks with scales of their own, made floats again: bit for bit what ggml's `dequantize_row_…` gives
- * (ggml/src/ggml-quants.c), whose arithmetic is in 32-bit floats.
+ * Unpacks GGUF weights, stored in blocks with scales of their own, into floats. Bit for bit equal to ggml's
+ * `dequantize_row_…` (ggml/src/ggml-quants.c), in 32-bit arithmetic.
  */
 export interface Packing {
   readonly name: string;
-  /** Weights of a block, and its bytes. */
+  /** Weights per block, and bytes per block. */
   readonly weights: number;
   readonly bytes: number;
-  /** Whole blocks. */
+  /** Takes whole blocks. */
   unpack(from: Uint8Array, target: Float32Array): void;
 }
 
-/** By the codes of `ggml_type`. */
+/** Keyed by the code of `ggml_type`. */
 export const packings: Readonly<Record<number, Packing>> = {
   0: { name: 'F32', weights: 1, bytes: 4, unpack: (from, target) => bytesOf(target).set(from) },
   1: { name: 'F16', weights: 1, bytes: 2, unpack: (from, target) => fromHalfFloats(wordsOf(from), target) },
@@ -35,7 +35,7 @@ export const packings: Readonly<Record<number, Packing>> = {
   14: inBlocks('Q6_K', 256, 210, unpackSixK),
 };
 
-/** What is not read, as ggml calls it (`ggml_type`), for messages. */
+/** ggml's names of unsupported packings (`ggml_type`), for messages. */
 export const otherPackings: Readonly<Record<number, string>> = {
   9: 'Q8_1',
   15: 'Q8_K',
@@ -73,7 +73,7 @@ function inBlocks(name: string, weights: number, bytes: number, unpack: Unpack):
 function unpackFour({ hasLeast }: { readonly hasLeast: boolean }): Unpack {
   const first = hasLeast ? 4 : 2;
   return (block, target) => {
-    const [scale, least] = [half(block, 0), hasLeast ? half(block, 2) : -0]; // -0 changes nothing that it is added to
+    const [scale, least] = [half(block, 0), hasLeast ? half(block, 2) : -0]; // adding -0 changes no value
     const offset = hasLeast ? 0 : 8;
     for (let i = 0; i < 16; i++) {
       const byte = block[first + i]!;
@@ -83,11 +83,11 @@ function unpackFour({ hasLeast }: { readonly hasLeast: boolean }): Unpack {
   };
 }
 
-/** The same with a fifth bit of each number in a word of 32 before them. */
+/** Unpacks 5-bit numbers: their fifth bits are in a 32-bit word before them. */
 function unpackFive({ hasLeast }: { readonly hasLeast: boolean }): Unpack {
   const high = hasLeast ? 4 : 2;
   return (block, target) => {
-    const [scale, least] = [half(block, 0), hasLeast ? half(block, 2) : -0]; // -0 changes nothing that it is added to
+    const [scale, least] = [half(block, 0), hasLeast ? half(block, 2) : -0]; // adding -0 changes no value
     const offset = hasLeast ? 0 : 16;
     const fifth = (i: number): number => ((block[high + (i >> 3)]! >> (i & 7)) & 1) << 4;
     for (let i = 0; i < 16; i++) {
@@ -105,7 +105,7 @@ function scalesOf(packed: Uint8Array, j: number): readonly [scale: number, least
   return [(low & 0xf) | ((packed[j - 4]! >> 6) << 4), (low >> 4) | ((packed[j]! >> 6) << 4)];
 }
 
-/** Of each 64 numbers the first 32 are in the lower halves of 32 bytes. */
+/** The first 32 of every 64 numbers are in the lower halves of 32 bytes, the other 32 in the upper halves. */
 function unpackK(
   block: Uint8Array,
   target: Float32Array,
@@ -178,7 +178,7 @@ function unpackThreeK(block: Uint8Array, target: Float32Array): void {
   }
 }
 
-/** What a number of 4 bits means in IQ4 (`kvalues_iq4nl`): steps that are finer around 0. */
+/** Values of IQ4's 4-bit codes (`kvalues_iq4nl`): steps are finer around 0. */
 const steps = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113] as const;
 
 /** 32 numbers of 4 bits: the first 16 in the lower halves of 16 bytes. */
@@ -189,7 +189,7 @@ function unpackSteps(scale: number, bytes: Uint8Array, target: Float32Array): vo
   }
 }
 
-/** 256 such numbers, with a scale of 6 bits for each 32. */
+/** 256 numbers of 4 bits, with a scale of 6 bits for each 32. */
 function unpackFourXs(block: Uint8Array, target: Float32Array): void {
   const scale = half(block, 0);
   const high = block[2]! | (block[3]! << 8);
@@ -217,7 +217,7 @@ function bytesOf(values: Float32Array): Uint8Array {
   return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
 }
 
-/** A copy where they do not begin at an even place. */
+/** Copies bytes that do not begin at an even offset. */
 function wordsOf(bytes: Uint8Array): Uint16Array {
   const own = bytes.byteOffset % 2 === 0 ? bytes : bytes.slice();
   return new Uint16Array(own.buffer, own.byteOffset, own.byteLength / 2);

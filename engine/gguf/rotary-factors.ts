@@ -1,21 +1,24 @@
 import type { ModelConfig, RopeScaling } from '../model/config.ts';
 import { rotaryFrequencies } from '../model/rotary.ts';
 
-/** `rope_freqs.weight`: what each rotary frequency is divided by in the models from Llama 3.1 on, whose files say nothing else of it. */
+/**
+ * `rope_freqs.weight`: divisors of the rotary frequencies in models from Llama 3.1 on. Their files contain nothing else
+ * about scaling.
+ */
 
-/** Null where the file says it by values. */
+/** Null if the file states the scaling as values. */
 export function rotaryFactors(config: ModelConfig): Float32Array | null {
   if (config.ropeScaling?.type !== 'llama3') return null;
   const [plain, stretched] = [{ ...config, ropeScaling: null }, config].map(rotaryFrequencies) as [number[], number[]];
   return Float32Array.from(plain, (frequency, i) => frequency / stretched[i]!);
 }
 
-/** Llama 3's own, of which every such model takes these; the other two parameters are looked for. */
+/** Llama 3's defaults, which all its models use; the other two parameters are searched. */
 const [lowFrequencyFactor, highFrequencyFactor] = [1, 4];
 const originalPositions = Array.from({ length: 16 }, (_, i) => 32 * 2 ** i);
 const tolerance = 1e-4;
 
-/** The parameters that give these factors, as config.json has them; null where none of Llama 3's do. */
+/** The config.json parameters that give these factors; null if no parameters of Llama 3 do. */
 export function scalingOfFactors(
   factors: Float32Array,
   shape: Pick<ModelConfig, 'headSize' | 'ropeTheta'>,

@@ -1,20 +1,20 @@
 import { z } from 'zod';
 
 /**
- * SentencePiece's BPE between a GGUF file, where each piece has a score, and a tokenizer.json, where pairs are merged in an order. Of the pairs that lie
- * side by side llama.cpp joins the one whose piece has the highest score (`llm_tokenizer_spm_session` of src/llama-vocab.cpp). The merges that do
- * the same are all cuts of all pieces, by the score of the piece.
+ * SentencePiece's BPE in two forms: a GGUF file scores each piece, a tokenizer.json orders the merges of pairs.
+ * llama.cpp joins the adjacent pair whose piece has the highest score (`llm_tokenizer_spm_session` of
+ * src/llama-vocab.cpp). The equivalent merges are all cuts of all pieces, ordered by the score of the piece.
  */
 
-/** What stands for a blank within a piece. */
+/** Replaces a space within a piece. */
 const blank = '▁';
 
-/** As `tokenizer.ggml.token_type` has them. */
+/** Codes of `tokenizer.ggml.token_type`. */
 export const tokenTypes = { usual: 1, unknown: 2, control: 3, own: 4, unused: 5, byte: 6 } as const;
 
 export interface Pieces {
   readonly tokens: readonly string[];
-  /** The higher, the sooner it is put together. */
+  /** Pieces with higher scores are merged first. */
   readonly scores: readonly number[];
   readonly types: readonly number[];
 }
@@ -42,7 +42,7 @@ function usualIds({ tokens, types }: Pick<Pieces, 'tokens' | 'types'>): Map<stri
   return new Map(tokens.flatMap((token, id) => (types[id] === tokenTypes.usual ? [[token, id] as const] : [])));
 }
 
-/** Where a piece can be cut into two that are known, in the order of their ids. */
+/** The cuts of a piece into two known pieces, ordered by the ids of the two. */
 function cutsOf(token: string, ids: ReadonlyMap<string, number>): Merge[] {
   const cuts: { readonly merge: Merge; readonly left: number; readonly right: number }[] = [];
   let at = 0;
@@ -56,8 +56,8 @@ function cutsOf(token: string, ids: ReadonlyMap<string, number>): Merge[] {
 }
 
 /**
- * The scores with which the same merges are made, one for each piece: those that are made of others get −1, −2, … in the order of their merges. Null
- * where no scores do: where the merges of one piece lie apart, or some of its cuts are none.
+ * Scores that give the same merges, one for each piece: pieces that merges produce get −1, −2, … in the order of the
+ * merges. Null when no scores can: the merges of one piece are not adjacent, or not all of its cuts are merges.
  */
 export function scoresOf(merges: readonly Merge[], pieces: Pick<Pieces, 'tokens' | 'types'>): readonly number[] | null {
   const ranks = new Map<string, number>();
@@ -76,7 +76,7 @@ export function scoresOf(merges: readonly Merge[], pieces: Pick<Pieces, 'tokens'
   return pieces.tokens.map((token, id) => (ids.get(token) === id ? (ranks.get(token) ?? least) : 0));
 }
 
-/** The parts of a tokenizer.json around the model. `addsBlank`: a text gets a blank before it, as before a word. */
+/** The parts of a tokenizer.json around the model. `addsBlank`: a space is put before the text, as before a word. */
 export function partsOfTokenizer(addsBlank: boolean): { readonly normalizer: unknown; readonly decoder: unknown } {
   const replace = (from: string, to: string): unknown => ({ type: 'Replace', pattern: { String: from }, content: to });
   return {
@@ -96,7 +96,7 @@ export function partsOfTokenizer(addsBlank: boolean): { readonly normalizer: unk
   };
 }
 
-/** A token that is found in a text before it is cut has blanks in it as they are. */
+/** A token that is matched before the text is split keeps its spaces. */
 export const withBlanks = (token: string): string => token.replaceAll(blank, ' ');
 
 const Replace = z.object({
@@ -105,7 +105,7 @@ const Replace = z.object({
   content: z.literal(blank),
 });
 const Prepend = z.object({ type: z.literal('Prepend'), prepend: z.literal(blank) });
-/** Blanks are replaced by then, so that it cuts nothing (Gemma). */
+/** Gemma's splits at spaces, which are already replaced by then, so it splits nothing. */
 const CutsNothing = z
   .looseObject({
     type: z.literal('Split'),
@@ -122,9 +122,9 @@ const Metaspace = z.looseObject({
 const Steps = z.looseObject({ type: z.literal('Sequence'), normalizers: z.array(z.unknown()) });
 
 /**
- * Whether a text gets a blank before it, of a tokenizer.json that handles blanks as SentencePiece does; null = it does not. llama.cpp knows no
- * `prepend_scheme = "first"`, a blank before what begins a conversation and nothing behind a special token: it gets one there too, as
- * `convert_hf_to_gguf.py` writes it.
+ * Whether a text gets a space before it, if a tokenizer.json handles spaces like SentencePiece; null = it does not.
+ * llama.cpp lacks `prepend_scheme = "first"`, a space at the beginning of a conversation and none behind a special
+ * token: it then adds one there too, as `convert_hf_to_gguf.py` does.
  */
 export function addsBlankOf(normalizer: unknown, preTokenizer: unknown): boolean | null {
   const metaspace = Metaspace.safeParse(preTokenizer);
@@ -137,5 +137,5 @@ export function addsBlankOf(normalizer: unknown, preTokenizer: unknown): boolean
   return steps.length === 2 && Prepend.safeParse(steps[0]).success ? true : null;
 }
 
-/** `<0x0A>` */
+/** Form: `<0x0A>`. */
 export const isByte = (token: string): boolean => /^<0x[0-9A-F]{2}>$/.test(token);

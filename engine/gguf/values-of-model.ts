@@ -9,7 +9,10 @@ import { architectureOf, gemmaFullEvery } from './families.ts';
 import { addsBlankOf, isByte, type Pieces, scoresOf, tokenTypes, withBlanks } from './sentencepiece.ts';
 import type { TypedValue } from './write-header.ts';
 
-/** What llama.cpp's `convert_hf_to_gguf.py` says of a Hugging Face folder in a GGUF file: shape, tokenizer and chat template. */
+/**
+ * The values that llama.cpp's `convert_hf_to_gguf.py` writes for a Hugging Face folder: shape, tokenizer and chat
+ * template.
+ */
 export function valuesOfModel(
   { config, files }: Pick<ModelFolder, 'config' | 'files'>,
   { name, fileType }: { readonly name: string; readonly fileType: number },
@@ -57,7 +60,7 @@ function shapeValues(config: ModelConfig, stated: z.infer<typeof HuggingFaceConf
   return values.map(([key, value]) => [`${name}.${key}`, value]);
 }
 
-/** Gemma 3's. */
+/** Only Gemma 3 mixes windows with full attention here. */
 function windowValues(config: ModelConfig, stated: number | null): Values {
   if (config.family !== 'gemma3_text') return [];
   const isLocal = Array.from({ length: config.layerCount }, (_, i) => attentionOf(config, i).rotary === 'local');
@@ -70,7 +73,7 @@ function windowValues(config: ModelConfig, stated: number | null): Values {
   ];
 }
 
-/** Where config.json says nothing (`Gemma3TextConfig`). */
+/** Default of `Gemma3TextConfig`. */
 const gemmaWindow = 4096;
 
 function expertValues({ experts }: ModelConfig): Values {
@@ -82,7 +85,10 @@ function expertValues({ experts }: ModelConfig): Values {
   ];
 }
 
-/** Llama 3's is in a tensor of its own: `rotary-factors.ts`. Of YaRN a file says the factor alone, the rest is what llama.cpp takes for granted. */
+/**
+ * Llama 3's scaling is in a tensor of its own: `rotary-factors.ts`. A file has only YaRN's factor; llama.cpp assumes
+ * the rest.
+ */
 function ropeScalingValues({ ropeScaling }: ModelConfig): Values {
   if (ropeScaling === null || ropeScaling.type === 'llama3') return [];
   const { type, factor } = ropeScaling;
@@ -206,7 +212,7 @@ function vocabulary({ model, added_tokens: added }: Tokenizer, { vocabularySize 
   return { tokens, types };
 }
 
-/** The name under which llama.cpp knows how the text is cut. */
+/** llama.cpp's name for the way this tokenizer splits a text. */
 function requireCut({ model, normalizer, pre_tokenizer: preTokenizer }: Tokenizer): string {
   if (model.type !== 'BPE')
     throw unsupported(
@@ -232,7 +238,7 @@ const Processor = z.looseObject({
   single: z.array(z.looseObject({ SpecialToken: z.looseObject({ id: z.string() }).optional() })).optional(),
 });
 
-/** The token that is put before every text; null where none is. */
+/** The token before every text; null without one. */
 function beginsWith(postProcessor: unknown): string | null {
   const parsed = Processor.safeParse(postProcessor);
   if (!parsed.success) return null;
@@ -257,7 +263,7 @@ function idValue(name: string, id: number | null): Values {
   return id === null ? [] : [[`tokenizer.ggml.${name}_token_id`, { u32: id }]];
 }
 
-/** A file of its own wins over the config, as where the folder is read. */
+/** A separate template file wins over the config, as in loading. */
 function templateValues({ chat_template: stated }: z.infer<typeof TokenizerConfig>, files: Texts): Values {
   const named = typeof stated === 'string' ? [{ name: 'default', template: stated }] : (stated ?? []);
   const of = (name: string, file: string): string | undefined =>

@@ -1,6 +1,6 @@
 /**
- * The beginning of a GGUF file of version 3, little-endian: named values, and where each tensor will lie.
- * Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+ * The beginning of a GGUF file of version 3, little-endian: named values, and the place of each tensor. Source:
+ * https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
  */
 
 /** A value with the type that the file says it has: readers look for one type under a name. */
@@ -16,19 +16,22 @@ export type TypedValue =
 
 export interface WrittenTensor {
   readonly name: string;
-  /** Rows first, as PyTorch has it. */
+  /** Rows first, as in PyTorch. */
   readonly shape: readonly number[];
-  /** Of `ggml_type`. */
+  /** Code of `ggml_type`. */
   readonly type: number;
-  /** Of its data, without what fills it up to the next tensor. */
+  /** Size of the data, without the padding before the next tensor. */
   readonly bytes: number;
 }
 
-export const tensorAlignment = 32;
+const tensorAlignment = 32;
 
 const [version, textType, listType] = [3, 8, 9];
 
-/** With what fills it up, so that the first tensor follows at once; every tensor begins at a multiple of {@link tensorAlignment}. */
+/**
+ * Ends with padding, so that the first tensor follows at once; every tensor begins at a multiple of {@link
+ * tensorAlignment}.
+ */
 export function encodeGgufHeader(
   values: ReadonlyMap<string, TypedValue>,
   tensors: readonly WrittenTensor[],

@@ -1,4 +1,4 @@
-import { isAbsolute, join, relative } from 'node:path';
+import { isAbsolute, join } from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { problemsIn } from '../../core/problems-in.ts';
@@ -15,7 +15,7 @@ const weightsFile = 'adapter_model.safetensors';
 /** In the metadata of the weights: which base they were trained on. */
 const baseDigestKey = 'base_digest';
 
-export interface AdapterDescription {
+interface AdapterDescription {
   readonly lora: LoraConfig;
   /** base_model_name_or_path as a path; a relative one counts from the adapter's folder. */
   readonly baseFolder: string;
@@ -23,11 +23,11 @@ export interface AdapterDescription {
 
 interface SaveAdapter {
   readonly adapter: AdapterParameters;
-  /** The folder of the base model, or a name that whoever loads the adapter can resolve. */
+  /** The folder of the base model, or a name that the loader can resolve. */
   readonly base: string;
   /** Written down and compared when the adapter is loaded. */
   readonly baseDigest: string;
-  /** Files for beside the adapter, such as the tokenizer's. */
+  /** Files to write beside the adapter, such as the tokenizer's. */
   readonly files?: TextFiles;
 }
 
@@ -48,7 +48,7 @@ export async function describeAdapter(folder: string): Promise<AdapterDescriptio
   return { lora, baseFolder: isAbsolute(base) ? base : join(folder, base) };
 }
 
-/** The digest of the weights that an adapter was trained on; null where its file does not say. */
+/** The digest of an adapter's base weights; null if its file has none. */
 export async function readBaseDigest(folder: string): Promise<string | null> {
   const reader = await SafetensorsReader.open(join(folder, weightsFile));
   const digest = reader.header.metadata[baseDigestKey];
@@ -56,7 +56,7 @@ export async function readBaseDigest(folder: string): Promise<string | null> {
   return digest ?? null;
 }
 
-/** Refuses an adapter that was trained on other weights than `baseDigest`, where it says on which. */
+/** Throws if the adapter names other base weights than `baseDigest`. */
 export async function readAdapter(
   folder: string,
   lora: LoraConfig,
@@ -67,11 +67,6 @@ export async function readAdapter(
   const adapter = new AdapterParameters(base.config, lora);
   await fillFrom(adapter, folder, [weightsFile]);
   return adapter;
-}
-
-/** A path to the base that holds when both folders are moved together. */
-export function relativeBase(adapterFolder: string, baseFolder: string): string {
-  return relative(adapterFolder, baseFolder) || '.';
 }
 
 async function requireBase(path: string, digest: string): Promise<void> {
@@ -129,7 +124,7 @@ const PeftConfig = z.looseObject({
   bias: z.literal('none').default('none'),
 });
 
-/** What says nothing about the computation, whatever its value. */
+/** Fields that do not affect the computation, whatever their value. */
 const silentFields = new Set([
   ...Object.keys(PeftConfig.shape),
   'auto_mapping',

@@ -17,9 +17,8 @@ export interface LoraConfig {
   readonly rankStabilized?: boolean;
 }
 
-/** One adapted linear layer. */
 export interface AdaptedLayer {
-  /** The weight it adds to, `model.layers.0.self_attn.q_proj.weight`. */
+  /** The adapted weight: `model.layers.0.self_attn.q_proj.weight`. */
   readonly weight: string;
   /** PEFT's tensor names. */
   readonly a: string;
@@ -43,7 +42,10 @@ export function adaptedLayers(config: ModelConfig, lora: LoraConfig): readonly A
   return linearLayers.filter(({ name }) => targets.some((target) => isNamed(moduleOf(name), target))).map(adaptedLayer);
 }
 
-/** Matrices inside of the layers: not the embedding, not the output layer, no norm, no bias; nor a mixture, whose experts PEFT does not adapt. */
+/**
+ * Whether LoRA can adapt a tensor: matrices within layers, no embedding, output layer, norm or bias. Mixtures are
+ * excluded, since PEFT does not adapt their experts.
+ */
 function isAdaptable({ name, shape }: ParameterSpec, { experts }: ModelConfig): boolean {
   return shape.length === 2 && name.startsWith('model.layers.') && (experts === null || !name.includes('.mlp.'));
 }

@@ -2,7 +2,7 @@ import { z } from 'zod';
 import type { HuggingFaceConfig, ModelConfig } from './config.ts';
 import type { Family } from './families.ts';
 
-/** How the rotary frequencies were stretched for longer sequences; `rotary.ts` has the formulas. */
+/** Scaling of the rotary frequencies for longer sequences; `rotary.ts` has the formulas. */
 export type RopeScaling =
   | { readonly type: 'linear'; readonly factor: number }
   | {
@@ -58,7 +58,7 @@ const defaultLocalTheta = 10_000;
 
 type Refuse = (expected: string, received: string) => Error;
 
-/** `refuse` makes the error for what is not computed. */
+/** `refuse` makes the error for an unsupported kind. */
 export function readRope(
   raw: HuggingFaceConfig,
   family: Family,
@@ -78,7 +78,7 @@ export function readRope(
   };
 }
 
-/** Where both are there, the older name goes first unless it is empty: so transformers has it. */
+/** The older name wins over the newer unless it is empty, as in transformers. */
 function ropeParameters({ rope_scaling: older, rope_parameters: newer }: HuggingFaceConfig): RopeParameters {
   return older && Object.keys(older).length > 0 ? older : (newer ?? {});
 }

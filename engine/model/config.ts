@@ -11,7 +11,7 @@ export type ModelFamily = (typeof families)[number];
 
 /** The shape of a decoder of one of the families, as its config.json gives it. */
 export interface ModelConfig {
-  /** config.json's model_type. What it means for the computation is spelled out in the fields below. */
+  /** config.json's model_type. The fields below spell out its meaning for the computation. */
   readonly family: ModelFamily;
   readonly vocabularySize: number;
   readonly hiddenSize: number;
@@ -27,7 +27,7 @@ export interface ModelConfig {
   readonly normEpsilon: number;
   /** Norms multiply by 1 + weight (Gemma). */
   readonly normsAddOne: boolean;
-  /** What attention and feed-forward network give is normalized as well before it is added (Gemma). */
+  /** Outputs of attention and feed-forward network are normalized before they are added (Gemma). */
   readonly sandwichNorms: boolean;
   /** RMSNorm of every head of query and key, before the rotary embedding (Qwen3, Gemma 3). */
   readonly queryKeyNorm: boolean;
@@ -41,11 +41,11 @@ export interface ModelConfig {
   readonly embeddingScale: number;
   /** Scores are multiplied by it: 1 / √headSize but in Gemma. */
   readonly attentionScale: number;
-  /** What each layer attends to, repeated over the layers. */
+  /** Attention of each layer; the pattern repeats over the layers. */
   readonly attention: readonly AttentionKind[];
   readonly ropeTheta: number;
   readonly ropeScaling: RopeScaling | null;
-  /** Of layers whose rotary embedding is `local`. */
+  /** Theta of layers whose rotary embedding is `local`. */
   readonly localRopeTheta: number;
   /** The output layer is the embedding table. */
   readonly tiedEmbeddings: boolean;
@@ -101,7 +101,7 @@ const HuggingFaceConfig = z.looseObject({
 });
 export type HuggingFaceConfig = z.infer<typeof HuggingFaceConfig>;
 
-/** Reads the text of a config.json. What the engine cannot compute is refused here, before any weight is read. */
+/** Parses a config.json. Throws for models that the engine cannot compute, before any weight is read. */
 export function parseModelConfig(text: string, where: string): ModelConfig {
   const raw = parseJson(text, where, 'a Hugging Face config.json');
   requireFamily(raw, where);
@@ -124,7 +124,7 @@ function fromHuggingFace(raw: HuggingFaceConfig, where: string): ModelConfig {
   const end = raw.eos_token_id ?? [];
   const family = familyOf(raw.model_type);
   const headCount = raw.num_attention_heads;
-  // null means "as many as heads" everywhere; where nothing is said, transformers' classes differ.
+  // null means "as many as heads" in every family; defaults for a missing value differ between transformers' classes.
   const keyValueHeads = raw.num_key_value_heads === undefined ? family.keyValueHeadCount : raw.num_key_value_heads;
   const headSize = raw.head_dim ?? family.headSize ?? Math.floor(raw.hidden_size / headCount);
   const positionsMax = Math.min(raw.max_position_embeddings, contextPositionsMax);

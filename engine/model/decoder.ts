@@ -21,26 +21,27 @@ export interface LinearAdapter {
 }
 
 /**
- * The decoder as graph nodes: the families differ in biases, norms, rotary frequencies, what a layer attends to and whether
- * it has experts (layout of transformers' ForCausalLM classes). Sampling and training share every line of it but
- * the attention itself, which each hands in.
+ * The decoder as graph nodes: the families differ in biases, norms, rotary frequencies, attention and experts (layout
+ * of transformers' ForCausalLM classes). Sampling and training share all of it except attention, which each passes in.
  */
 interface DecoderParts {
   readonly config: ModelConfig;
   /** Weights are inputs of the graph, so that one session serves every policy version. */
   readonly weights: ReadonlyMap<string, Value>;
-  /** By the name of the weight each adapts, `model.layers.0.self_attn.q_proj.weight`. */
+  /** Keyed by the name of the adapted weight, `model.layers.0.self_attn.q_proj.weight`. */
   readonly adapters?: ReadonlyMap<string, LinearAdapter>;
   /**
    * Attention of one layer: query [tokens, heads, headSize], key and value [tokens, keyValueHeads, headSize], all
    * without rotary embedding → [tokens, heads · headSize].
    */
   readonly attend: (layer: number, query: Value, key: Value, value: Value) => Value;
-  /** x Wᵀ for the weight of that name; null = as it is in `weights`. */
+  /** x Wᵀ for the weight of that name; null = use `weights`. */
   readonly product?: (x: Value, name: string) => Value | null;
-  /** How an expert runs over the rows that chose it; as they are unless given. */
+  /** Wraps the run of an expert over the rows routed to it; by default the expert runs unwrapped. */
   readonly runExpert?: (x: Value, run: (x: Value) => Value) => Value;
-  /** Of every so many-th layer's activations its input alone is kept for the gradient; the others are computed again. 0 = of none. */
+  /**
+   * Every so many-th layer keeps only its input for the gradient, and its activations are computed again. 0 = no layer.
+   */
   readonly recomputesEvery?: number;
   /** Keeps only the rows [tokens, …] that need logits; applied as early as that is possible. */
   readonly selectOutputs: (rows: Value) => Value;
@@ -64,7 +65,7 @@ export function decoderLogits(tokens: Value, parts: DecoderParts): Value {
   return productOf(decoderHidden(tokens, parts), outputLayerName(parts.config), parts);
 }
 
-/** tokens [tokens] → what the output layer reads, [selected tokens, hidden]. */
+/** tokens [tokens] → inputs of the output layer, [selected tokens, hidden]. */
 export function decoderHidden(tokens: Value, parts: DecoderParts): Value {
   const { config } = parts;
   const embedded = embed(weight(parts, embeddingsName), tokens);
@@ -77,7 +78,7 @@ export function decoderHidden(tokens: Value, parts: DecoderParts): Value {
   return normalize(hidden, 'model.norm', parts);
 }
 
-/** cos and sin of position · frequency, [positionsMax, headSize / 2] each; null in layers that are not told positions. */
+/** cos and sin of position · frequency, [positionsMax, headSize / 2] each; null in layers without rotary embedding. */
 export function rotaryTables(
   graph: Graph,
   config: ModelConfig,
@@ -174,7 +175,7 @@ function feedForward(normalized: Value, prefix: string, parts: DecoderParts): Va
   return mixture(normalized, scores, { ...experts, run });
 }
 
-/** A linear layer with what belongs to it: a bias where the model has one, an adapter where one is attached. */
+/** A linear layer with its bias and its adapter, if any. */
 function project(x: Value, name: string, parts: DecoderParts): Value {
   const product = productOf(x, `${name}.weight`, parts);
   const bias = parts.weights.get(`${name}.bias`);

@@ -1,6 +1,6 @@
 import type { HuggingFaceConfig, ModelConfig } from './config.ts';
 
-/** What the families differ in, as transformers' classes have it; config.json says the rest. */
+/** Differences between the families that config.json does not state, as in transformers' classes. */
 
 export const families = ['qwen3', 'qwen2', 'llama', 'mistral', 'smollm3', 'gemma3_text', 'qwen3_moe'] as const;
 
@@ -8,7 +8,7 @@ export interface Family {
   readonly isGemma: boolean;
   readonly activation: ModelConfig['activation'];
   readonly queryKeyNorm: boolean;
-  /** What holds where config.json is silent; null = as many as heads, or hidden size / heads. */
+  /** Defaults for fields that config.json omits; null = as many as heads, or hidden size / heads. */
   readonly keyValueHeadCount: number | null;
   readonly headSize: number | null;
   readonly ropeTheta: number;
@@ -60,15 +60,16 @@ export function familyOf(name: (typeof families)[number]): Family {
   return table[name];
 }
 
-/** What a layer attends to. */
 export interface AttentionKind {
-  /** The token itself and so many before it less one; null = all before it. */
+  /** Number of visible tokens, the own one included; null = all before it. */
   readonly window: number | null;
-  /** `usual`: as ropeTheta and ropeScaling say; `local`: localRopeTheta, not stretched; `none`: positions are not told (NoPE). */
+  /**
+   * `usual`: by ropeTheta and ropeScaling; `local`: by localRopeTheta, not scaled; `none`: no rotary embedding (NoPE).
+   */
   readonly rotary: 'usual' | 'local' | 'none';
 }
 
-/** Where a context ends within a window, the window is none. */
+/** A window that is no shorter than the context counts as none. */
 export function attentionPattern(raw: HuggingFaceConfig, positionsMax: number): readonly AttentionKind[] {
   const windowOf = (size: number): number | null => (size < positionsMax ? size : null);
   const everything: AttentionKind = { window: null, rotary: 'usual' };
@@ -98,7 +99,7 @@ function repeated<Entry>(interval: number, entry: (i: number) => Entry): Entry[]
 }
 const intervalMax = 4096;
 
-/** Of a mixture: a token goes through a few of them (Qwen3-MoE). */
+/** A mixture: each token passes through a few experts (Qwen3-MoE). */
 export interface Experts {
   readonly count: number;
   readonly perToken: number;

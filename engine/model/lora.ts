@@ -23,7 +23,7 @@ export class AdapterParameters extends FlatTensors {
 export class MergedParameters extends Parameters {
   readonly adapter: AdapterParameters;
   readonly baseDigest: string;
-  /** As it was before the adapter; null where the merged weights took its memory. */
+  /** The weights without the adapter; null when the merged weights took over their memory. */
   readonly base: Parameters | null;
 
   constructor(
@@ -71,12 +71,12 @@ export function mergeAdapter(
   return new MergedParameters(addAdapter(copyOf(base, memory), adapter), adapter, { digest: baseDigest, base });
 }
 
-/** The same in the base's own memory: `base` is the merged weights afterwards. */
+/** Merges in the base's own memory: `base` holds the merged weights afterwards. */
 export function mergeInPlace(base: Parameters, adapter: AdapterParameters, baseDigest: string): MergedParameters {
   return new MergedParameters(addAdapter(base, adapter), adapter, { digest: baseDigest, base: null });
 }
 
-/** The same once somebody reads the merged weights. Neither may change meanwhile. */
+/** Merges on the first read of the merged weights. Neither input may change before. */
 export function mergeWhenRead(base: Parameters, adapter: AdapterParameters, baseDigest: string): MergedParameters {
   return new MergedParameters(() => addAdapter(base.clone(), adapter), adapter, { digest: baseDigest, base });
 }
@@ -107,7 +107,7 @@ interface AdapterInputOptions {
   readonly dropout?: (x: Value, layer: AdaptedLayer) => Value;
 }
 
-/** Declares the adapter's tensors as inputs of a graph, under PEFT's names: what DecoderParts.adapters takes. */
+/** Declares the adapter's tensors as inputs of a graph, under PEFT's names, for DecoderParts.adapters. */
 export function adapterInputs(
   graph: Graph,
   config: ModelConfig,
@@ -159,7 +159,7 @@ function addProduct(weight: Float32Array, a: Float32Array, b: Float32Array, { in
 function addFourRows(row: Float64Array, a: Float32Array, factors: Float32Array, k: number): void {
   const inputs = row.length;
   const [f0 = 0, f1 = 0, f2 = 0, f3 = 0] = [factors[0], factors[1], factors[2], factors[3]];
-  // Rows beyond the last have a factor of 0 and stand for any other.
+  // Missing rows get a factor of 0, so any existing row can replace them.
   const startOf = (i: number): number => (k + (i < factors.length ? i : 0)) * inputs;
   const [a0, a1, a2, a3] = [startOf(0), startOf(1), startOf(2), startOf(3)];
   for (let i = 0; i < inputs; i++) {

@@ -2,10 +2,10 @@ import { readFileSync } from 'node:fs';
 import { freemem, totalmem } from 'node:os';
 import { dirname, join } from 'node:path';
 
-/** What this process may use: the machine's memory, or less where it runs in a container or a control group. */
+/** The memory that this process may use: the machine's, or the limit of its container or control group. */
 export interface MachineMemory {
   readonly totalBytes: number;
-  /** What is free or can be freed at once, such as cached files. */
+  /** Memory that is free or can be freed at once, such as cached files. */
   readonly availableBytes: number;
   /** A control group's limit is below the machine's memory. */
   readonly isLimited: boolean;
@@ -37,7 +37,7 @@ const controllers: readonly Controller[] = [
   },
 ];
 
-/** `root` is where /proc and /sys are looked for, and `physicalBytes` the machine's memory: for tests. */
+/** `root` (of /proc and /sys) and `physicalBytes` (the machine's memory) are for tests. */
 export function machineMemory({ root = '/', physicalBytes = totalmem() } = {}): MachineMemory {
   const groups = controlGroups(root);
   const limits = groups.map(({ limitBytes }) => limitBytes);
@@ -50,7 +50,7 @@ export function machineMemory({ root = '/', physicalBytes = totalmem() } = {}): 
   };
 }
 
-/** MemAvailable counts what Linux can free at once; elsewhere there is only what is free. */
+/** MemAvailable counts memory that Linux can free at once; other systems only report free memory. */
 function availableOnMachine(root: string): number {
   const kibibytes = /^MemAvailable:\s+(\d+) kB$/m.exec(textOf(join(root, 'proc/meminfo')))?.[1];
   return kibibytes === undefined ? freemem() : Number(kibibytes) * 1024;
@@ -84,7 +84,7 @@ function readGroup(folder: string, { limit, usage, cached }: Controller): Contro
   return [{ limitBytes, usedBytes: Number.isNaN(inUse) ? 0 : Math.max(0, inUse - cachedBytes) }];
 }
 
-/** '' where there is no such file, as on other systems than Linux. */
+/** '' without such a file, as on systems other than Linux. */
 function textOf(path: string): string {
   try {
     return readFileSync(path, 'utf8');

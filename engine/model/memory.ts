@@ -2,13 +2,13 @@ import { RatchetError } from '../../core/errors.ts';
 import { memoryShareMax, parametersMax } from '../limits.ts';
 import { type MachineMemory, machineMemory } from './machine-memory.ts';
 
-/** What is trained, its gradient, the gradient of a micro-batch and two moments. */
+/** Weights, gradient, the gradient of a micro-batch and two moments. */
 export const copiesInTraining = 5;
 /** Several passes over a batch also keep weights and moments of the start, to go back to when a later one is refused. */
 export const copiesForPasses = 3;
 
 interface MemoryOptions {
-  /** LoRA: what is trained, and copied, is this many parameters; the model itself is there once. */
+  /** Parameters that LoRA trains and copies; the model itself is in memory once. */
   readonly adapterCount?: number;
   /** Copies of the model's parameters that are in memory already. */
   readonly copiesHeld?: number;

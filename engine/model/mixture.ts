@@ -5,9 +5,9 @@ import { add, dimension, multiply, reshape, placeRows, stopGradient, takeRows } 
 import type { Experts } from './config.ts';
 
 /**
- * A mixture of experts (Shazeer et al. 2017; Qwen3's): each row of x goes through the experts with its highest scores, and what they give is added
- * up with the softmax of the scores as weights, over all experts, or over those alone where they are normalized. An expert computes the rows that
- * chose it and no other.
+ * A mixture of experts (Shazeer et al. 2017; Qwen3's). Each row of x goes through the experts with its highest scores.
+ * Their outputs are summed, weighted with the softmax of the scores over all experts, or over the chosen ones if
+ * normalized. An expert computes only the rows that chose it.
  */
 export function mixture(
   x: Value,
@@ -33,8 +33,8 @@ export function mixture(
 }
 
 /**
- * What `run` gives of x, of which it computes an even number of rows: a last row of zeros is added where one is missing. How many rows choose
- * an expert depends on who else is there, and the kernels compute a row without another in another order.
+ * Applies `run` to an even number of rows: x gets a last row of zeros if needed. The number of rows of an expert
+ * depends on the other rows of the batch, and the kernels compute an odd last row in another order.
  */
 export function inPairs(x: Value, run: (x: Value) => Value): Value {
   const { graph } = x;
@@ -50,10 +50,10 @@ export function inPairs(x: Value, run: (x: Value) => Value): Value {
   return graph.node('Slice', [given, ...ends], { shape: [rows, dimension(given.shape, 1)] });
 }
 
-/** Beyond any score. */
+/** Exceeds every score. */
 const far = 1e9;
 
-/** 1 where an expert is among those with the highest scores of its row, else 0. */
+/** 1 if an expert has one of the highest scores of its row, else 0. */
 function chosenExperts(scores: Value, perToken: number): Value {
   const { graph, shape } = scores;
   const [values, indices] = graph.nodes('TopK', [stopGradient(scores), graph.integers([perToken])], {

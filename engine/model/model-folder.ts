@@ -9,7 +9,7 @@ import type { LoraConfig } from './adapter-layout.ts';
 import { mergeInPlace } from './lora.ts';
 import { requireMemory } from './memory.ts';
 import { parameterCount } from './parameter-layout.ts';
-import { SharedTokenizers } from './shared-tokenizers.ts';
+import { SharedTokenizers } from './tokenizer/shared-tokenizers.ts';
 import { Parameters } from './parameters.ts';
 import type { FloatType } from './safetensors.ts';
 import {
@@ -21,13 +21,13 @@ import {
   type TextFiles,
   writeTextFiles,
 } from './text-files.ts';
-import { ChatTokenizer } from './tokenizer.ts';
+import { ChatTokenizer } from './tokenizer/tokenizer.ts';
 import { readWeights, weightsFile, writeWeights } from './weights.ts';
 
 /** A model as Hugging Face lays it out in a folder: config.json, model.safetensors, tokenizer.json and their company. */
 export interface ModelFolder {
   readonly config: ModelConfig;
-  /** MergedParameters where the folder held a LoRA adapter; `digest()` is the policy's identity in both cases. */
+  /** MergedParameters for a folder with a LoRA adapter; `digest()` is the policy's identity in both cases. */
   readonly parameters: Parameters;
   readonly tokenizer: ChatTokenizer;
   /** Every file but the weights, as text, so that a saved model is the one that was loaded. */
@@ -35,13 +35,13 @@ export interface ModelFolder {
 }
 
 /** How the base of a LoRA adapter is found. */
-export interface ModelLoadOptions {
+interface ModelLoadOptions {
   /**
-   * Checks or maps the folder that an adapter names as its base, made absolute; what it returns is read. A server
-   * refuses here what lies outside of its allowed roots.
+   * Checks or maps the absolute folder that an adapter names as its base; the returned folder is read. A server refuses
+   * here what is outside of its allowed roots.
    */
   readonly resolveBase?: (folder: string) => string | Promise<string>;
-  /** What strftime_now tells the chat template, as `minuteOf` writes it; null or missing = the clock's. */
+  /** Time that strftime_now gives the chat template, in the form of `minuteOf`; null or missing = the clock's. */
   readonly templateTime?: string | null | undefined;
   /** Cache that gives folders with equal texts the same tokenizer. */
   readonly tokenizers?: SharedTokenizers;
@@ -77,7 +77,7 @@ export function assembleModel(files: TextFiles, parameters: Parameters): ModelFo
   return { ...describeModel(files, 'the model'), parameters };
 }
 
-/** The model with another chat template in place of all it has, as its saved folder will have it. */
+/** The model with its chat templates replaced, as its saved folder will have it. */
 export function withChatTemplate(
   model: ModelFolder,
   template: string,
@@ -114,7 +114,6 @@ export async function saveModelFolder(
   await writeWeights(model.parameters, join(folder, weightsFile), { dtype });
 }
 
-/** Returns the model's shape from config.json. */
 export async function loadModelConfig(folder: string): Promise<ModelConfig> {
   const text = await readText(folder, 'config.json');
   if (text === null) throw missingFile(folder, 'config.json');

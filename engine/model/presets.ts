@@ -10,7 +10,7 @@ export async function openModel(model: string, options: { seed: number }): Promi
   return model.startsWith('preset:') ? createPreset(model, options) : loadModelFolder(model);
 }
 
-/** The same name and seed give the same bits. */
+/** Equal names and seeds give equal bits. */
 export function createPreset(name: string, { seed }: { seed: number }): ModelFolder {
   const files = presetFiles(name);
   const parameters = new Parameters(parseModelConfig(files['config.json'] ?? '', name));

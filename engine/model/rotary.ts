@@ -26,7 +26,7 @@ export function rotaryFrequencies({ headSize, ropeTheta, ropeScaling }: Rope): n
   });
 }
 
-/** Of a kind of layer: its frequencies, and what cos and sin are multiplied by. Null where positions are not told. */
+/** A layer's frequencies, and the factor on cos and sin. Null in layers without rotary embedding. */
 export function rotaryOf(
   config: Rope & Pick<ModelConfig, 'localRopeTheta'>,
   kind: AttentionKind['rotary'],

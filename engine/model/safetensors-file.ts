@@ -1,7 +1,7 @@
 import type { FileHandle } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import { openRegular } from '../regular-file.ts';
+import { openRegular } from '../../host/regular-file.ts';
 import { ofRepository } from './model-repository.ts';
 import { fromBrainFloats, fromHalfFloats, toBrainFloats, toHalfFloats } from './half-floats.ts';
 import {
@@ -25,7 +25,6 @@ import {
 /** Floats that are read, converted or written at a time; 4 MiB stay in the cache between two of these. */
 const chunkFloats = 1 << 20;
 
-/** A float tensor for writing. */
 interface FloatTensor {
   readonly shape: readonly number[];
   readonly data: Float32Array;
@@ -131,7 +130,7 @@ async function readHeader(file: FileHandle, where: string): Promise<SafetensorsH
   return decodeHeader(header, size, where);
 }
 
-/** Fills `target` from there on; `CheckpointDamaged` where the file ends before. */
+/** Fills `target` from this position; throws `CheckpointDamaged` if the file ends before. */
 export async function readFully(file: FileHandle, target: Uint8Array, position: number, where: string): Promise<void> {
   for (let done = 0; done < target.length;) {
     const { bytesRead } = await file.read(target, done, target.length - done, position + done);

@@ -13,7 +13,7 @@ export interface NamedTensor {
   readonly data: Float32Array | Int32Array | BigInt64Array;
 }
 
-export interface SafetensorsFile {
+interface SafetensorsFile {
   readonly tensors: ReadonlyMap<string, NamedTensor>;
   readonly metadata: Readonly<Record<string, string>>;
 }
@@ -25,7 +25,7 @@ const elementBytes = { F32: 4, F16: 2, BF16: 2, I32: 4, I64: 8 } as const;
 type ElementCode = keyof typeof elementBytes;
 const floatCodes = { float32: 'F32', bfloat16: 'BF16', float16: 'F16' } as const;
 
-/** Where a tensor lies: bytes [start, end) from the beginning of the file. */
+/** A tensor's place in the file: bytes [start, end) from its beginning. */
 export interface TensorEntry {
   readonly code: ElementCode;
   readonly shape: readonly number[];
@@ -109,7 +109,7 @@ export function encodeHeader(
   return file;
 }
 
-/** How many bytes come before the data, from the file's first bytes and its size. */
+/** Bytes before the data, from the file's first bytes and its size. */
 export function headerLength(beginning: Uint8Array, fileBytes: number, where: string): number {
   if (fileBytes < headerLengthBytes) throw damagedFile(where, `at least ${headerLengthBytes} bytes`, `${fileBytes}`);
   const length = Number(new DataView(beginning.buffer, beginning.byteOffset).getBigUint64(0, true));
@@ -119,7 +119,7 @@ export function headerLength(beginning: Uint8Array, fileBytes: number, where: st
   return headerLengthBytes + length;
 }
 
-/** `header` is the JSON alone; every tensor it names lies within a file of `fileBytes`. */
+/** `header` is the JSON alone. Throws unless every tensor is within a file of `fileBytes`. */
 export function decodeHeader(header: Uint8Array, fileBytes: number, where: string): SafetensorsHeader {
   const { __metadata__: metadata = {}, ...entries } = parseHeader(header, where);
   const dataStart = headerLengthBytes + header.length;
@@ -136,7 +136,7 @@ function requireShape(name: string, shape: readonly number[], length: number): v
   throw new TypeError(`Tensor "${name}" has shape [${shape.join()}] but ${length} elements.`);
 }
 
-/** Of what is told about a header: each of its tensors may be wrong. */
+/** Every tensor of a header may be wrong, so messages are cut. */
 const problemCharsMax = 500;
 
 function parseHeader(bytes: Uint8Array, where: string): z.infer<typeof Header> {
@@ -230,12 +230,12 @@ function elementCount(shape: readonly number[]): number {
   return shape.reduce((product, size) => product * size, 1);
 }
 
-/** By UTF-16 code units, which no locale changes. */
+/** Compares UTF-16 code units, independent of the locale. */
 export function byCodeUnits(a: string, b: string): number {
   return a < b ? -1 : Number(a > b);
 }
 
-/** A file that is not what it says it is. */
+/** The error for a file whose content contradicts its header. */
 export function damagedFile(where: string, expected: string, received: string, cause?: unknown): RatchetError {
   const message = `${where} is damaged: expected ${expected}, got ${received}. Restore it from another copy.`;
   return new RatchetError('CheckpointDamaged', message, { cause });

@@ -1,7 +1,7 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import { readRegularText } from '../regular-file.ts';
+import { readRegularText } from '../../host/regular-file.ts';
 import { ofRepository } from './model-repository.ts';
 
 /** The files of a model folder beside its weights, as text by name. */
@@ -40,7 +40,7 @@ export function readModelText(folder: string, name: string): Promise<string> {
   return readRegularText(join(folder, name), undefined, ofRepository(folder));
 }
 
-/** null where there is no such file. */
+/** null if there is no such file. */
 export async function readText(folder: string, name: string): Promise<string | null> {
   try {
     return await readModelText(folder, name);
@@ -58,7 +58,7 @@ export function missingFile(folder: string, name: string): RatchetError {
   );
 }
 
-/** `expected` says what the file should have been. */
+/** `expected` describes the file in errors. */
 export function parseJson(text: string, where: string, expected: string): unknown {
   try {
     return JSON.parse(text);

@@ -8,7 +8,7 @@ import type { FlatTensors } from './parameters.ts';
 import type { FloatType } from './safetensors.ts';
 import { SafetensorsReader, writeSafetensors } from './safetensors-file.ts';
 import { missingFile, parseJson, readText } from './text-files.ts';
-import { writeAtOnce } from './write-at-once.ts';
+import { writeAtOnce } from '../../host/write-at-once.ts';
 
 export const weightsFile = 'model.safetensors';
 const indexFile = 'model.safetensors.index.json';
@@ -75,7 +75,7 @@ async function fillFromFile(
   }
 }
 
-/** What transformers leaves out of a computation too: a tied output layer, and rotary tables of older checkpoints. */
+/** Throws unless transformers ignores the tensor too: a tied output layer, or a rotary table of older checkpoints. */
 function requireNegligible(name: string, path: string): void {
   if (name === 'lm_head.weight' || name.endsWith('rotary_emb.inv_freq')) return;
   throw new RatchetError(
@@ -87,7 +87,8 @@ function requireNegligible(name: string, path: string): void {
 
 /** Weights that are not numbers sample the first token for ever and say nothing. */
 function requireFinite(name: string, values: Float32Array, path: string): void {
-  // A plain loop: every version that is broadcast comes through here, and a callback for each weight takes three times as long.
+  // A plain loop: every broadcast version passes through here, and a callback for each weight takes three times as
+  // long.
   let at = 0;
   while (at < values.length && Number.isFinite(values[at])) at++;
   if (at === values.length) return;
@@ -115,7 +116,7 @@ function requireFloats({ spec, shape, code, path }: Candidate): void {
   );
 }
 
-/** The order in which transformers looks. */
+/** Looks for the files in transformers' order. */
 async function weightFiles(folder: string): Promise<string[]> {
   if (await isThere(join(folder, weightsFile))) return [weightsFile];
   const text = await readText(folder, indexFile);

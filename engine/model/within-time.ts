@@ -1,8 +1,8 @@
 import { createContext, Script } from 'node:vm';
 
 /**
- * Does what must not wait, and stops it where it takes longer: a regular expression of a model's own files can take years over a line
- * of text, and nothing but this ends one. Costs about a tenth of a millisecond. Throws {@link TookTooLong}.
+ * Runs work and stops it when it takes too long: a regular expression of a model's files can take years over a line of
+ * text, and nothing else stops one. Costs about a tenth of a millisecond. Throws {@link TookTooLong}.
  */
 export function withinTime<T>(timeoutMs: number, work: () => T): T {
   const outer = running.work;

@@ -5,15 +5,15 @@ import { RatchetError } from '../../core/errors.ts';
 import { libraryName, runtimePackage } from './runtime-package.ts';
 
 /**
- * The part of ONNX Runtime's C API that the engine uses, called in the library that onnxruntime-node brings. Its own
- * binding copies every output of a run into new memory; here tensors are read and written where they lie.
- * Source: onnxruntime_c_api.h, struct OrtApi, whose members keep their places from version to version.
+ * The part of ONNX Runtime's C API that the engine uses, called in the library of onnxruntime-node. That package's own
+ * binding copies every output of a run into new memory; here tensors are read and written in place. Source:
+ * onnxruntime_c_api.h, struct OrtApi, whose members keep their places from version to version.
  */
 
 /** An address. 0 = none. */
 export type Pointer = bigint;
 
-/** The version of the API asked for; everything below is older. */
+/** The requested version of the API; every used member is older. */
 const apiVersion = 17;
 const pointerBytes = 8;
 
@@ -21,7 +21,10 @@ type Call = ((...values: unknown[]) => unknown) & {
   async: (...values: unknown[]) => void;
 };
 
-/** Names and places in struct OrtApi, and what each member takes. All but the releases and the message return a status. */
+/**
+ * Names and positions in struct OrtApi, and the parameters of each member. All but the releases and the message return
+ * a status.
+ */
 export const members = {
   getErrorMessage: ['GetErrorMessage', 2, 'str', ['void *']],
   createEnv: ['CreateEnv', 3, 'void *', ['int', 'str', 'void *']],
@@ -72,15 +75,15 @@ interface Library {
 
 let loaded: Library | undefined;
 
-/** Calls a member that reports a status; throws what the status says. */
+/** Calls a member that returns a status; throws its message on failure. */
 export function call(member: Member, ...values: unknown[]): void {
   requireOk(library().api[member](...values));
 }
 
-/** What calls on other threads read and write: kept from the collector until they are done. */
+/** Memory in use by calls on other threads: kept from the garbage collector until they return. */
 const inUse = new Set<unknown>();
 
-/** The same on another thread: the event loop goes on meanwhile. `memory` is what the values point into. */
+/** Calls a member on another thread; the event loop continues meanwhile. `memory` is what the values point into. */
 export function callAside(member: Member, values: readonly unknown[], memory: unknown): Promise<void> {
   const held = { values, memory };
   inUse.add(held);
@@ -98,7 +101,6 @@ export function callAside(member: Member, values: readonly unknown[], memory: un
   });
 }
 
-/** Calls a member that returns nothing. */
 export function release(member: Member, pointer: Pointer): void {
   library().api[member](pointer);
 }
@@ -115,12 +117,12 @@ export function environment(): Pointer {
   return library().env;
 }
 
-/** Of the library, as its package names it. */
+/** Version of the library, from its package. */
 export function runtimeVersion(): string {
   return library().version;
 }
 
-/** V8 keeps small arrays where its collector moves them; one whose buffer was asked for stays where it is. */
+/** V8's collector moves small arrays; reading `buffer` once moves their memory to a fixed place. */
 export function held<Memory extends NodeJS.TypedArray>(memory: Memory): Memory {
   void memory.buffer;
   return memory;
@@ -152,7 +154,7 @@ function load(): Library {
       const prototype = koffi.proto(result, parameters);
       return [name, koffi.decode(koffi.decode(struct, place * pointerBytes, 'void *'), prototype) as Call];
     }),
-  ) as Record<Member, Call>; // every member is in it
+  ) as Record<Member, Call>; // holds every member
   const out = new BigUint64Array(1);
   const status = api.createEnv(logErrors, 'ratchet', out) ?? api.disableTelemetryEvents(out[0]);
   if (status) throw unusable(String(api.getErrorMessage(status)));
@@ -185,7 +187,7 @@ function loadIfThere(file: string): ReturnType<typeof koffi.load> | null {
   }
 }
 
-/** Messages below errors are not for people who train models. */
+/** Lower log levels do not concern users. */
 export const logErrors = 3;
 
 function locate(): { file: string; version: string } {

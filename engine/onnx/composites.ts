@@ -109,11 +109,14 @@ interface AttentionShape {
   readonly keyValueHeadCount: number;
   /** A multiple of 16, which the operator demands. */
   readonly headSize: number;
-  /** Scores are multiplied by it. */
+  /** Factor on the scores. */
   readonly scale: number;
-  /** So many positions are seen, the own one among them; null = all before it. */
+  /** Number of visible positions, the own one included; null = all before it. */
   readonly window: number | null;
-  /** Added to scores, [batch, 1, sequence, sequence], where slots do not stand in their order: the tables' positions are then of each slot. */
+  /**
+   * Added to scores, [batch, 1, sequence, sequence], when slots are not in order of their positions; the tables then
+   * have a row for each slot.
+   */
   readonly bias?: Value | null;
 }
 
@@ -191,7 +194,7 @@ function attentionForward(
 ): AttentionForward {
   const { graph } = parts.query;
   const { headCount, keyValueHeadCount, headSize, scale, window, bias = null, needsGradient } = options;
-  // The operator counts positions from 0 in every first run, whatever it is told of them (onnxruntime 1.30).
+  // In a first run the operator counts positions from 0, whatever its inputs say (onnxruntime 1.30).
   const turns = tables && bias === null ? [tables.cosine, tables.sine] : null;
   const turned = (x: Value): Value => (tables && !turns ? rotary(stopGradient(x), tables) : stopGradient(x));
   const { query, key, value } = {
@@ -243,7 +246,7 @@ function attentionForward(
   };
 }
 
-/** Every row is as long as the longest: what pads it on the right is seen by nothing before it. */
+/** Every row gets the length of the longest: padding on the right is invisible to earlier positions. */
 function sequenceLengths(graph: Graph): { lastPositions: Value; length: Value } {
   return graph.shared('sequence lengths', () => {
     const size = graph.shapeVector(['sequence']);

@@ -1,14 +1,14 @@
 import type { GraphNode, TensorShape } from './model-proto.ts';
 
 interface Surroundings {
-  /** Of every value, by name. */
+  /** Keyed by the value's name. */
   readonly shapeOf: ReadonlyMap<string, TensorShape>;
-  /** Values the graph gives. */
+  /** Outputs of the graph. */
   readonly kept: readonly string[];
 }
 
 /**
- * Gemm(A, B) + C becomes Gemm(A, B, C) where nothing else reads the product: residuals, biases and sums of gradients
+ * Replaces Gemm(A, B) + C by Gemm(A, B, C) if the product has no other reader: residuals, biases and sums of gradients
  * cost no pass of their own.
  */
 export function fuseAdditions(nodes: readonly GraphNode[], { shapeOf, kept }: Surroundings): GraphNode[] {

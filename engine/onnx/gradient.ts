@@ -9,7 +9,7 @@ export function gradients(loss: Value, values: readonly Value[]): (Value | null)
   return gradientsFrom(loss, loss.graph.scalar(1), values);
 }
 
-/** The same for a result of any shape, whose own gradient is given. */
+/** Gradients from a result of any shape, given its own gradient. */
 export function gradientsFrom(result: Value, gradient: Value, values: readonly Value[]): (Value | null)[] {
   const gradientOf = new Map<Value, Value>([[result, gradient]]);
   for (const value of inputsLast(result)) {

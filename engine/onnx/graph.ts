@@ -11,7 +11,7 @@ import {
   type TensorShape,
 } from './model-proto.ts';
 
-/** Turns the gradient of a node's first output into the gradient of one of its inputs; null where nothing comes back. */
+/** Turns the gradient of a node's first output into the gradient of one of its inputs; null without a gradient. */
 type Backward = (gradient: Value) => Value | null;
 
 /** A tensor that a graph will compute: a name with a shape, and how a gradient flows back through it. */
@@ -23,7 +23,7 @@ export interface Value {
   /** False for constants, frozen inputs and everything made of them alone: no gradient node is emitted for those. */
   readonly needsGradient: boolean;
   readonly inputs: readonly Value[];
-  /** Aligned with inputs; null where nothing flows back. */
+  /** Aligned with inputs; null if no gradient flows back. */
   readonly backward: readonly (Backward | null)[];
 }
 
@@ -33,12 +33,11 @@ interface NodeOptions {
   readonly shape: TensorShape;
   readonly type?: ElementType;
   readonly backward?: readonly (Backward | null)[];
-  /** Shapes of further outputs, none of which carries a gradient. */
+  /** Shapes of further outputs, which carry no gradient. */
   readonly extraOutputs?: readonly TensorShape[];
 }
 
 interface GraphOutput extends GraphPort {
-  /** The value's own name. */
   readonly source: string;
 }
 
@@ -79,23 +78,21 @@ export class Graph {
     return this.#cached(`ints ${values.join()}`, () => this.#initializer('int64', [values.length], bytes()));
   }
 
-  /** A constant table of bytes. */
   bytes(values: Uint8Array, shape: readonly number[]): Value {
     return this.#initializer('uint8', shape, values);
   }
 
-  /** A constant table of floats. */
   table(values: Float32Array, shape: readonly number[]): Value {
     const bytes = new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
     return this.#initializer('float32', shape, bytes);
   }
 
-  /** Stands for an optional input that is left out. */
+  /** Placeholder for an optional input. */
   absent(): Value {
     return this.#leaf('', 'float32', [], false);
   }
 
-  /** What several operators of this graph use, made once. */
+  /** A part that several operators of this graph use; made once. */
   shared<Part>(key: string, make: () => Part): Part {
     const part = (this.#parts.get(key) as Part | undefined) ?? make(); // under this key `make` put it there
     this.#parts.set(key, part);
@@ -132,13 +129,13 @@ export class Graph {
     return [first, ...extra];
   }
 
-  /** A node whose outputs have names given from outside (the in-place caches of a decode graph). */
+  /** A node with given names of outputs (the in-place caches of a decode graph). */
   namedNode(node: GraphNode, outputs: readonly GraphPort[]): Value[] {
     this.#nodes.push(node);
     return outputs.map((port) => this.#leaf(port.name, port.type, port.shape, false));
   }
 
-  /** Says where the size called `name` can be read while the graph runs: dimension `axis` of `value`. */
+  /** Defines how the size called `name` is read while the graph runs: dimension `axis` of `value`. */
   defineSize(name: string, value: Value, axis: number): void {
     const shape = this.node('Shape', [value], { shape: [value.shape.length], type: 'int64' });
     const size = this.node('Slice', [shape, this.integers([axis]), this.integers([axis + 1])], {

@@ -3,9 +3,9 @@ import type { Graph, Value } from './graph.ts';
 import { type Dimension, elementTypes, type TensorShape } from './model-proto.ts';
 
 /**
- * The operators of our graphs, each with its gradient; composites.ts has those whose gradient is worked out by hand.
- * Shapes are in comments as [rows, columns]; `d` is the gradient of the operator's output. Gradients are tested against
- * finite differences, one operator at a time.
+ * The operators of our graphs, each with its gradient; composites.ts has those with gradients derived by hand. Shapes
+ * are in comments as [rows, columns]; `d` is the gradient of the operator's output. Gradients are tested against finite
+ * differences, one operator at a time.
  */
 
 export function add(a: Value, b: Value | number): Value {
@@ -46,7 +46,7 @@ export function stopGradient(a: Value): Value {
   return { ...a, needsGradient: false, inputs: [], backward: [] };
 }
 
-/** Elementwise minimum. Where it must not be differentiated it is used on values that carry no gradient. */
+/** Elementwise minimum, only of values without gradient. */
 export function minimum(a: Value, b: Value): Value {
   assert(!a.needsGradient && !b.needsGradient, 'minimum has no gradient: stop it first');
   return a.graph.node('Min', [a, b], { shape: broadcast(a.shape, b.shape) });
@@ -160,7 +160,7 @@ export function selectRows(x: Value, indices: Value): Value {
   });
 }
 
-/** The same where nobody has defined how many rows x has. */
+/** Takes rows of an x whose row count is not defined. */
 export function takeRows(x: Value, indices: Value): Value {
   return x.graph.node('Gather', [x, indices], {
     attributes: { axis: { int: 0 } },
@@ -214,7 +214,7 @@ function zeros(graph: Graph, shape: TensorShape): Value {
   return graph.node('Expand', [graph.scalar(0), graph.shapeVector(shape)], { shape, type: 'float32' });
 }
 
-/** Indices as int64 [count, 1], the only type ScatterND knows. */
+/** Indices as int64 [count, 1], the only type that ScatterND accepts. */
 export function columnOf(indices: Value): Value {
   const { graph } = indices;
   const attributes = { to: { int: elementTypes.int64 } };

@@ -1,6 +1,6 @@
 import { BinaryWriter, WireType } from '@bufbuild/protobuf/wire';
 
-/** A message of protocol buffers, field by field: what ONNX and event files need of them. */
+/** Writes a message of protocol buffers field by field: the subset for ONNX and event files. */
 export class ProtobufWriter {
   readonly #writer = new BinaryWriter();
 
@@ -10,7 +10,7 @@ export class ProtobufWriter {
     return this;
   }
 
-  /** What is too large for 32 bits is infinite there. */
+  /** A value too large for 32 bits becomes infinite. */
   float(field: number, value: number): this {
     this.#writer.tag(field, WireType.Bit32).float(Math.fround(value));
     return this;
@@ -35,7 +35,7 @@ export class ProtobufWriter {
     return this.bytes(field, value.finish());
   }
 
-  /** The message; asked for once. */
+  /** The message; call it once. */
   finish(): Uint8Array<ArrayBuffer> {
     return this.#writer.finish();
   }

@@ -8,11 +8,12 @@ import type { QuantizedScheme } from './quantized.ts';
 export const blockSize = 32;
 
 /**
- * Weights of 4 bits: in each block of 32 inputs w = scale · level + least, with levels from 0 to 15, as GGUF's Q4_1 has them. What
- * comes from such a file is therefore kept as it was there.
+ * Weights of 4 bits: in each block of 32 inputs w = scale · level + least, with levels from 0 to 15, as in GGUF's Q4_1. So
+ * weights from such a file are kept exactly.
  *
- * ONNX Runtime's MatMulNBits computes Σ scale · (level − 8) · x, and rounds x to 8 bits by block. The rest of a block, (least + 8 · scale) · Σ x, is a product
- * of matrices in 32-bit floats. Its kernels take rows in pairs, and a row alone in another order.
+ * ONNX Runtime's MatMulNBits computes Σ scale · (level − 8) · x, and rounds x to 8 bits by block. The rest of a block,
+ * (least + 8 · scale) · Σ x, is a product of matrices in 32-bit floats. Its kernels compute rows in pairs, and a single row in
+ * another order.
  */
 export const int4Blocks: QuantizedScheme = {
   rowsMultiple: 2,
@@ -63,7 +64,7 @@ export const int4Blocks: QuantizedScheme = {
 };
 
 const levelMax = 15;
-/** What MatMulNBits takes for zero. */
+/** MatMulNBits' zero point. */
 const levelZero = 8;
 /** MatMulNBits' accuracy_level for inputs of 8 bits. */
 const roundedInputs = 4;

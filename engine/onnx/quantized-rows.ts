@@ -39,7 +39,7 @@ export const int8Rows: QuantizedScheme = {
   },
 };
 
-/** The largest number of a row becomes so many. Activations are counted from 128, as the operator is quickest. */
+/** Level of the largest number in a row. Activations are offset by 128, where the operator is fastest. */
 const activationLevels = 127;
 const activationZero = 128;
 /**
@@ -47,7 +47,10 @@ const activationZero = 128;
  */
 const weightLevels = 64;
 
-/** Each row of x, turned, as whole numbers and a scale of its own [rows, 1]; layers that read the same x share them. */
+/**
+ * Quantizes each row of x to whole numbers with a scale of its own [rows, 1]; layers that read the same x share the
+ * result.
+ */
 function wholeRows(x: Value): { readonly whole: Value; readonly scale: Value } {
   const { graph, shape } = x;
   const turned = turn(x);
@@ -57,7 +60,7 @@ function wholeRows(x: Value): { readonly whole: Value; readonly scale: Value } {
   return { whole, scale };
 }
 
-/** What makes the largest number of each row `levels`, [rows, 1]. */
+/** Factor that scales the largest number of each row to `levels`, [rows, 1]. */
 function scaleOf(x: Value, levels: number): Value {
   const { graph } = x;
   const shape: Dimension[] = [dimension(x.shape, 0), 1];

@@ -5,7 +5,7 @@ import type { Graph, Value } from './graph.ts';
  * done. No gradient.
  */
 export interface QuantizedScheme {
-  /** The tensors that stand for a weight [out, in], under its name and endings of their own. */
+  /** The tensors that replace a weight [out, in]; their names are the weight's with endings. */
   readonly tensorsFor: (name: string, shape: readonly number[]) => readonly QuantizedTensor[];
   /** weight [out, in] → its parts, in the order of `tensorsFor`. */
   readonly quantize: (weight: Value) => readonly Value[];

@@ -3,9 +3,9 @@ import type { Value } from './graph.ts';
 import { elementTypes } from './model-proto.ts';
 
 /**
- * `compute` of some values, of which nothing is kept for the gradient but its inputs: what lies between is computed again once the
- * gradient has come that far (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost). The numbers are the same. What
- * `compute` reads beside `inputs` gets no gradient from it.
+ * `compute` of some values, keeping only its inputs for the gradient: the backward pass computes the values between
+ * again (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost). The numbers are the same. Values that
+ * `compute` reads beside `inputs` get no gradient from it.
  */
 export function recomputed(inputs: readonly Value[], compute: (inputs: readonly Value[]) => Value): Value {
   const result = compute(inputs.map((input) => leaf(input, { needsGradient: false })));
@@ -36,9 +36,9 @@ function isWeight({ shape }: Value): boolean {
 }
 
 /**
- * The same numbers, had only when the others are there: without this the runtime would compute again at once what is wanted last,
- * and put off gradients of weights while it keeps what they are made of. The shape to which x is brought is its own, plus whether
- * a number of the others is greater than itself, which it never is.
+ * x itself, available only after the others: otherwise the runtime would recompute the last layers at once, and delay
+ * gradients of weights while it keeps their inputs. x is reshaped to its own shape plus 0, computed from whether a
+ * number of the others is greater than itself.
  */
 function after(x: Value, others: readonly Value[]): Value {
   if (others.length === 0) return x;

@@ -1,35 +1,36 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, relative } from 'node:path';
-import { cacheFolder } from '../cache-folder.ts';
+import { cacheFolder } from '../../host/cache-folder.ts';
 
-/** The npm package that brings ONNX Runtime's library. A clone installs it; an installed Ratchet fetches it (workers/engine-library.ts). */
+/** The npm package that brings ONNX Runtime's library. A clone installs it; an installed Ratchet fetches it (workers/install/engine-library.ts). */
 const packageName = 'onnxruntime-node';
 
 interface RuntimePackage {
-  /** Of the package onnxruntime-node. */
   readonly folder: string;
   readonly version: string;
-  /** Where the package keeps its libraries for this platform: a path of its own, said here and nowhere else. */
+  /** The package's folder of libraries for this platform; only this file knows the path. */
   readonly libraries: string;
 }
 
-/** Finds the package that brings ONNX Runtime. Loads nothing of it, so that a machine may be looked at where it cannot be loaded. */
+/**
+ * Finds the package of ONNX Runtime without loading it, so that a machine may be examined where it cannot be loaded.
+ */
 export function runtimePackage(): RuntimePackage {
   const { version } = lockedRuntime();
   const folder = installedFolder(version) ?? cachedRuntime().folder;
   return { folder, version, libraries: join(folder, librariesOfPlatform) };
 }
 
-/** Within the package. */
+/** Path within the package. */
 export const librariesOfPlatform = join('bin', 'napi-v6', process.platform, process.arch);
 
-/** The library's file, by platform; the package of `version` has it. */
+/** Name of the library's file by platform; `version` is the package's. */
 export function libraryName(version: string): string {
   return process.platform === 'darwin' ? `libonnxruntime.${version}.dylib` : 'libonnxruntime.so.1';
 }
 
-/** True where the engine can be loaded without fetching anything. */
+/** True if the engine can be loaded without a download. */
 export function isRuntimeHere(): boolean {
   const { libraries, version } = runtimePackage();
   return existsSync(join(libraries, libraryName(version)));
@@ -68,12 +69,12 @@ export function cudaLibrariesFrom(): string {
   return `npm install ${packageName}@${version} --onnxruntime-node-install=cuda12`;
 }
 
-/** A package of another version may lie beside an installed Ratchet, since others use it too. */
+/** Skips packages of another version: an installed Ratchet may share its folder with them. */
 function installedFolder(wanted: string): string | null {
   const require = createRequire(import.meta.url);
   try {
     const manifest = require.resolve(`${packageName}/package.json`);
-    const { version } = require(manifest) as { version: string }; // npm demands one
+    const { version } = require(manifest) as { version: string }; // npm requires a version
     return version === wanted ? dirname(manifest) : null;
   } catch {
     return null;

@@ -72,22 +72,21 @@ const nothing = new Float64Array(1);
 interface SessionConfig {
   readonly threads: number;
   readonly provider: 'cpu' | 'cuda';
-  /** Whether what a run allocated is laid out in one piece for the next runs of the same shapes. */
+  /** Whether a run's allocations are laid out in one piece for later runs of the same shapes. */
   readonly plansMemory: boolean;
   /** Whether a thread that waits for the others keeps its processor meanwhile. */
   readonly spins: boolean;
 }
 
 interface Model {
-  /** An ONNX model file. */
   readonly file: Uint8Array;
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
-  /** Inputs that are the same in every run; those of a run's feeds are passed over. */
+  /** Inputs with constant values; a run's feeds cannot override them. */
   readonly constants: Tensors;
   /**
-   * The session reads constants where they lie, and holds them, instead of copying them. Only on a CPU. A copy would be freed once a
-   * matrix is packed, but all copies are made before the first is freed.
+   * The session reads constants in place and keeps them alive, instead of copying them. Only on a CPU. A copy would be
+   * freed once a matrix is packed, but all copies are made before the first is freed.
    */
   readonly borrowsConstants: boolean;
 }
@@ -97,7 +96,7 @@ export type Tensors = Readonly<Record<string, Tensor>>;
 /** Inputs of a run: tensors, or the runtime's half of tensors that another thread holds. */
 export type Feeds = Readonly<Record<string, { readonly value: Pointer }>>;
 
-/** What a thread must know of a session that another has opened. */
+/** Everything that another thread needs to run an open session. */
 export interface SharedSession {
   readonly session: Pointer;
   readonly inputNames: readonly string[];
@@ -113,9 +112,8 @@ export interface PreparedRun {
   readonly here: () => void;
 }
 
-/** A compiled graph. */
 export class InferenceSession {
-  /** Tensors that the session reads where they lie; null = it has its own copy. */
+  /** Tensors that the session reads in place; null = it has its own copy. */
   readonly #constants: Map<string, Tensor | null>;
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
@@ -147,12 +145,13 @@ export class InferenceSession {
     }
   }
 
-  /** It has inputs that are the same in every run. */
   get hasConstants(): boolean {
     return this.#constants.size > 0;
   }
 
-  /** For another thread of this process, whose runs must have ended before this one releases the session. */
+  /**
+   * Shares the session with another thread of this process, whose runs must end before this one releases the session.
+   */
   share(): SharedSession {
     const { inputNames, outputNames } = this;
     return { session: this.#session, inputNames, outputNames, constantNames: [...this.#constants.keys()] };
@@ -164,8 +163,8 @@ export class InferenceSession {
   }
 
   /**
-   * Computes the outputs named in `fetches`, or all: into the tensor given there, which is also what comes back, or into
-   * a new one where it is null. Runs on another thread; the tensors must not be touched before it is done.
+   * Computes the outputs in `fetches`, or all: into the given tensor, which is also returned, or into a new one for
+   * null. Runs on another thread; the tensors must not be touched before it is done.
    */
   async run(feeds: Feeds, fetches?: Fetches): Promise<Record<string, Tensor>> {
     const wanted = this.#wanted(fetches);
@@ -174,7 +173,6 @@ export class InferenceSession {
     return takeOutputs(wanted, prepared);
   }
 
-  /** The same on this thread. */
   runHere(feeds: Feeds, fetches?: Fetches): Record<string, Tensor> {
     const wanted = this.#wanted(fetches);
     const prepared = this.#lay(feeds, wanted);
@@ -182,7 +180,7 @@ export class InferenceSession {
     return takeOutputs(wanted, prepared);
   }
 
-  /** The same run, to be made again and again: what it hands to the runtime is laid out once. */
+  /** A run for repeated use: its arguments are laid out once. */
   prepare(feeds: Feeds, fetches: Tensors): PreparedRun {
     const prepared = this.#lay(feeds, Object.entries(fetches));
     return { aside: () => this.#compute(prepared), here: () => this.#computeHere(prepared) };
@@ -247,7 +245,7 @@ interface Placed {
 interface Prepared {
   readonly inputs: Placed;
   readonly outputs: Placed;
-  /** What the addresses lead to. */
+  /** Memory that the addresses point into. */
   readonly memory: unknown;
 }
 

@@ -7,16 +7,15 @@ export type Provider = 'cpu' | 'cuda';
 export interface SessionOptions {
   /** Intra-op threads. 1 = the bits do not depend on the batch's shape or the machine's load. */
   readonly threads: number;
-  /** Where graphs are computed; cpu unless given. */
+  /** Device of the graphs; cpu by default. */
   readonly provider?: Provider;
   /**
-   * Whether a second run of the same shapes has its memory in one piece: a little quicker where runs are small. The pieces of the first
-   * run stay as well, so large runs take twice the memory. On unless given.
+   * Whether a second run of the same shapes has its memory in one piece: a little faster for small runs. The pieces of
+   * the first run stay as well, so large runs take twice the memory. On by default.
    */
   readonly plansMemory?: boolean;
 }
 
-/** Weights that stay in a session. */
 export interface Constants {
   readonly tensors: Tensors;
   /** The caller keeps them in memory unchanged while the session is open, so that a CPU need not copy them. Off unless given. */
@@ -24,8 +23,8 @@ export interface Constants {
 }
 
 /**
- * Compiles a graph. Weights are inputs, so a session is small and serves every policy version; those that stay may be
- * handed over as `constants`, which a GPU then keeps instead of getting them anew for every run.
+ * Compiles a graph. Weights are inputs, so a session is small and serves every policy version. Weights that stay may be
+ * passed as `constants`, which a GPU then keeps instead of receiving them for every run.
  */
 export async function openSession(
   graph: Graph,
@@ -42,9 +41,9 @@ export async function openSession(
 }
 
 /**
- * Whether more than half of the processors had work in the last minute (load average; Windows tells none). A thread that spins while
- * it waits for the others of its operator is quicker where nobody else has work. Where somebody has, it takes the processor that the others wait
- * for: two threads took twice the CPU time, and longer. No bit depends on it.
+ * Whether more than half of the processors were busy in the last minute (load average; Windows reports none). A thread
+ * that spins while it waits for the others of its operator is faster on an idle machine. On a busy one it takes the
+ * processor that the others wait for: two threads took twice the CPU time, and longer. No bit depends on it.
  */
 export function isBusy(load: number, processors: number): boolean {
   return load > processors / 2;

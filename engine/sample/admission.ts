@@ -32,8 +32,8 @@ export function rowLengthMax({ promptTokenIds, maxTokens }: WaitingRow['request'
 }
 
 /**
- * How many waiting rows of each line may start now. Whoever came first is asked first. A line whose share of memory is used up
- * waits for rows of its own to end; a line that has nothing running and finds no room holds back everyone who came later.
+ * How many waiting rows of each queue may start now, in order of arrival. A queue that has used up its share of memory
+ * waits for its own rows to end. A queue without running rows that finds no room holds back all later arrivals.
  */
 export function admit(config: ModelConfig, limits: AdmissionLimits, lines: readonly VersionQueue[]): number[] {
   const progress = lines.map((line) => ({ ...line, size: line.running, taken: 0, positions: 0 }));
@@ -53,16 +53,16 @@ export function admit(config: ModelConfig, limits: AdmissionLimits, lines: reado
     line.taken++;
     line.positions += request.promptTokenIds.length;
     bytes = othersBytes + batchBytes(config, size);
-    // The rest of a long line waits for a step, so that rows that run already do not stand still.
+    // The rest of a long queue waits for a step, so that running rows are not delayed.
     if (line.positions >= prefillPositionsMax || line.taken === line.waiting.length) open.delete(line);
   }
   return progress.map(({ taken }) => taken);
 }
 
 /**
- * A batch may take three times what it leaves free (dynamic thresholds, Choudhury & Hahne 1998): one version alone fills
- * three quarters, so that another can begin. A batch that starts alone may take all that the smallest batch may have; larger
- * requests were refused earlier.
+ * A batch may take three times the memory that it leaves free (dynamic thresholds, Choudhury & Hahne 1998): a single
+ * version fills three quarters, so that another can begin. A batch that starts alone may take the bound for the
+ * smallest batch; larger requests were refused earlier.
  */
 function mayGrow(
   { rows }: BatchSize,

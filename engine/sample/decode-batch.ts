@@ -13,26 +13,28 @@ import { rowsMin, type SequenceRequest } from './sequence-request.ts';
 import type { SampledToken, LogitRows, TokenChooser } from './token-choice.ts';
 
 export interface DecodeSessions {
-  /** Feeds of every run; none where the session has them itself. */
+  /** Feeds of every run; empty if the session has the weights itself. */
   readonly weights: { readonly prefill: Feeds; readonly step: Feeds };
   readonly prefill: InferenceSession;
   readonly step: InferenceSession;
-  /** How many rows of a step give every row the bits it has among many: at least `min`, 1 where sums are of whole numbers, and a multiple. */
+  /**
+   * Numbers of rows in a step that give every row the bits it has among many: at least `min`, which is 1 for sums of
+   * whole numbers, and a multiple.
+   */
   readonly rows: { readonly min: number; readonly multiple: number };
   /** Names of the outputs that hold the logits. */
   readonly logits: { readonly prefill: string; readonly step: string };
 }
 
-/** What a lane must know of a request. Hooks stay with the caller, who drops a row when they end it. */
+/** The part of a request that a lane needs. Hooks stay with the caller, who drops a row when they end it. */
 export type RowRequest = Omit<SequenceRequest, 'isFinished'>;
 
-/** A sequence being sampled. */
 export interface Row {
   readonly id: number;
   readonly request: RowRequest;
   readonly chooser: TokenChooser;
   sampledCount: number;
-  /** Nobody waits for it any more: it leaves at the next step. */
+  /** The row's result is no longer needed; it leaves at the next step. */
   isDropped: boolean;
 }
 
@@ -52,7 +54,7 @@ interface BatchParts {
   /** Begins the keys of this version's prompts. */
   readonly promptPrefix: string;
   readonly events: RowEvents;
-  /** Whether so many positions are computed on this thread rather than aside. */
+  /** Whether a number of positions is computed on this thread. */
   readonly isHere: (positions: number) => boolean;
 }
 
@@ -63,7 +65,7 @@ interface PromptGroup {
   readonly slots: number[];
 }
 
-/** Feeds and fetches of a step over a number of rows, written anew for each step. */
+/** Feeds and fetches of a step over a number of rows, rewritten for each step. */
 interface StepTensors {
   readonly rows: number;
   readonly revision: number;
@@ -96,7 +98,7 @@ export class DecodeBatch {
   #tensors: StepTensors | null = null;
   readonly #counts = { sampled: 0, promptTokens: 0, promptTokensComputed: 0 };
 
-  /** By slot: the token to feed next, the row's length with it, and its temperature. */
+  /** Indexed by slot: the token to feed next, the row's length with it, and its temperature. */
   readonly #tokens = new Int32Array(decodeRowsMax);
   readonly #lengths = new Int32Array(decodeRowsMax).fill(1);
   readonly #inverseTemperatures = new Float32Array(decodeRowsMax).fill(1);
@@ -118,7 +120,7 @@ export class DecodeBatch {
     return (this.#longest ??= longestOf(this.#rows));
   }
 
-  /** What was done since the last call. */
+  /** Counts since the last call. */
   takeCounts(): { sampled: number; promptTokens: number; promptTokensComputed: number } {
     const counts = { ...this.#counts };
     Object.assign(this.#counts, { sampled: 0, promptTokens: 0, promptTokensComputed: 0 });
@@ -150,7 +152,7 @@ export class DecodeBatch {
     this.removeFinished();
   }
 
-  /** One more token for every row. */
+  /** Samples one more token for every row. */
   async step(): Promise<void> {
     if (this.#rows.length === 0) return;
     const rows = this.#padded(this.#rows.length);
@@ -202,7 +204,7 @@ export class DecodeBatch {
     this.#inverseTemperatures[slot] = temperature === 0 ? 1 : 1 / temperature;
   }
 
-  /** Computes a prompt whose beginning is that of another one; whether there is such a prompt. */
+  /** Computes a prompt from another that shares its beginning; false without one. */
   async #extend(group: PromptGroup): Promise<boolean> {
     const { prefillCache, prompts, promptPrefix } = this.#parts;
     const { tokenIds } = group;
@@ -364,7 +366,7 @@ function longestOf(rows: readonly Row[]): number {
   return rows.reduce((longest, { request }) => Math.max(longest, rowLengthMax(request)), 0);
 }
 
-/** Slots from `first` on, by prompt. */
+/** Groups the slots from `first` on by prompt. */
 function groupPrompts(rows: readonly Row[], first: number, prefix: string): PromptGroup[] {
   const groups = new Map<string, PromptGroup>();
   for (let slot = first; slot < rows.length; slot++) {

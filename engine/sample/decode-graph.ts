@@ -15,9 +15,8 @@ import { quantizedLayers, wholeWeights } from './quantized-weights.ts';
 
 export type DecodePhase = 'prefill' | 'step';
 
-/** How a graph has its weights. */
 export interface KeptWeights {
-  /** Of linear layers; missing = as they are. */
+  /** Quantization of linear layers; missing = none. */
   readonly quantization?: Quantization | undefined;
   /** An adapter beside them, in 32-bit floats; missing = none, or merged into them. */
   readonly lora?: LoraConfig | undefined;

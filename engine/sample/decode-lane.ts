@@ -28,9 +28,11 @@ export interface LaneCounters {
   readonly rowsRunning: number;
   readonly rowsWaiting: number;
   readonly tokensTotal: number;
+  /** Keys and values that running rows may come to need. */
   readonly keyValueBytesUsed: number;
   /** Memory kept for keys and values: of running rows, of the next ones, and of prompts. */
   readonly keyValueBytesKept: number;
+  /** Prompt tokens of all rows that ran, and those that were computed: the others were shared. */
   readonly promptTokensTotal: number;
   readonly promptTokensComputed: number;
 }
@@ -58,9 +60,9 @@ export interface NewRow {
   readonly request: RowRequest;
 }
 
-/** Where a lane gets the sessions of a version from. */
+/** Opens and holds a version's sessions for a lane. */
 export interface LaneProgram<Weights> {
-  /** They are the lane's until `done`. */
+  /** The lane may use them until `done`. */
   use(version: number, weights: Weights): Promise<DecodeSessions>;
   done(version: number): void;
 }
@@ -71,7 +73,7 @@ export interface Lane<Weights = Parameters> {
   submit(version: number, weights: Weights, rows: readonly NewRow[]): void;
   /** No rows of this version will come: its prompts need not be kept. */
   forget(version: number): void;
-  /** Rows that nobody waits for leave at the next step; no event tells of them any more. */
+  /** Dropped rows leave at the next step and cause no more events. */
   drop(ids: readonly number[]): void;
   /** Ends after the step in progress; rows are forgotten. */
   close(): Promise<void>;
@@ -86,9 +88,9 @@ interface Version<Weights> {
 }
 
 /**
- * Decodes the rows of several versions in alternation, one step each. At every step rows join in the order in which they
- * came, as far as there is room: a version whose share is used up waits for its own rows, and a version that has none
- * running and finds no room holds back what came after it, so that none starves.
+ * Decodes the rows of several versions in alternation, one step each. At every step rows join in order of arrival while
+ * there is room. A version that has used up its share waits for its own rows. A version without running rows that finds
+ * no room holds back later arrivals, so that none starves.
  */
 export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
   readonly #config: ModelConfig;
@@ -102,7 +104,7 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
   readonly #rows = new Map<number, Row>();
   /** Rows that ended in the step in progress. */
   readonly #ends: RowEnd[] = [];
-  /** Kept for the next batch, so that memory is not asked for again for each. */
+  /** Kept for the next batch, to save an allocation each time. */
   #spareCache: KeyValueCache | null = null;
   #running: Promise<void> | null = null;
   #isClosed = false;
@@ -119,7 +121,6 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
     this.#prompts = new PromptCache(options.promptBytesMax);
   }
 
-  /** Those that it has rows of. */
   get versions(): number[] {
     return [...this.#versions.keys()];
   }
@@ -160,15 +161,15 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
       const admitted = this.#admit();
       for (const version of this.#versions.values()) {
         await this.#advance(version, admitted.get(version) ?? []);
-        await setImmediate(); // what ran on this thread has kept everyone else waiting
+        await setImmediate(); // work on this thread has blocked everything else
       }
     }
-    // In the same turn as the last look at the rows: one that comes later finds nobody running and starts anew.
+    // In the same turn as the last check for rows: a later row finds no run and starts a new one.
     this.#running = null;
     this.#report([]);
   }
 
-  /** Forgets what ended; whether rows are left. */
+  /** Removes ended rows; returns whether rows are left. */
   #tidy(): boolean {
     for (const version of this.#versions.values()) {
       version.batch?.removeFinished();
@@ -237,7 +238,7 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
     });
   }
 
-  /** Frees memory that other batches kept from when they were larger, so that it does not add to what this batch needs. */
+  /** Frees memory that other batches kept from larger sizes, so that it does not add to the needs of this batch. */
   #makeRoom(version: Version<Weights>, batch: DecodeBatch, admitted: readonly Row[]): void {
     const rows = batch.rowCount + admitted.length;
     const length = Math.max(batch.longest, ...admitted.map(({ request }) => rowLengthMax(request)));
@@ -249,7 +250,7 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
     for (const other of others) other.cache!.trim(Math.max(rowsMin, other.batch?.rowCount ?? 0));
   }
 
-  /** Frees the prefill cache after a prompt that is longer than a usual run. */
+  /** Frees the prefill cache after an unusually long prompt. */
   #trimPrefill(): void {
     const { prefillPositionsMax } = this.#options;
     if (this.#prefillCache.bytes > rowBytes(this.#config, prefillPositionsMax)) this.#prefillCache.trim(0);

@@ -15,27 +15,27 @@ import { Quantizer, quantizedRows } from './quantized-weights.ts';
 
 export interface ProgramOptions extends SessionOptions {
   /**
-   * Every version gets a session of its own for its steps, with its weights packed for the matrix kernels. Steps are a
-   * tenth faster and their bits others than without; opening a version takes a few milliseconds per million parameters, and
-   * its weights lie in memory twice. Where it is left out the model's size decides, and nothing else, so that a version's
-   * bits are the same everywhere.
+   * Every version gets a session of its own for its steps, with its weights packed for the matrix kernels. Steps become
+   * a tenth faster, with other bits; opening a version takes a few milliseconds per million parameters, and its weights
+   * are in memory twice. By default the model's size alone decides, so that a version's bits are the same everywhere.
    */
   readonly packWeights?: boolean;
   /**
-   * Linear layers read weights of so many bits. A version that is a base and an adapter shares the base's sessions, and its adapter
-   * stays in 32-bit floats; any other gets sessions of its own, whose quantized weights lie in memory beside the version's.
+   * Linear layers read weights of so many bits. A version that is a base and an adapter shares the base's sessions, and
+   * its adapter stays in 32-bit floats. Any other version gets sessions of its own, whose quantized weights are in
+   * memory beside the version's.
    */
   readonly quantize?: Quantization | undefined;
 }
 
-/** Versions without rows whose sessions are kept. */
+/** Idle versions whose sessions are kept. */
 const idleVersionsMax = 1;
 
 interface PackedVersion {
   readonly opened: Promise<OpenedVersion>;
-  /** Lanes that decode rows of it. */
+  /** Lanes that decode its rows. */
   users: number;
-  /** Callbacks of those who wait for the sessions to close; null = the version is in use. */
+  /** Callbacks of callers that wait for the sessions to close; null = the version is in use. */
   forgotten: (() => void)[] | null;
 }
 
@@ -47,7 +47,7 @@ export class DecodeProgram {
   readonly #prefill: Opened | null;
   readonly #step: Opened | null;
   readonly #quantized: Quantized | null;
-  /** The latest used last. */
+  /** Most recently used last. */
   readonly #packed = new Map<number, PackedVersion>();
   /** The latest one that versions with an adapter share. */
   #base: QuantizedBase | null = null;
@@ -94,7 +94,7 @@ export class DecodeProgram {
       await this.#releaseIdle(idleVersionsMax);
       return sessionsOf(parameters, await packed.opened);
     } catch (error) {
-      if (this.#packed.get(version) === packed) this.#packed.delete(version); // the next one tries again
+      if (this.#packed.get(version) === packed) this.#packed.delete(version); // the next request tries again
       throw error;
     }
   }
@@ -124,7 +124,7 @@ export class DecodeProgram {
     for (const done of packed.forgotten ?? []) done();
   }
 
-  /** Marks that nothing more will be sampled beside this base. */
+  /** Promises that nothing more will be sampled from this base. */
   async forgetBase(parameters: Parameters): Promise<void> {
     const base = this.#base;
     if (base?.parameters !== parameters) return;
@@ -154,7 +154,7 @@ export class DecodeProgram {
         return { ...opened, base, own: { ...opened.own, ...adapter.tensors } };
       } catch (error) {
         base.versions--;
-        if (this.#base === base) this.#base = null; // the next one tries again
+        if (this.#base === base) this.#base = null; // the next request tries again
         throw error;
       }
     }
@@ -196,7 +196,7 @@ export class DecodeProgram {
 
   #useBase(quantized: Quantized, parameters: Parameters, lora: LoraConfig): QuantizedBase {
     const { revision } = parameters;
-    const shape = JSON.stringify({ ...lora, dropout: 0 }); // of which sampling knows nothing
+    const shape = JSON.stringify({ ...lora, dropout: 0 }); // sampling has no dropout
     const known = this.#base;
     if (known?.parameters === parameters && known.revision === revision && known.shape === shape) {
       known.versions++;
@@ -219,7 +219,7 @@ export class DecodeProgram {
   }
 
   async #releaseBase({ opened }: QuantizedBase): Promise<void> {
-    const sessions = await opened.catch(() => null); // whoever asked for it was told
+    const sessions = await opened.catch(() => null); // the request got the error
     await sessions?.prefill.session.release();
     await sessions?.step.session.release();
   }
@@ -241,12 +241,12 @@ interface Quantized {
 /** Sessions over quantized weights that take an adapter for every run. */
 interface QuantizedBase {
   readonly parameters: Parameters;
-  /** Of the weights as they were quantized. */
+  /** Revision of the weights when they were quantized. */
   readonly revision: number;
-  /** Of the adapters. */
+  /** Shape of the adapters. */
   readonly shape: string;
   readonly opened: Promise<OpenedVersion>;
-  /** Those that share it. */
+  /** Versions that share it. */
   versions: number;
 }
 
@@ -260,7 +260,7 @@ interface Opened {
 interface OpenedVersion {
   readonly prefill: Opened;
   readonly step: Opened;
-  /** Whose sessions they are, where others use them too. */
+  /** The shared base that the sessions belong to, if any. */
   readonly base?: QuantizedBase;
   /** Feeds of every run: the weights that the sessions do not keep. */
   readonly own?: Feeds;

@@ -31,7 +31,7 @@ export class KeyValueCache {
     return this.#revision;
   }
 
-  /** Of the memory kept. */
+  /** Bytes of memory held. */
   get bytes(): number {
     return this.#buffers.reduce((sum, { byteLength }) => sum + byteLength, 0);
   }
@@ -89,13 +89,15 @@ export class KeyValueCache {
     );
   }
 
-  /** Row `to` becomes what row `from` is. */
   moveRow(from: number, to: number): void {
     const size = this.#rowSize;
     for (const buffer of this.#buffers) buffer.copyWithin(to * size, from * size, (from + 1) * size);
   }
 
-  /** Where a row's first positions lie, one piece per layer, keys or values, and head, and their place in a kept row. */
+  /**
+   * Visits the pieces of a row's first positions, one per layer, keys or values, and head, with their offset in a kept
+   * row.
+   */
   #eachHead(
     row: number,
     positions: number,

@@ -15,7 +15,7 @@ import type { DecodeProgram } from './decode-program.ts';
 import { laneShare } from './sampling-limits.ts';
 import { WorkerLane } from './worker-lane.ts';
 
-/** A row goes where its prompt was computed unless that lane has this many rows more than another. */
+/** A row goes to the lane of its prompt unless that lane has this many rows more than another. */
 const affinityRows = 16;
 /**
  * Rows times parameters from which a lane of its own is faster than a place in another, as each step has costs that do not
@@ -23,32 +23,32 @@ const affinityRows = 16;
  * rows 1.5; 0.8 M, 16 rows 1.2, 32 rows 1.3.
  */
 const laneWorkMin = 6_000_000;
-/** Prompts whose lanes are remembered. */
+/** Bound on prompts whose lanes are remembered. */
 const rememberedPromptsMax = 4096;
 
 interface LaneGroupParts {
   readonly program: DecodeProgram;
   readonly options: LaneOptions;
   readonly events: LaneEvents;
-  /** Rows that are worth a lane; as the model's size has it unless given. */
+  /** A lane pays off from this many rows; by default the model's size decides. */
   readonly rowsMin?: number | undefined;
 }
 
 interface Member {
   readonly lane: Lane;
-  /** Rows under way. */
+  /** Rows in progress. */
   readonly rows: Set<number>;
   counters: LaneCounters;
 }
 
 /**
- * Several lanes that share the rows: one on the thread that asks, each of the others on a worker thread, so that their steps
- * and draws run at the same time, each on one processor. Where a row runs does not change its bits; rows of one prompt stay
- * together as far as the lanes are in balance, so that it is computed once.
+ * Several lanes that share the rows: one on the calling thread, the others on worker threads, so that their steps and
+ * draws run in parallel, each on one processor. A row's bits do not depend on its lane. Rows of one prompt stay
+ * together while the lanes are balanced, so that it is computed once.
  */
 export class LaneGroup implements Lane {
   #members: readonly Member[] = [];
-  /** Rows that are worth a lane. */
+  /** A lane pays off from this many rows. */
   readonly #rowsMin: number;
   /** Lanes that computed a prompt, by version and a hash of its tokens; the latest last. */
   readonly #lanesOfPrompt = new Map<string, Set<Member>>();
@@ -138,7 +138,7 @@ export class LaneGroup implements Lane {
   }
 }
 
-/** The first of equals. */
+/** Returns the first of equals. */
 function leastLoaded(members: readonly Member[]): Member {
   return members.reduce((least, member) => (member.rows.size < least.rows.size ? member : least));
 }

@@ -5,7 +5,7 @@ import type { SharedSession } from '../onnx/runtime.ts';
 import type { DecodeSessions } from './decode-batch.ts';
 import type { LaneCounters, LaneOptions, NewRow, RowEnd } from './decode-lane.ts';
 
-/** What the thread of a lane is started with. */
+/** Data for the start of a lane's thread. */
 export interface WorkerSettings {
   readonly config: ModelConfig;
   readonly options: LaneOptions;
@@ -36,12 +36,12 @@ export type ToWorker =
 
 export interface LaneFailure {
   readonly ids: readonly number[];
-  /** null = not one of ours. */
+  /** null = not an error of ours. */
   readonly code: ErrorCode | null;
   readonly message: string;
 }
 
-/** What happened in one step or a few. */
+/** Events of one step or a few. */
 export interface Stepped {
   readonly kind: 'stepped';
   /** Four numbers a token: its row's id, the token's id, its logprob and its samplingLogprob. */
@@ -51,7 +51,7 @@ export interface Stepped {
   readonly counters: LaneCounters;
   /** Messages of kind `submit` that had come. */
   readonly submits: number;
-  /** Versions that rows are left of. */
+  /** Versions with rows left. */
   readonly versions: readonly number[];
 }
 

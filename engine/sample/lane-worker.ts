@@ -58,10 +58,13 @@ function attached({ weights, prefill, step, rows, logits }: SharedVersion): Deco
   };
 }
 
-/** For so long sampled tokens may wait for others, unless a row ended: who reads them costs more than what they say. */
+/**
+ * Longest time that sampled tokens are held back to be sent together, unless a row ends: receiving a message costs more
+ * than its content.
+ */
 const tokensHeldMs = 1;
 
-/** Collects what happens in one or a few steps and posts it as one message. */
+/** Collects the events of one or a few steps and posts them as one message. */
 function postedEvents(): LaneEvents {
   let tokens: number[] = [];
   let failures: LaneFailure[] = [];

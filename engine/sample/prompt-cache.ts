@@ -1,9 +1,9 @@
-/** A prompt that was computed: what a row needs to continue it. */
+/** A computed prompt: everything that a row needs to continue it. */
 export interface ComputedPrompt {
   readonly tokenIds: readonly number[];
   /** Keys and values as KeyValueCache.readRow gives them. */
   readonly keysValues: Float32Array;
-  /** Of the token after the prompt, [vocabulary]. */
+  /** Logits of the token after the prompt, [vocabulary]. */
   readonly logits: Float32Array;
 }
 
@@ -34,7 +34,7 @@ export class PromptCache {
     return prompt;
   }
 
-  /** The prompt of a version that begins with as many of the same tokens as any. */
+  /** The version's cached prompt with the longest common beginning. */
   nearest(prefix: string, tokenIds: readonly number[]): { prompt: ComputedPrompt; sharedCount: number } | null {
     let nearest: { prompt: ComputedPrompt; sharedCount: number } | null = null;
     for (const [key, prompt] of this.#prompts) {
@@ -56,7 +56,6 @@ export class PromptCache {
     }
   }
 
-  /** Forgets the prompts of a version. */
   drop(prefix: string): void {
     for (const key of this.#prompts.keys()) if (key.startsWith(prefix)) this.#delete(key);
   }

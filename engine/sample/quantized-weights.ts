@@ -9,14 +9,15 @@ import { type InferenceSession, Tensor, type Tensors } from '../onnx/runtime.ts'
 import { openSession, type SessionOptions } from '../onnx/session.ts';
 import type { Quantization } from './quantizations.ts';
 
-export interface QuantizedLayer {
+interface QuantizedLayer {
   readonly scheme: QuantizedScheme;
   readonly tensors: readonly QuantizedTensor[];
 }
 
 /**
- * Weights of linear layers, by name; norms, biases and the table of embeddings are read as they are. In 4 bits the output layer has 8, as
- * files of llama.cpp have it: what it rounds, every token shows. So has a layer that cannot be cut into blocks.
+ * Weights of linear layers, by name; norms, biases and the embedding table stay unquantized. With 4 bits the output
+ * layer gets 8, as in llama.cpp's files, since its rounding affects every token. So does a layer that cannot be divided
+ * into blocks.
  */
 export function quantizedLayers(config: ModelConfig, quantization: Quantization): ReadonlyMap<string, QuantizedLayer> {
   const layers = parameterLayout(config).filter((spec) => isLinear(config, spec));
@@ -29,7 +30,7 @@ export function quantizedLayers(config: ModelConfig, quantization: Quantization)
   );
 }
 
-/** Steps have a multiple of so many rows. */
+/** Steps have a multiple of this number of rows. */
 export function quantizedRows(config: ModelConfig, quantization: Quantization): number {
   return Math.max(...[...quantizedLayers(config, quantization).values()].map(({ scheme }) => scheme.rowsMultiple));
 }
@@ -51,7 +52,7 @@ export class Quantizer {
   readonly #config: ModelConfig;
   readonly #layers: ReadonlyMap<string, QuantizedLayer>;
   readonly #options: SessionOptions;
-  /** By the sizes of a layer. */
+  /** Keyed by the sizes of a layer. */
   readonly #sessions = new Map<string, Promise<InferenceSession>>();
 
   constructor(config: ModelConfig, quantization: Quantization, options: SessionOptions) {
@@ -60,7 +61,7 @@ export class Quantizer {
     this.#options = options;
   }
 
-  /** What a graph with quantized layers reads of a version, by name. */
+  /** A version's tensors for a graph with quantized layers, by name. */
   async quantize({ tensors }: Parameters): Promise<Tensors> {
     const whole = [...wholeWeights(this.#config)].map((name) => [name, tensors[name]!] as const);
     const constants: Record<string, Tensor> = Object.fromEntries(whole);

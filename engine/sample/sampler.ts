@@ -11,7 +11,7 @@ import type { SampledToken } from './token-choice.ts';
 
 export type { SequenceRequest, SampleResult } from './sequence-request.ts';
 
-export interface GenerateOptions {
+interface GenerateOptions {
   readonly signal?: AbortSignal;
   /** Called once per sampled token, in the order of its row; `index` is that of the request in the call. */
   readonly onToken?: (index: number, tokenId: number, logprob: number) => void;
@@ -24,21 +24,12 @@ interface SamplerOptions extends ProgramOptions {
   readonly limits?: SamplingLimits;
 }
 
-export interface SamplerCounters {
-  readonly rowsRunning: number;
-  readonly rowsWaiting: number;
-  readonly tokensTotal: number;
-  /** Keys and values that running rows may come to need, of keyValueBytesMax. */
-  readonly keyValueBytesUsed: number;
+/** The counters of all lanes together. */
+export interface SamplerCounters extends LaneCounters {
+  /** Bound of `keyValueBytesUsed`. */
   readonly keyValueBytesMax: number;
-  /** Memory kept for keys and values, also of rows to come and of prompts. */
-  readonly keyValueBytesKept: number;
-  /** Prompt tokens of all rows that ran, and those that were computed: the others were shared. */
-  readonly promptTokensTotal: number;
-  readonly promptTokensComputed: number;
 }
 
-/** One call of generate. */
 interface Call {
   readonly version: Version;
   readonly onToken: GenerateOptions['onToken'];
@@ -54,7 +45,7 @@ interface CallRow {
   readonly request: SequenceRequest;
   readonly tokenIds: number[];
   readonly logprobs: number[];
-  /** The same array as logprobs while no token was drawn from another distribution. */
+  /** The same array as logprobs while no token was drawn from a changed distribution. */
   samplingLogprobs: number[];
   finishReason: 'stop' | 'length' | null;
 }
@@ -84,7 +75,7 @@ interface Version {
  */
 export class Sampler {
   readonly config: ModelConfig;
-  /** Of the keys and values of the smallest batch: those of one thread. */
+  /** Bytes of keys and values of the smallest batch, in one thread. */
   readonly #rowBytesMax: number;
   readonly #limits: SamplingLimits;
   readonly #program: DecodeProgram;
@@ -105,7 +96,7 @@ export class Sampler {
     this.#lane = lane;
   }
 
-  /** With several threads each decodes rows of its own. */
+  /** Starts lanes on several threads; each decodes rows of its own. */
   static async open(
     config: ModelConfig,
     { threads, rowsPerThreadMin: rowsMin, limits = defaultSamplingLimits, ...options }: SamplerOptions,
@@ -166,7 +157,7 @@ export class Sampler {
     });
   }
 
-  /** Throws `InferenceRejected` for what `generate` would refuse. */
+  /** Throws `InferenceRejected` for a request that `generate` would refuse. */
   requireSampleable(request: SequenceRequest): void {
     requireSampleable(request, this.config, this.#rowBytesMax);
   }
@@ -183,7 +174,7 @@ export class Sampler {
     await this.#program.forgetBase(parameters);
   }
 
-  /** Calls under way are rejected. */
+  /** Rejects calls in progress. */
   async release(): Promise<void> {
     this.#isReleased = true;
     for (const { call } of this.#rows.values()) this.#end(call, () => call.reject(released()));
@@ -240,7 +231,7 @@ export class Sampler {
     call.resolve(call.rows.map(resultOf));
   }
 
-  /** Ends a call before its rows. */
+  /** Settles a call before all of its rows have ended. */
   #end(call: Call, settle: () => void): void {
     const ids = call.rows.flatMap(({ id }) => (this.#rows.delete(id) ? [id] : []));
     if (ids.length === 0) return;
@@ -249,7 +240,7 @@ export class Sampler {
     settle();
   }
 
-  /** Weights trained in place are another version: what was computed with the old ones is forgotten. */
+  /** Weights trained in place are another version: results of the old ones are dropped. */
   #versionOf(parameters: Parameters): Version {
     const known = this.#versions.get(parameters);
     if (known && (known.callCount > 0 || known.revision === parameters.revision)) return known;

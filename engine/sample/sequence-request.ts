@@ -4,20 +4,20 @@ import type { ModelConfig } from '../model/config.ts';
 import { rowBytes } from './row-bytes.ts';
 
 /**
- * What to sample. The optional fields mean what they mean in vLLM and are applied in its order (vLLM 0.22,
+ * A sequence to sample. The optional fields have vLLM's meanings and are applied in its order (vLLM 0.22,
  * v1/sample/sampler.py): allowed tokens, minTokens, logitBias, repetition, frequency and presence penalties,
  * temperature, minP, topK, topP.
  */
 export interface SequenceRequest {
   readonly promptTokenIds: readonly number[];
   readonly maxTokens: number;
-  /** > 0; 0 = greedy, whose logprobs are those of temperature 1 and which ignores minP, topK and topP. */
+  /** > 0; 0 = greedy: its logprobs are those of temperature 1, and minP, topK and topP are ignored. */
   readonly temperature: number;
   /** The random number of the row's t-th sampled token is uniform(seed, t), whatever else is in the batch. */
   readonly seed: number;
   /** Sampling ends after any of these, which is kept. */
   readonly stopTokenIds: readonly number[];
-  /** Stop tokens cannot be drawn and isFinished is not asked before this many tokens. 0 … maxTokens; default 0. */
+  /** Before this many tokens, stop tokens cannot be drawn and isFinished is not called. 0 … maxTokens; default 0. */
   readonly minTokens?: number;
   /** Keeps the likeliest tokens whose probabilities reach this sum (Holtzman et al. 2020), in (0, 1]; default 1. */
   readonly topP?: number;
@@ -33,13 +33,13 @@ export interface SequenceRequest {
   readonly frequencyPenalty?: number;
   /** Added to the logits of these tokens; −100 … 100. */
   readonly logitBias?: ReadonlyMap<number, number>;
-  /** Nothing else can be drawn. */
+  /** The only tokens that may be sampled. */
   readonly allowedTokenIds?: readonly number[];
-  /** stopTokenIds do not end the row. */
+  /** Continue after a token of stopTokenIds. */
   readonly ignoreEnd?: boolean;
   /**
-   * Asked after every sampled token, from minTokens on, with all ids so far: true ends the row with finishReason 'stop'.
-   * Stop texts live in the caller.
+   * Called after every sampled token, from minTokens on, with all ids so far: true ends the row with finishReason
+   * 'stop'. Stop texts are the caller's task.
    */
   readonly isFinished?: (tokenIds: readonly number[]) => boolean;
 }
@@ -50,8 +50,8 @@ export interface SampleResult {
   /** log softmax(logits / temperature) of each sampled id, natural log, of the model alone: nothing modified or truncated. */
   readonly logprobs: number[];
   /**
-   * Of the distribution each id was really drawn from: after bias, penalties and truncation, renormalized. The very array
-   * `logprobs` for a request that modifies nothing.
+   * Log probabilities under the distribution that was sampled: after bias, penalties and truncation, renormalized. The
+   * same array as `logprobs` if the request modifies nothing.
    */
   readonly samplingLogprobs: number[];
   readonly finishReason: 'stop' | 'length';
@@ -60,7 +60,10 @@ export interface SampleResult {
 /** A batch of one row takes another path through the matrix kernels and gives other bits, so there is none. */
 export const rowsMin = 2;
 
-/** Refuses what no model of this architecture can sample; `bytesMax` bounds keys and values of the smallest batch. */
+/**
+ * Throws for a request that no model of this architecture can sample; `bytesMax` bounds keys and values of the smallest
+ * batch.
+ */
 export function requireSampleable(
   request: SequenceRequest,
   config: ModelConfig,
@@ -137,7 +140,7 @@ function requirePenalties(request: SequenceRequest, config: ModelConfig): void {
   requireAllowed(request, config);
 }
 
-/** Something must be left to draw. */
+/** Throws if no token is left to sample. */
 function requireAllowed(request: SequenceRequest, config: ModelConfig): void {
   const { allowedTokenIds, stopTokenIds } = request;
   if (allowedTokenIds) {
@@ -170,6 +173,6 @@ function refuse(message: string): never {
   throw new RatchetError('InferenceRejected', message);
 }
 
-/** Outside of these, logits / temperature leaves the range in which 32-bit floats tell tokens apart. */
+/** Outside of this range, logits / temperature lose the precision with which 32-bit floats distinguish tokens. */
 const temperatureMin = 1e-3;
 const temperatureMax = 100;

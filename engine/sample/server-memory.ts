@@ -13,7 +13,7 @@ export interface ServerMemory {
   readonly budgetBytes: number;
   /** Memory of the process and its libraries. */
   readonly processBytes: number;
-  /** Memory per version: its weights, and what sessions keep of them. */
+  /** Memory per version: its weights, and their copies in sessions. */
   readonly versionBytes: number;
   /** Memory for all loaded versions, and for the adapters' base if there is room. */
   readonly weightBytesMax: number;
@@ -33,14 +33,14 @@ export interface ScoringLimits {
 }
 
 /** Memory that models of other architectures use in the same process. */
-export interface OtherPlan {
+interface OtherPlan {
   readonly workBytes: number;
   readonly versionBytes: number;
 }
 
 interface ServerUse {
   readonly others?: readonly OtherPlan[];
-  /** null = as the machine and the model have it. */
+  /** null = decided by the machine and the model. */
   readonly memoryGb?: number | null | undefined;
   readonly quantize?: Quantization | undefined;
   readonly memory?: Pick<MachineMemory, 'totalBytes'>;
@@ -51,20 +51,20 @@ const gigabyte = 1e9;
 
 /** Node, ONNX Runtime, the graphs, and garbage that is not collected yet; measured with small models. */
 const plainProcessBytes = 140 * mebibyte;
-/** A tokenizer, and what was made of its files while it was read. */
+/** Bytes per token of a tokenizer, including leftovers of parsing its files. */
 const tokenBytes = 2048;
 /** Least that sampling one row takes beside a version: its keys and values, a short run of its prompt, and a step. */
 const workBytesMin = 64 * mebibyte;
 /** Least memory for sampling if no budget is configured. */
 const workBytesUsual = 160 * mebibyte;
-/** The default: a laptop has it free. */
+/** The default: free on a common laptop. */
 const budgetUsual = 1.5 * gigabyte;
 /** Largest share of the machine's memory used by default, unless the model needs more. */
 const machineShareUsual = 0.25;
 
-/** Parts of what is left beside the weights; a twentieth is nobody's. */
+/** Shares of the memory left beside the weights; a twentieth stays unused. */
 const shares = { keysValues: 0.35, prefill: 0.25, step: 0.15, prompts: 0.1, scoring: 0.1 };
-/** Versions beside the one that is sampled may take so much of what is left above `workBytesUsual`. */
+/** Share of the rest above `workBytesUsual` for versions beside the one being sampled. */
 const versionsShare = 0.5;
 const versionsMax = 8;
 const positionsMin = 64;
@@ -76,8 +76,9 @@ const logitCopies = 3;
 const slack = 1.5;
 
 /**
- * Plans a policy server's memory. No bit depends on it: with less, more waits. Refuses what has no room for one version and one row, and
- * says what would do. Models of several architectures take turns in the room for weights; the later one samples with what the others leave.
+ * Plans a policy server's memory. No bit depends on it: with less, more requests wait. Throws if one version and one
+ * row do not fit, and states what would. Models of several architectures take turns in the room for weights; the later
+ * one samples with the rest.
  */
 export function serverMemory(config: ModelConfig, use: ServerUse = {}): ServerMemory {
   const { memoryGb = null, quantize, memory = machineMemory(), others = [] } = use;
@@ -139,7 +140,7 @@ function limitsFor(config: ModelConfig, bytes: number, isBound: boolean): Sampli
     Math.max(min, Math.min(max, Math.floor((share * bytes) / each)));
   return {
     keyValueBytesMax,
-    // Without a configured budget, a row longer than the usual limit may run alone.
+    // Without a configured budget, a row longer than the default limit may run alone.
     aloneBytesMax: isBound ? keyValueBytesMax : usual.aloneBytesMax,
     promptBytesMax: Math.min(usual.promptBytesMax, Math.floor(shares.prompts * bytes)),
     prefillPositionsMax: atMost(usual.prefillPositionsMax, positionsMin, prefillBytes(config), shares.prefill),

@@ -4,9 +4,9 @@ import { forbidsStopTokens, modifiesDistribution, type SequenceRequest } from '.
 /** One sampled token. Log probabilities are 32-bit floats, natural logarithms. */
 export interface SampledToken {
   readonly tokenId: number;
-  /** Of softmax(logits / temperature). */
+  /** Under softmax(logits / temperature). */
   readonly logprob: number;
-  /** Of the distribution it was drawn from. */
+  /** Under the distribution that was sampled. */
   readonly samplingLogprob: number;
 }
 
@@ -118,7 +118,7 @@ export function truncate(weights: Float64Array, { topP = 1, topK = 0, minP = 0 }
   if (topP < 1) keepNucleus(weights, topP);
 }
 
-/** The smallest set whose share reaches topP; of equals at its edge those with the smallest ids. */
+/** The smallest set whose share reaches topP; among equals at its edge the smallest ids. */
 function keepNucleus(weights: Float64Array, topP: number): void {
   const wanted = topP * sumOf(weights);
   const edge = findEdge(weights, (_, mass) => mass >= wanted);
@@ -135,14 +135,14 @@ function keepFrom(weights: Float64Array, smallest: number): void {
 
 interface Edge {
   readonly weight: number;
-  /** How many of that very weight belong to the set. */
+  /** Number of tokens with exactly that weight that belong to the set. */
   readonly equals: number;
 }
 
 /**
- * Walks weights in (0, 1] from the largest down until `isEnough` of their count and sum, and tells the last one; 0 when
- * all are not enough. Weights fall into buckets by the exponent and three bits of the mantissa of their 32-bit float, and
- * only the bucket of the edge is sorted: no pass over a large vocabulary costs more than a few nanoseconds a token.
+ * Takes weights in (0, 1] from the largest down until `isEnough` of their count and sum, and returns the last one; 0
+ * when all are not enough. Weights fall into buckets by the exponent and three bits of the mantissa of their 32-bit
+ * float, and only the last bucket is sorted: a pass over a large vocabulary costs at most a few nanoseconds a token.
  */
 function findEdge(weights: Float64Array, isEnough: (count: number, mass: number) => boolean): Edge {
   const bits = new Uint32Array(new Float32Array(weights).buffer);
@@ -171,10 +171,10 @@ function findEdge(weights: Float64Array, isEnough: (count: number, mass: number)
 }
 
 const bucketShift = 20;
-/** Up to that of 1. */
+/** Up to the bucket of 1. */
 const bucketCount = (0x3f800000 >>> bucketShift) + 1;
 
-/** The first place at which the sum of what lies from `start` on exceeds u, from `start`. */
+/** Index, relative to `start`, at which the running sum from `start` first exceeds u. */
 function drawn(probabilities: Float32Array, start: number, end: number, u: number): number {
   let sum = 0;
   let i = start;
@@ -231,7 +231,7 @@ function draw(weights: Float64Array, u: number): number {
   return 0; // weights that are not numbers: the log probability is not a number either
 }
 
-/** The first of equals. */
+/** Returns the first of equals. */
 function largestIndex(values: Float64Array): number {
   let best = 0;
   for (let i = 1; i < values.length; i++) if (values[i]! > values[best]!) best = i;

@@ -16,18 +16,19 @@ import type {
   WorkerSettings,
 } from './lane-protocol.ts';
 
-/** A version that the worker computes with. What it is made of is held here, since the worker knows addresses alone. */
+/** A version that the worker computes with. Its memory is held here, since the worker only has addresses. */
 interface Held {
   readonly sessions: Promise<DecodeSessions>;
   /** Submissions that wait for the sessions. */
   pending: number;
-  /** The number of the latest submission. */
   lastSubmit: number;
-  /** The weights' tensors. */
   readonly parameters: Parameters;
 }
 
-/** A lane in a worker thread of its own: it decodes on sessions and weights of this one and tells what it sampled, step by step. */
+/**
+ * A lane in a worker thread: it decodes on this thread's sessions and weights and reports the sampled tokens step by
+ * step.
+ */
 export class WorkerLane implements Lane {
   readonly #worker: Worker;
   readonly #program: LaneProgram<Parameters>;
@@ -57,7 +58,7 @@ export class WorkerLane implements Lane {
   ): Promise<WorkerLane> {
     const isSource = import.meta.url.endsWith('.ts');
     const entry = new URL(isSource ? './lane-worker-source.mjs' : './lane-worker.js', import.meta.url);
-    // What else this process was started with (a debugger, a profiler, a loader) is its own.
+    // Other options of this process (a debugger, a profiler, a loader) must not pass to the worker.
     const worker = new Worker(entry, { workerData: { config, options } satisfies WorkerSettings, execArgv: [] });
     // The first message says that it is open; an error before it rejects.
     await once(worker, 'message');
@@ -66,7 +67,7 @@ export class WorkerLane implements Lane {
 
   submit(key: number, parameters: Parameters, rows: readonly NewRow[]): void {
     if (this.#death) return this.#events.fail(idsOf(rows), this.#death);
-    this.#worker.ref(); // a process whose rows are under way goes on
+    this.#worker.ref(); // rows in progress keep the process alive
     for (const { id } of rows) this.#rows.add(id);
     const held = this.#versions.get(key) ?? {
       sessions: this.#program.use(key, parameters),
@@ -112,7 +113,7 @@ export class WorkerLane implements Lane {
       });
     } catch (error) {
       held.pending--;
-      if (this.#versions.get(key) === held) this.#versions.delete(key); // the next one tries again
+      if (this.#versions.get(key) === held) this.#versions.delete(key); // the next request tries again
       this.#events.fail(this.#ended(idsOf(rows)), error);
     }
   }
@@ -139,7 +140,7 @@ export class WorkerLane implements Lane {
     }
   }
 
-  /** Those that were under way until now. */
+  /** Removes ended rows; returns those that were in progress. */
   #ended(ids: readonly number[]): number[] {
     return ids.filter((id) => this.#rows.delete(id));
   }

@@ -1,13 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import { hash32 } from '../../core/random.ts';
-import type { Delta } from './choice.ts';
-import type { AnswerForm, FinishedChoice } from './generation.ts';
-import type { Plan } from './plan.ts';
-import type { PromptScores } from './prompt-scores.ts';
+import type { Delta } from './generation/choice.ts';
+import type { AnswerForm, FinishedChoice } from './generation/generation.ts';
+import type { Plan } from './generation/plan.ts';
+import type { PromptScores } from './generation/prompt-scores.ts';
 import type { HeldVersion } from './policy-versions.ts';
 import type { ChatCompletionRequest, CompletionRequest, GenerateRequest } from './requests.ts';
 
-/** What the generating routes say, in OpenAI's and vLLM's words. */
+/** Answers of the generating routes, in OpenAI's and vLLM's forms. */
 
 /** POST /v1/completions */
 export function completionForm(
@@ -36,7 +36,7 @@ export function completionForm(
       text_offset: tokens.map((token) => (offsets[index]! += token.length) - token.length),
     };
   };
-  /** By id, as vLLM has them, which says nothing of the first token. */
+  /** Keyed by token id, as in vLLM, which leaves out the first token. */
   const promptLogprobsOf = (index: number): unknown => {
     const prompt = Math.floor((index * plan.prompts.length) / plan.requests.length);
     return promptScores?.[prompt]?.map((logprob, t) => {
@@ -178,12 +178,12 @@ export function generateForm(plan: Plan, request: GenerateRequest): AnswerForm {
   };
 }
 
-/** Ours: what importance weights need when the distribution was truncated, penalized or biased. */
+/** Our own field: importance weights need it when the distribution was truncated, penalized or biased. */
 function samplingLogprobsOf({ samplingLogprobs }: FinishedChoice): { sampling_logprobs?: number[] } {
   return samplingLogprobs ? { sampling_logprobs: samplingLogprobs.map(shortest) } : {};
 }
 
-/** Ids are made from what made the call, so that a repeated request gives the same answer to the letter. */
+/** Ids derive from the inputs of the call, so that a repeated request gives the identical answer. */
 function callOf(
   plan: Plan,
   index: number,
@@ -212,7 +212,7 @@ function tokenNamer({ version }: Plan, asIds: boolean): (tokenId: number) => str
   return asIds ? (id) => `token_id:${id}` : (id) => version.model.tokenizer.tokenText(id);
 }
 
-/** Nine digits are enough to give the same 32-bit float again, in half the text. */
+/** Nine digits suffice to restore the same 32-bit float, in half the text. */
 function shortest(value: number): number {
   return Number(value.toPrecision(9));
 }

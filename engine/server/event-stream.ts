@@ -14,7 +14,7 @@ export class EventStream {
     response.flushHeaders();
   }
 
-  /** The reader lags behind: what is sent now would only be kept in memory. */
+  /** The reader lags behind: further data would only fill memory. */
   get isFull(): boolean {
     return this.#response.writableNeedDrain;
   }

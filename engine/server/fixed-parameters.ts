@@ -1,7 +1,7 @@
 import { HttpError } from './http-error.ts';
 import { shortened } from './json.ts';
 
-/** Keys of OpenAI's and vLLM's APIs that are honoured at these values only, the first being what they mean when absent. */
+/** Parameters of OpenAI's and vLLM's APIs that are honoured at these values only; the first is the default. */
 const fixedValues = new Map<string, readonly unknown[]>(
   Object.entries({
     add_generation_prompt: [true],
@@ -60,7 +60,7 @@ const inertKeys = new Set([
   'user',
 ]);
 
-/** What is not honoured is refused by name, so that nobody trains on samples they did not ask for. */
+/** Unsupported parameters are refused by name, so that no run trains on samples drawn otherwise than requested. */
 export function refuseUnhonoured(body: object, honoured: ReadonlySet<string>, path = ''): void {
   for (const [key, value] of Object.entries(body)) {
     if (honoured.has(key) || inertKeys.has(key)) continue;

@@ -1,26 +1,26 @@
 import { createHash, createHmac, timingSafeEqual } from 'node:crypto';
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
-import { secretFileName } from '../project-secret.ts';
+import { secretFileName } from '../../host/project-secret.ts';
 import { foreignHeader } from './loopback.ts';
 
 /** The key that a server expects as `Authorization: Bearer …`. */
 export type ServerKey =
   /** The project's (`project-secret.ts`): for this machine alone. Web pages of other places are refused as well. */
   | { readonly kind: 'secret'; readonly value: string }
-  /** Chosen by a person, and named `variable`. The server may stand behind a proxy with a name of its own. */
+  /** Chosen by a person, and stored in `variable`. The server may be behind a proxy with another name. */
   | { readonly kind: 'chosen'; readonly value: string; readonly variable: string };
 
 /** Why a request is not answered. */
-export interface Refusal {
+interface Refusal {
   readonly status: 401 | 403;
   readonly message: string;
 }
 
 /**
- * Decides whom a server of ours answers. Null as its key admits everybody on this machine, for servers of tests.
+ * Decides which requests a server of ours answers. A null key admits everybody on this machine, for servers of tests.
  *
- * Whoever takes the port of a server that has died would be told its secret. So a client may first ask for a proof that the server has the
- * secret itself. The proof holds for one address, and cannot be had from a server at another one.
+ * A process that takes the port of a dead server would receive its secret. So a client may first request a proof that
+ * the server has the secret itself. The proof holds for one address, and a server at another address cannot get one.
  */
 export class Gate {
   readonly #key: ServerKey | null;
@@ -29,7 +29,7 @@ export class Gate {
     this.#key = key;
   }
 
-  /** Null to admit a request. */
+  /** Returns null to admit the request. */
   refuse(headers: IncomingHttpHeaders): Refusal | null {
     if (this.#key?.kind !== 'chosen') {
       const foreign = refusalOfForeign(headers);
@@ -39,7 +39,10 @@ export class Gate {
     return { status: 401, message: expected(this.#key) };
   }
 
-  /** Headers of the answer to a request that asks for a proof; none for others. A key that a person chose may be guessed from a proof, so it gives none. */
+  /**
+   * Headers of the answer to a request for a proof; empty for other requests. A key that a person chose could be
+   * guessed from a proof, so it gives none.
+   */
   proof({ headers, socket }: IncomingMessage): Record<string, string> {
     const challenge = headers[challengeHeader];
     if (this.#key?.kind !== 'secret' || typeof challenge !== 'string') return {};
@@ -59,12 +62,12 @@ export function proofOf(secret: string, challenge: string, address: string): str
   return createHmac('sha256', secret).update(`ratchet server\n${address}\n${challenge}`).digest('base64url');
 }
 
-/** One end of a connection, written the same at both ends. */
+/** One end of a connection, in the same form at both ends. */
 export function addressOf(host: string | undefined, port: number | undefined): string {
   return `${(host ?? '').replace(/^::ffff:(?=[\d.]+$)/, '')} ${port ?? 0}`;
 }
 
-/** In a time that does not tell where they differ. */
+/** Takes the same time wherever the two differ. */
 export function isSame(given: string, expected: string): boolean {
   const [one, other] = [given, expected].map((text) => createHash('sha256').update(text).digest());
   return timingSafeEqual(one!, other!);

@@ -21,7 +21,6 @@ export class HttpError extends Error {
   }
 }
 
-/** OpenAI's form of an error. */
 export function errorBody({ status, message, param, code }: HttpError): Record<string, unknown> {
   const type = status >= 500 ? 'server_error' : status === 429 ? 'rate_limit_error' : 'invalid_request_error';
   return { error: { message, type, param, code } };

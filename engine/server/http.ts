@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { requestBodyBytesMax, stalledReaderMs } from '../limits.ts';
-import type { Purse } from './admission.ts';
+import type { RequestBudget } from './generation/admission.ts';
 import { errorBody, HttpError, toHttpError } from './http-error.ts';
 import { parseBoundedJson } from './json.ts';
 
@@ -43,12 +43,12 @@ export function sendError(response: ServerResponse, error: unknown): void {
 }
 
 /** The body as JSON. An empty body is an empty object, so that commands need none. */
-export async function readJsonBody(request: IncomingMessage, purse: Purse): Promise<unknown> {
-  const body = await readBody(request, purse);
+export async function readJsonBody(request: IncomingMessage, budget: RequestBudget): Promise<unknown> {
+  const body = await readBody(request, budget);
   return body.length === 0 ? {} : parseBoundedJson(body);
 }
 
-async function readBody(request: IncomingMessage, purse: Purse): Promise<Buffer> {
+async function readBody(request: IncomingMessage, budget: RequestBudget): Promise<Buffer> {
   const declared = Number(request.headers['content-length'] ?? 0);
   if (declared > requestBodyBytesMax) throw bodyTooLarge();
   let body: Buffer = Buffer.alloc(0);
@@ -56,16 +56,16 @@ async function readBody(request: IncomingMessage, purse: Purse): Promise<Buffer>
   for await (const chunk of request as AsyncIterable<Buffer>) {
     const needed = size + chunk.length;
     if (needed > requestBodyBytesMax) throw bodyTooLarge();
-    if (needed > body.length) body = grown(body, size, needed, purse);
+    if (needed > body.length) body = grown(body, size, needed, budget);
     size += chunk.copy(body, size);
   }
   return body.subarray(0, size);
 }
 
-/** One buffer that doubles: a list of chunks would cost a hundred times a body that comes byte by byte. */
-function grown(body: Buffer, size: number, needed: number, purse: Purse): Buffer {
+/** One buffer that doubles: a list of chunks would cost a hundred times the body's size if it arrives byte by byte. */
+function grown(body: Buffer, size: number, needed: number, budget: RequestBudget): Buffer {
   const capacity = Math.min(requestBodyBytesMax, Math.max(needed, 2 * body.length));
-  purse.takeBodyBytes(capacity - body.length);
+  budget.takeBodyBytes(capacity - body.length);
   const larger = Buffer.allocUnsafeSlow(capacity);
   body.copy(larger, 0, 0, size);
   return larger;

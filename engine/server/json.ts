@@ -1,10 +1,10 @@
 import { jsonDepthMax, jsonNodesMax } from '../limits.ts';
-import { parseExact } from '../speech/exact-json.ts';
+import { parseExact } from '../../core/exact-json.ts';
 import { HttpError } from './http-error.ts';
 
 /**
- * JSON from a stranger. Depth and the number of strings, lists and objects are counted before anything is built: a short
- * body may otherwise become a value a hundred times its size, and a deep one the end of the stack of whoever walks it.
+ * Parses untrusted JSON. Depth and the number of strings, lists and objects are counted before anything is built: a
+ * short body may otherwise become a value a hundred times its size, and a deep one overflow the stack of its reader.
  */
 export function parseBoundedJson(body: Buffer): unknown {
   requireBounded(body);

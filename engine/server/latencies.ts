@@ -23,7 +23,7 @@ export class Histogram {
   }
 }
 
-/** How long clients wait, in seconds. */
+/** Waiting times of clients, in seconds. */
 export class Latencies {
   /** From the request's arrival at the sampler to a choice's first token. */
   readonly firstToken = new Histogram(firstTokenBounds);

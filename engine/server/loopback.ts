@@ -7,15 +7,16 @@ export function isLoopback(host: string): boolean {
 }
 
 /**
- * What a request without a key shows of a web page that is open on this machine, whose requests come from here as ours do: a foreign
- * Origin, or a name of its own that it made to lead here (DNS rebinding); null = neither. Listening on the loopback keeps the others out.
+ * Recognizes a request without a key that comes from a web page open on this machine, since such requests arrive on the
+ * loopback like ours: a foreign Origin, or a host name that the page made resolve to here (DNS rebinding); null =
+ * neither. Other machines cannot reach the loopback.
  */
 export function foreignHeader({ host, origin }: IncomingHttpHeaders): 'host' | 'origin' | null {
   if (host !== undefined && !isLoopback(hostnameOf(`http://${host}`))) return 'host';
   return origin !== undefined && !isLoopback(hostnameOf(origin)) ? 'origin' : null;
 }
 
-/** Without the brackets of an IPv6 address; '' for what is no URL. */
+/** Without the brackets of an IPv6 address; '' for an invalid URL. */
 function hostnameOf(url: string): string {
   return URL.canParse(url) ? new URL(url).hostname.replace(/^\[(.*)\]$/, '$1') : '';
 }

@@ -1,7 +1,7 @@
 /** Entry of the policy server's process. */
 import { parseArgs } from 'node:util';
-import { makeSecret, secretFileName, secretFileOf, takeSecret } from '../project-secret.ts';
-import { readBodyText } from '../read-body.ts';
+import { makeSecret, secretFileName, secretFileOf, takeSecret } from '../../host/project-secret.ts';
+import { readBodyText } from '../../host/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { policyVersionsHeld } from '../../core/limits.ts';
 import { secretVariable } from '../../core/child-environment.ts';
@@ -78,7 +78,7 @@ function parseOptions(args: readonly string[]) {
   }
 }
 
-/** As a client would: who is asked before is asked for what it holds. */
+/** Loads through the HTTP API, like any client. */
 async function load(url: string, model: string, key: string): Promise<void> {
   const at = model.indexOf('=');
   if (at < 1) throw new RatchetError('ConfigInvalid', `--load: expected NAME=FOLDER, got "${model}".\n${usage}`);

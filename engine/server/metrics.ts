@@ -1,7 +1,7 @@
 import type { SamplerCounters } from '../sample/sampler.ts';
 import type { Histogram, Latencies } from './latencies.ts';
 
-/** What GET /metrics tells, in Prometheus' text format 0.0.4. */
+/** Content of GET /metrics, in Prometheus' text format 0.0.4. */
 interface ServerMetrics {
   readonly requestsRunning: number;
   readonly requestsWaiting: number;
@@ -86,7 +86,9 @@ function ownLines(metrics: ServerMetrics): Line[] {
   ];
 }
 
-/** What prime-rl's orchestrator reads to set its concurrency, under vLLM's names; vLLM counts choices, as we do here. */
+/**
+ * Figures by which prime-rl's orchestrator sets its concurrency, under vLLM's names. They count choices, as in vLLM.
+ */
 function vllmLines({ sampler, requestsWaiting }: ServerMetrics): Line[] {
   return [
     ['vllm:num_requests_running', 'gauge', 'Choices in the running batch.', sampler.rowsRunning],

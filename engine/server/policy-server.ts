@@ -13,22 +13,28 @@ import { isLoopback } from './loopback.ts';
 import { Routes } from './routes.ts';
 
 export interface PolicyServerOptions {
-  /** 127.0.0.1 unless given. Any host that is not this machine's loopback demands a key that somebody chose. */
+  /** 127.0.0.1 by default. Any other host than this machine's loopback requires a chosen key. */
   readonly host?: string;
-  /** 0 = one that is free. */
+  /** 0 = any free port. */
   readonly port?: number;
   readonly threads: number;
-  /** Where versions are sampled that do not say so themselves; cpu unless given. */
+  /** Device for versions that do not name one; cpu by default. */
   readonly provider?: Provider;
   readonly allowRoots: readonly string[];
   readonly maxVersions?: number;
-  /** Memory budget of the process in GB, unless a version asks for more. By default it depends on the machine and the model. */
+  /**
+   * Memory budget of the process in GB, unless a version requires more. The default depends on the machine and the
+   * model.
+   */
   readonly memoryGb?: number;
-  /** Demanded on every route but /health, /liveness and /ping. Null: whoever is on this machine may sample, load and pause. */
+  /**
+   * Demanded on every route but /health, /liveness and /ping. Null: every user of this machine may sample, load and
+   * pause.
+   */
   readonly key: ServerKey | null;
-  /** vLLM's names of the forms in which its models write calls and thoughts; where one is missing, the chat template decides. */
+  /** vLLM's names of the formats of calls and thoughts; by default the chat template decides. */
   readonly parsers?: Partial<SpeechParsers>;
-  /** Told of every version that is loaded and every request that is refused. */
+  /** Called for every loaded version and every refused request. */
   readonly log?: (line: string) => void;
 }
 
@@ -36,13 +42,13 @@ export interface PolicyServer {
   /** Base of all routes; the openai client's baseURL is this + '/v1'. */
   readonly url: string;
   readonly port: number;
-  /** Requests in flight are cut. */
+  /** Cuts requests in flight. */
   close(): Promise<void>;
 }
 
-/** Longer than clients keep idle connections, so that it is they who close them. */
+/** Longer than clients keep idle connections, so that clients close them. */
 const keepAliveMs = 75_000;
-/** How often slow requests are looked for. */
+/** Interval of the check for slow requests. */
 const connectionsCheckingMs = 5_000;
 
 /** OpenAI-compatible HTTP server over policy versions held in this process. */
@@ -58,7 +64,7 @@ export async function startPolicyServer(options: PolicyServerOptions): Promise<P
   return { url: `http://${name}:${port}`, port, close: () => closeServer(server, routes) };
 }
 
-/** Headers and bodies have a time to arrive in; what is no HTTP is told so and cut off. */
+/** Limits the time for headers and bodies. Anything that is not HTTP gets an error and is cut off. */
 function openHttpServer(routes: Routes): Server {
   const server = createServer(
     {

@@ -4,11 +4,11 @@ import { isAbsolute, join, relative, resolve, sep } from 'node:path';
 import { describeAdapter } from '../model/adapter-folder.ts';
 import { loadModelConfig, loadModelTexts, type ModelFolder, resolveBase } from '../model/model-folder.ts';
 import type { Parameters } from '../model/parameters.ts';
-import { SharedTokenizers } from '../model/shared-tokenizers.ts';
+import { SharedTokenizers } from '../model/tokenizer/shared-tokenizers.ts';
 import type { SessionOptions } from '../onnx/session.ts';
 import { Sampler, type SamplerCounters } from '../sample/sampler.ts';
 import { MemoryTooSmall, type ScoringLimits, type ServerMemory, serverMemory } from '../sample/server-memory.ts';
-import { readRegular } from '../regular-file.ts';
+import { readRegular } from '../../host/regular-file.ts';
 import { ofRepository } from '../model/model-repository.ts';
 import { HttpError } from './http-error.ts';
 import { shortened } from './json.ts';
@@ -20,7 +20,10 @@ import { type StoredWeights, WeightFolders, WeightsGone } from './weight-folders
 export interface HeldVersion {
   readonly name: string;
   readonly digest: string;
-  /** Of what lay beside its weights: tokenizer, template and config decide what the same weights say. Of its template's time, too. */
+  /**
+   * Digest of the files beside the weights (tokenizer, template, config) and of the template's time: they decide the
+   * output of the same weights.
+   */
   readonly texts: string;
   readonly step: number | null;
   readonly weightDir: string;
@@ -42,7 +45,7 @@ interface Slot {
   requestsInFlight: number;
   /** Larger = used later. */
   lastUse: number;
-  /** Who keeps it here, and until when (`performance.now()`). */
+  /** Holders of the version, each until a time (`performance.now()`). */
   readonly holders: Map<string, number>;
 }
 
@@ -71,7 +74,9 @@ function add(total: Counters, counters: SamplerCounters): void {
   for (const name of Object.keys(noCounters) as (keyof SamplerCounters)[]) total[name] += counters[name];
 }
 
-/** Of the versions a server has room for, so many are never kept: the newest and the one before belong to whoever trains. */
+/**
+ * Slots of a server that kept versions may not fill: the newest version and the one before belong to the training run.
+ */
 const versionsNeverKept = 2;
 
 type SampledHow = Pick<UpdateWeightsRequest, 'provider' | 'quantize' | 'memory_gb'>;
@@ -85,7 +90,7 @@ export class PolicyVersions {
   readonly #log: (line: string) => void;
   readonly #slots = new Map<string, Slot>();
   readonly #samplers = new Map<string, Promise<Sampler>>();
-  /** Those of #samplers that are open. */
+  /** The members of #samplers that are open. */
   readonly #opened = new Set<Sampler>();
   readonly #released: Counters = { ...noCounters };
   /** Memory plans by sampler key. */
@@ -98,7 +103,7 @@ export class PolicyVersions {
   );
   #clock = 0;
   #loading: Promise<unknown> = Promise.resolve();
-  /** A load has a sampler before a slot tells of it. */
+  /** A loading version has a sampler before it has a slot. */
   #isLoading = false;
 
   constructor(limits: VersionLimits, log: (line: string) => void = () => undefined) {
@@ -141,8 +146,8 @@ export class PolicyVersions {
   }
 
   /**
-   * Keeps a version here for so many seconds, whatever is loaded meanwhile; asking again makes it longer. Throws 409 where it
-   * is not held, and 429 where so many are kept that none could be loaded beside them.
+   * Keeps a version here for so many seconds, whatever is loaded meanwhile; a repeated call extends the time. Throws
+   * 409 if it is not held, and 429 if so many are kept that none could be loaded beside them.
    */
   keep(name: string, holder: string, seconds: number): HeldVersion {
     const slot = this.#slots.get(name);
@@ -182,7 +187,7 @@ export class PolicyVersions {
     for (const sampler of this.#samplers.values()) await (await sampler).release();
   }
 
-  /** Over the samplers of all architectures, those of versions that are gone included. */
+  /** Sums over the samplers of all architectures, including those whose versions are no longer held. */
   counters(): SamplerCounters {
     const total = { ...this.#released };
     for (const sampler of this.#opened) add(total, sampler.counters);
@@ -195,7 +200,7 @@ export class PolicyVersions {
     const isSampledSo = (version: HeldVersion): boolean =>
       this.#slots.get(version.name)?.samplerKey === this.#samplerKey(request, version.model);
     if (held && held.digest === request.digest && isSampledSo(held)) {
-      // A folder may be gone by now, as retention removes them: what is held came from it.
+      // The folder may be gone, since retention removes them: the held version came from it.
       const texts = await this.#resolveAllowed(request.weight_dir, 'weight_dir').then(textsAsAsked, () => held.texts);
       if (texts === held.texts) return held;
     }
@@ -237,14 +242,14 @@ export class PolicyVersions {
     return version;
   }
 
-  /** A folder without a tokenizer gets that of a held version with the same vocabulary. */
+  /** A folder without a tokenizer gets that of a held version with an equal vocabulary. */
   async #describe(
     folder: string,
     { template_time: templateTime }: UpdateWeightsRequest,
   ): Promise<HeldVersion['model']> {
     const resolveAllowedBase = (base: string): Promise<string> => this.#resolveBase(base);
     const options = { templateTime, resolveBase: resolveAllowedBase, tokenizers: this.#tokenizers };
-    // Its texts are some megabytes, which nobody needs any more.
+    // Only config and tokenizer are kept: the texts take some megabytes.
     const load = async (): Promise<HeldVersion['model']> => {
       const { config, tokenizer } = await loadModelTexts(folder, options);
       return { config, tokenizer };
@@ -298,7 +303,10 @@ export class PolicyVersions {
     if (!isShared) await this.#residents.drop(weights.source);
   }
 
-  /** Somebody keeps a version with these weights, or samples it: where they cannot be read again they stay, beyond the plan if need be. */
+  /**
+   * Whether a version with these weights is kept or sampled: if they cannot be read again, they stay, even beyond the
+   * plan.
+   */
   #isAskedFor(source: WeightSource): boolean {
     return [...this.#slots.values()].some(
       (slot) => slot.weights.source === source && (slot.requestsInFlight > 0 || isKept(slot)),
@@ -317,7 +325,7 @@ export class PolicyVersions {
     return room - (this.#keepsBase ? this.#folders.baseBytes : 0);
   }
 
-  /** Others that nobody samples or keeps leave where there is no room beside them. */
+  /** Unused versions that are not kept leave if there is no room beside them. */
   async #plan(key: string, { config }: Pick<ModelFolder, 'config'>, request: SampledHow): Promise<ServerMemory> {
     const known = this.#plans.get(key);
     if (known) return known;
@@ -328,7 +336,7 @@ export class PolicyVersions {
       memory = planned();
     } catch (error) {
       if (!(error instanceof MemoryTooSmall) || this.#plans.size === 0) throw error;
-      serverMemory(config, use); // throws where there is no room for it alone either
+      serverMemory(config, use); // throws if there is no room for it alone either
       const idle = [...this.#slots].filter(
         ([, slot]) => slot.samplerKey !== key && slot.requestsInFlight === 0 && !isKept(slot),
       );
@@ -341,13 +349,13 @@ export class PolicyVersions {
     return memory;
   }
 
-  /** Largest budget that any version asks for, because all versions share the process. */
+  /** Largest budget of any version, because all versions share the process. */
   #memoryAsked(request: SampledHow): { memoryGb: number | null } {
     const asked = [request.memory_gb, this.#limits.memoryGb].filter((gb) => gb != null);
     return { memoryGb: asked.length === 0 ? null : Math.max(...asked) };
   }
 
-  /** Versions of one architecture that are sampled in the same way share a sampler. */
+  /** Versions of one architecture with equal settings share a sampler. */
   #samplerKey(request: SampledHow, { config }: Pick<ModelFolder, 'config'>): string {
     return `${JSON.stringify(this.#sampledHow(request))} ${JSON.stringify(config)}`;
   }
@@ -369,7 +377,7 @@ export class PolicyVersions {
     this.#samplers.set(key, opened);
     void opened.then(
       (sampler) => this.#opened.add(sampler),
-      () => this.#samplers.delete(key), // whoever asked is told; the next one tries again
+      () => this.#samplers.delete(key), // the caller gets the error; the next one tries again
     );
     return opened;
   }
@@ -386,7 +394,7 @@ export class PolicyVersions {
         throw new HttpError(404, message, { param: 'weight_dir', cause: found.error });
       }
     }
-    // What is not there reads the same outside: nobody learns from it what there is.
+    // The same message for a missing folder outside: clients must not learn which folders exist.
     const roots = this.#limits.allowRoots.join(', ') || 'none';
     const message = `${shown} is outside of the allowed roots (${roots}). Start the server with --allow-root.`;
     throw new HttpError(403, message, { param: 'weight_dir' });
@@ -472,7 +480,7 @@ function isBelow(root: string, folder: string): boolean {
   return path !== '..' && !path.startsWith(`..${sep}`) && !isAbsolute(path);
 }
 
-/** The sha256 of all files of a folder but its weights, and of what its chat template is told. */
+/** The sha256 of a folder's files except weights, and of the chat template's time. */
 async function textsOf(folder: string, { template_time: time }: UpdateWeightsRequest): Promise<string> {
   const names = (await readdir(folder)).filter((name) => !name.endsWith('.safetensors')).sort();
   const hash = createHash('sha256').update(time ?? '');

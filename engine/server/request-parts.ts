@@ -25,7 +25,7 @@ function listOf<Schema extends z.ZodType>(
   return z.custom<unknown[]>(isMeasured, { error: refusal(expected) }).pipe(z.array(element));
 }
 
-/** 0, 1, …: what a tokenizer gives. Whether the vocabulary has them is the sampler's question. */
+/** 0, 1, …: valid in some vocabulary. The sampler checks the model's own. */
 export const tokenIdList = z.custom<number[]>((input) => isTokenIds(input) && input.length > 0, {
   error: refusal('a list of token ids (integers ≥ 0)'),
 });
@@ -150,7 +150,7 @@ function refusal(expected: string): (issue: { input?: unknown }) => string {
 
 const entriesDescribedMax = 1000;
 
-/** What came, in a few words. */
+/** A short description of the received value. */
 export function described(input: unknown): string {
   if (input === undefined) return 'nothing';
   if (Array.isArray(input)) return describedList(input);

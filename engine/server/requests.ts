@@ -19,7 +19,7 @@ import {
   tokenIdList,
 } from './request-parts.ts';
 
-/** Bodies of requests: OpenAI's, vLLM's and, where it says so, ours. */
+/** Bodies of requests: OpenAI's, vLLM's and, where marked, ours. */
 
 const modelName = z.string().min(1).max(256);
 
@@ -136,7 +136,7 @@ export const UpdateWeightsRequest = z.strictObject({
   /** Absolute path of a Hugging Face folder below an allowed root. */
   weight_dir: z.string().min(1).max(4096),
   name: modelName,
-  /** Where it is sampled; where the server was told to compute when left out. */
+  /** Device for sampling; the server's by default. */
   provider: z.enum(['cpu', 'cuda']).optional(),
   /** Bits in which its weights are sampled; as they are when left out. */
   quantize: z.enum(quantizations).optional(),
@@ -147,7 +147,7 @@ export const UpdateWeightsRequest = z.strictObject({
     .string()
     .regex(/^[0-9a-f]{64}$/, { error: 'expected a SHA-256, 64 hexadecimal digits' })
     .optional(),
-  /** What strftime_now tells its chat template, without a zone; left out = the clock's. */
+  /** Time that strftime_now gives the chat template, without a zone; the clock's by default. */
   template_time: z.string().regex(minutePattern, { error: 'expected a time such as 2026-11-26T14:05' }).optional(),
   /** The optimizer step that made the version; shown by GET /v1/models. */
   step: z.int().min(0).optional(),
@@ -156,10 +156,10 @@ export type UpdateWeightsRequest = z.infer<typeof UpdateWeightsRequest>;
 
 const holder = z.string().min(1).max(1024);
 
-/** Keeps a version that is held for so long, whatever comes after it; asked again, for longer. */
+/** Keeps a held version for this time, whatever is loaded after it; a repeated request extends the time. */
 export const HoldVersionRequest = z.strictObject({
   name: modelName,
-  /** Who keeps it; a version is kept while anybody does. */
+  /** A version is kept as long as it has a holder. */
   holder,
   seconds: z.number().positive().max(86_400),
 });
@@ -190,7 +190,7 @@ export function parseGenerate(body: unknown): GenerateRequest {
   return requireStream(parseHonoured(GenerateRequest, body));
 }
 
-/** Refuses keys that the schema does not know, by name, before it looks at the values of those it knows. */
+/** Refuses keys that the schema does not have, by name, before it checks the values of the others. */
 export function parseHonoured<Body>(schema: z.ZodObject<z.ZodRawShape> & z.ZodType<Body>, body: unknown): Body {
   if (isObject(body)) refuseUnhonoured(body, fieldsOf(schema));
   return parseBody(schema, body);
@@ -208,7 +208,7 @@ export function parseBody<Body>(schema: z.ZodType<Body>, body: unknown): Body {
 const issuesShownMax = 3;
 const messageCharactersMax = 1000;
 
-/** Which parameter, what was expected, what came. */
+/** The parameter, the expected and the received value. */
 function sentenceOf({ path, message }: z.core.$ZodIssue, body: unknown): string {
   const name = path.length === 0 ? 'The body' : `"${shortened(path.join('.'))}"`;
   const expected = message

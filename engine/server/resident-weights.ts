@@ -4,7 +4,7 @@ import type { Parameters } from '../model/parameters.ts';
 export interface WeightSource {
   /** Bytes of the weights, including their packed form in sessions. */
   readonly bytes: number;
-  /** Whether they still are where they were read from. */
+  /** Whether their files are still in place. */
   readonly canReadAgain: () => Promise<boolean>;
   /** `spare`: memory of other weights that is free now; null = there is none. */
   readonly read: (spare: Float32Array | null) => Promise<Parameters>;
@@ -27,8 +27,8 @@ interface Waiter {
 }
 
 /**
- * How long loaded weights may stay in use while others wait, as a multiple of the last loading time. Most of the time then goes into
- * sampling.
+ * Time that loaded weights may stay in use while others wait, as a multiple of the last loading time. Most of the time
+ * is then spent sampling.
  */
 const patienceFactor = 10;
 const patienceMsMin = 1_000;
@@ -53,7 +53,6 @@ export class ResidentWeights {
     this.#mustStay = mustStay;
   }
 
-  /** Bytes of all loaded weights. */
   get bytes(): number {
     return [...this.#residents.keys()].reduce((sum, { bytes }) => sum + bytes, 0);
   }
@@ -122,7 +121,7 @@ export class ResidentWeights {
     for (const waiter of this.#waiters.filter(({ source }) => this.#residents.has(source))) this.#start(waiter);
   }
 
-  /** Starts the first waiters whose weights are loaded. */
+  /** Starts the first waiting requests whose weights are loaded. */
   #startResidents(): void {
     for (const waiter of this.#waiters) {
       if (!this.#residents.has(waiter.source)) return;

@@ -1,9 +1,9 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { policyVersionsHeld } from '../../core/limits.ts';
 import { engineFingerprint } from '../fingerprint.ts';
-import { Admission, type Purse } from './admission.ts';
+import { Admission, type RequestBudget } from './generation/admission.ts';
 import { Gate } from './gate.ts';
-import { Generating } from './generating.ts';
+import { Generating } from './generation/generating.ts';
 import { HttpError } from './http-error.ts';
 import { readJsonBody, sendError, sendJson, sendText } from './http.ts';
 import { shortened } from './json.ts';
@@ -11,7 +11,7 @@ import type { SessionOptions } from '../onnx/session.ts';
 import type { SpeechParsers } from '../speech/speech.ts';
 import { metricsText, TokenRate } from './metrics.ts';
 import type { PolicyServerOptions } from './policy-server.ts';
-import { detokenize, tokenize } from './prompts.ts';
+import { detokenize, tokenize } from './generation/prompts.ts';
 import { RefusalLog } from './refusal-log.ts';
 import { type HeldVersion, PolicyVersions } from './policy-versions.ts';
 import {
@@ -27,14 +27,13 @@ import {
   TokenizeRequest,
   UpdateWeightsRequest,
 } from './requests.ts';
-import { type Generation, completionOf, chatOf, generateOf } from './generations.ts';
+import { type Generation, completionOf, chatOf, generateOf } from './generation/generations.ts';
 
-type Handler = (request: IncomingMessage, response: ServerResponse, purse: Purse) => void | Promise<void>;
+type Handler = (request: IncomingMessage, response: ServerResponse, budget: RequestBudget) => void | Promise<void>;
 
-/** Routes that tell nothing about the models and need no key. */
+/** Routes that reveal nothing about the models and need no key. */
 const openRoutes = new Set(['/health', '/liveness', '/ping']);
 
-/** Every route and what it does. */
 export class Routes {
   readonly #versions: PolicyVersions;
   readonly #parsers: Partial<SpeechParsers>;
@@ -62,13 +61,13 @@ export class Routes {
     'POST /v1/chat/completions': this.#generates((body) => chatOf(parseChat(body), this.#parsers)),
     'POST /v1/chat/completions/tokens': this.#generates((body) => chatOf(parseChatTokens(body), this.#parsers)),
     'POST /inference/v1/generate': this.#generates((body) => generateOf(parseGenerate(body))),
-    'POST /tokenize': async (request, response, purse) => {
-      const body = parseHonoured(TokenizeRequest, await readJsonBody(request, purse));
+    'POST /tokenize': async (request, response, budget) => {
+      const body = parseHonoured(TokenizeRequest, await readJsonBody(request, budget));
       const answer = (version: HeldVersion): Promise<unknown> => Promise.resolve(tokenize(version, body));
       sendJson(response, 200, await this.#versions.use(body.model ?? null, answer));
     },
-    'POST /detokenize': async (request, response, purse) => {
-      const body = parseHonoured(DetokenizeRequest, await readJsonBody(request, purse));
+    'POST /detokenize': async (request, response, budget) => {
+      const body = parseHonoured(DetokenizeRequest, await readJsonBody(request, budget));
       const answer = (version: HeldVersion): Promise<unknown> => Promise.resolve(detokenize(version, body.tokens));
       sendJson(response, 200, await this.#versions.use(body.model ?? null, answer));
     },
@@ -80,20 +79,20 @@ export class Routes {
       this.#generating.resume();
       sendJson(response, 200, { status: 'ok' });
     },
-    'POST /update_weights': async (request, response, purse) => {
-      const body = parseBody(UpdateWeightsRequest, await readJsonBody(request, purse));
+    'POST /update_weights': async (request, response, budget) => {
+      const body = parseBody(UpdateWeightsRequest, await readJsonBody(request, budget));
       const startedAt = performance.now();
       this.#log(`loading ${shortened(body.name)} from ${shortened(body.weight_dir, 500)}`);
       const version = describe(await this.#versions.load(body));
       this.#log(`holding ${shortened(body.name)}, loaded in ${Math.round(performance.now() - startedAt)} ms`);
       sendJson(response, 200, { status: 'ok', ...version });
     },
-    'POST /hold_version': async (request, response, purse) => {
-      const { name, holder, seconds } = parseBody(HoldVersionRequest, await readJsonBody(request, purse));
+    'POST /hold_version': async (request, response, budget) => {
+      const { name, holder, seconds } = parseBody(HoldVersionRequest, await readJsonBody(request, budget));
       sendJson(response, 200, { status: 'ok', ...describe(this.#versions.keep(name, holder, seconds)) });
     },
-    'POST /release_version': async (request, response, purse) => {
-      const { name, holder } = parseBody(ReleaseVersionRequest, await readJsonBody(request, purse));
+    'POST /release_version': async (request, response, budget) => {
+      const { name, holder } = parseBody(ReleaseVersionRequest, await readJsonBody(request, budget));
       await this.#versions.release(name, holder);
       sendJson(response, 200, { status: 'ok' });
     },
@@ -115,10 +114,10 @@ export class Routes {
     try {
       const path = (request.url ?? '/').split('?', 1)[0]!;
       this.#authorize(path, request);
-      // Also where it is refused as one request too many.
+      // Sent even if the request is refused for load.
       if (path === '/health') response.setHeaders(new Map(Object.entries(this.#gate.proof(request))));
       const handler = this.#handlerOf(request.method ?? 'GET', path);
-      await this.#admission.hold(async (purse) => handler(request, response, purse));
+      await this.#admission.hold(async (budget) => handler(request, response, budget));
     } catch (error) {
       this.#requestsRefused++;
       this.#refusals.add(request.method, request.url, error);
@@ -148,10 +147,10 @@ export class Routes {
   }
 
   #generates(parse: (body: unknown) => Generation): Handler {
-    return async (request, response, purse) => {
-      const generation = parse(await readJsonBody(request, purse));
-      purse.takeRequest();
-      await this.#generating.answer(generation, { request, response, purse });
+    return async (request, response, budget) => {
+      const generation = parse(await readJsonBody(request, budget));
+      budget.takeRequest();
+      await this.#generating.answer(generation, { request, response, budget });
     };
   }
 

@@ -12,7 +12,7 @@ export interface StoredWeights {
   readonly digest: string;
   /** The weights that are loaded: the version's own, or the base that several adapters share. */
   readonly source: WeightSource;
-  /** Runs `work` with the version's weights, given what the source read. */
+  /** Runs `work` with the version's weights, given the source's. */
   readonly use: <Result>(read: Parameters, work: (parameters: Parameters) => Promise<Result>) => Promise<Result>;
   /** Called when the version is dropped. Frees the memory that it shares with no other. */
   readonly forget: () => Promise<void>;
@@ -34,25 +34,28 @@ type UseNow = <Result>(source: WeightSource, work: (parameters: Parameters) => P
 interface SharedBase {
   readonly digest: string;
   readonly source: WeightSource;
-  /** Those whose adapters are in memory, the one used last at the end. */
+  /** Versions with adapters in memory, most recently used last. */
   readonly versions: Set<BesideBase>;
 }
 
-/** Versions beside their base whose adapters stay in memory while nobody samples them. */
+/** Idle versions of one base whose adapters stay in memory. */
 const idleAdaptersMax = 2;
 
 interface AdapterPlace {
   readonly folder: string;
   readonly base: string;
   readonly lora: LoraConfig;
-  /** Sampler that applies the adapter beside its base, which versions with the same sampler share; null = the adapter is merged. */
+  /**
+   * Sampler that applies the adapter beside its base; versions with the same sampler share the base. null = the adapter
+   * is merged.
+   */
   readonly besideAs: string | null;
 }
 
 /** Loads weights of versions from their folders, as often as needed. */
 export class WeightFolders {
   readonly #keepsBase: () => boolean;
-  /** Digest by folder, valid while the folder's files are the same. */
+  /** Digest by folder, valid while the folder's files are unchanged. */
   readonly #digests = new Map<string, { readonly stamp: string; readonly digest: string }>();
   /** The adapters' base, if it stays loaded: every step of a LoRA run sends another adapter for the same base. */
   #base: { readonly folder: string; readonly stamp: string; readonly parameters: Parameters } | null = null;
@@ -183,7 +186,7 @@ export class WeightFolders {
     return useNow({ ...handling, canReadAgain, read }, (parameters) => this.#digestOf(folder, parameters));
   }
 
-  /** Digest of weights that were just loaded from the folder; cached while its files are the same. */
+  /** Digest of weights just loaded from the folder; cached while its files are unchanged. */
   async #digestOf(folder: string, parameters: Parameters): Promise<string> {
     const stamp = await weightsStamp(folder);
     const known = this.#digests.get(folder);
@@ -205,7 +208,7 @@ interface BesideParts {
   readonly canReadAgain: () => Promise<boolean>;
 }
 
-/** A version that is sampled beside its base. Its adapter comes into memory when somebody does, and stays for a while. */
+/** A version that is sampled beside its base. Its adapter is loaded on use, and stays for a while. */
 class BesideBase {
   readonly #parts: BesideParts;
   #opened: Promise<Parameters> | null = null;
@@ -222,7 +225,7 @@ class BesideBase {
     others.delete(this);
     others.add(this);
     this.#opened ??= open(base).catch((error: unknown) => {
-      this.#opened = null; // the next one tries again
+      this.#opened = null; // the next request tries again
       others.delete(this);
       throw error;
     });
@@ -260,19 +263,19 @@ class BesideBase {
   }
 }
 
-/** Tells when a folder's adapter has changed; null where that cannot be told. */
+/** Changes when a folder's adapter changes; null if that cannot be detected. */
 function adapterStamp(folder: string): Promise<string | null> {
   return stampOf(folder, ['adapter_model.safetensors']);
 }
 
-/** The same of weights that are no adapter's. */
+/** Like `adapterStamp`, for weights that are no adapter's. */
 function weightsStamp(folder: string): Promise<string | null> {
   return stampOf(folder, ['model.safetensors', 'model.safetensors.index.json']);
 }
 
 async function stampOf(folder: string, names: readonly string[]): Promise<string | null> {
   for (const name of names) {
-    const stats = await stat(join(folder, name)).catch(() => null); // the other may be there
+    const stats = await stat(join(folder, name)).catch(() => null); // the other may exist
     if (stats) return `${name} ${stats.mtimeMs} ${stats.size} ${stats.ino}`;
   }
   return null;

@@ -4,7 +4,7 @@ import { gemma4 } from './gemma.ts';
 import * as readers from './tool-readers.ts';
 import type { ToolReader } from './tool-readers.ts';
 
-/** One way of writing calls. */
+/** One format of tool calls. */
 export interface ToolFormat {
   readonly read: ToolReader;
   /** Markers that open a call. A text without any of them has no call. */
@@ -60,7 +60,9 @@ export const toolFormats: Readonly<Record<string, ToolFormat>> = {
   deepseek_v4: byMarkers(dsml('tool_calls'), '<｜DSML｜'),
   mistral: {
     read: (text, tools) =>
-      /\[TOOL_CALLS\]\s*[[{]/.test(text) ? readers.mistralList(text, tools) : readMarkers(mistralNames, text, tools),
+      /^(?:(?!\[TOOL_CALLS\])[^])*\[TOOL_CALLS\]\s*[[{]/.test(text)
+        ? readers.mistralList(text, tools)
+        : readMarkers(mistralNames, text, tools),
     markers: ['[TOOL_CALLS]'],
     seen: ['[TOOL_CALLS]', '[ARGS]'],
   },
@@ -100,11 +102,11 @@ export const harmonyTokens = ['start', 'end', 'message', 'channel', 'constrain',
 
 type TemplateArguments = Readonly<Record<string, unknown>>;
 /** Takes the thoughts out of a turn; the variables of the chat template say whether the model thinks. */
-export type ThoughtReader = (text: string, args: TemplateArguments) => Thought;
+type ThoughtReader = (text: string, args: TemplateArguments) => Thought;
 
 const thinkMarkers = ['<tool_call>'];
 const unread = (text: string): Thought => ({ reasoning: '', rest: text });
-/** A closing tag means nothing if the model was told not to think. */
+/** A closing tag has no meaning if the prompt turned thinking off. */
 const unclosed = (text: string): Thought => unread(text.replaceAll(thinkTags.close, ''));
 
 /** Thinks unless a variable of the template says no. */
@@ -125,7 +127,7 @@ const glmThoughts: ThoughtReader = (text, args) =>
 
 /** Keys are vLLM's parser names (`--reasoning-parser`). */
 export const thoughtReaders: Readonly<Record<string, ThoughtReader>> = {
-  /** Thoughts stay in what is said, as in vLLM without a reasoning parser. */
+  /** Thoughts stay in the content, as in vLLM without a reasoning parser. */
   none: unread,
   deepseek_r1: (text) => thinksFirst(text),
   deepseek_v3: (text, { thinking, enable_thinking: enabled }) =>
@@ -206,7 +208,7 @@ const marks: readonly (readonly [parser: string, ...marks: string[]])[] = [
   ['llama3_json', '<|start_header_id|>', '"parameters"'],
 ];
 
-/** The tool parser that a chat template asks for; null where it has none of the known marks. */
+/** The tool parser for a chat template; null if it has none of the known marks. */
 export function toolParserOf(template: string): string | null {
   return marks.find(([, ...words]) => words.every((word) => template.includes(word)))?.[0] ?? null;
 }

@@ -1,7 +1,7 @@
 import { readMarkers, type MarkerFormat } from './marker-machine.ts';
 import { withSchemaTypes } from './schema-types.ts';
 import type { ToolReader } from './tool-readers.ts';
-import { objectOf, textOf, type WrittenJson, writeWritten } from './written-json.ts';
+import { objectOf, textOf, type WrittenJson, writeWritten } from '../../core/written-json.ts';
 
 const quote = '<|"|>';
 

@@ -1,7 +1,13 @@
-import type { ToolCall } from '../../core/rl/rollout.ts';
-import { parseWritten, writeWritten } from './written-json.ts';
+import type { ToolCall } from '../../core/rl/rollout/rollout.ts';
+import { parseWritten, writeWritten } from '../../core/written-json.ts';
 
-/** gpt-oss: messages in channels. Thoughts are those of `analysis`, calls those to a function, the answer is in `final`. */
+const markers = /(<\|start\|>|<\|end\|>|<\|call\|>|<\|return\|>|<\|message\|>)/;
+
+/**
+ * Reads gpt-oss messages in channels. Thoughts are in `analysis`, calls go to a function, the answer is in `final`. A
+ * turn begins within a header. Text between two messages is dropped. A header that is cut off by the end becomes text,
+ * as in vLLM.
+ */
 export function readHarmony(text: string): {
   reasoning: string;
   content: string;
@@ -9,33 +15,49 @@ export function readHarmony(text: string): {
 } {
   const [reasoning, content]: [string[], string[]] = [[], []];
   const toolCalls: ToolCall[] = [];
-  for (const message of text.split(/<\|start\|>|<\|end\|>|<\|call\|>|<\|return\|>/)) {
-    const at = message.indexOf('<|message|>');
-    if (at < 0) {
-      if (message.includes('<|channel|>') || /^\s*(?:assistant)?\s*$/.test(message)) continue;
-      content.push(message); // no header: text as it was written
-      continue;
-    }
-    const header = message.slice(0, at);
-    const said = message.slice(at + '<|message|>'.length);
-    const channel = /<\|channel\|>\s*([a-z]+)/.exec(header)?.[1];
-    const recipient = /\bto=([^\s<]+)/.exec(header)?.[1];
-    if (recipient !== undefined && isFunction(recipient)) {
-      const parsed = parseWritten(said);
-      const written = parsed === null ? said : writeWritten(parsed);
-      toolCalls.push({
-        name: recipient.replace(/^functions\./, ''),
-        arguments: written,
-      });
-    } else if (said === '') continue;
-    else if (channel === 'analysis') reasoning.push(said);
-    else if (channel === 'final' || (channel === 'commentary' && recipient === undefined)) content.push(said);
+  let [header, said]: [string | null, string | null] = ['', null];
+  const end = (): void => {
+    if (said !== null) {
+      const { channel, recipient, isJson } = headerOf(header!);
+      if (recipient !== undefined && isFunction(recipient)) toolCalls.push(callOf(recipient, said, isJson));
+      else if (said !== '' && channel === 'analysis') reasoning.push(said);
+      else if (said !== '' && (channel === 'final' || (channel === 'commentary' && recipient === undefined)))
+        content.push(said);
+    } else if (header !== null && header !== '') content.push(header);
+    [header, said] = [null, null];
+  };
+  for (const piece of text.split(markers)) {
+    if (piece === '<|message|>' && header !== null && said === null) said = '';
+    else if (piece === '<|start|>') {
+      end();
+      header = piece;
+    } else if (markers.test(piece) && piece !== '<|message|>') end();
+    else if (said !== null) said += piece;
+    else if (header !== null) header += piece;
   }
+  end();
   return {
     reasoning: reasoning.join('\n'),
     content: content.join('\n'),
     toolCalls,
   };
+}
+
+function headerOf(header: string): { channel?: string; recipient?: string; isJson: boolean } {
+  const [, channel] = /<\|channel\|>\s*([a-z]+)/.exec(header) ?? [];
+  const [, recipient] = /\bto=([^\s<]+)/.exec(header) ?? [];
+  const rest = header
+    .replace(/^<\|start\|>\s*\S*?(?=\s|<|$)/, '')
+    .replace(/<\|channel\|>\s*[a-z]+/, '')
+    .replace(/\bto=[^\s<]+/, '')
+    .trim();
+  return { ...(channel && { channel }), ...(recipient && { recipient }), isJson: rest === '' || rest.includes('json') };
+}
+
+/** Arguments that say to be something else than JSON stay as they were written. */
+function callOf(recipient: string, said: string, isJson: boolean): ToolCall {
+  const parsed = isJson ? parseWritten(said) : null;
+  return { name: recipient.replace(/^functions\./, ''), arguments: parsed === null ? said : writeWritten(parsed) };
 }
 
 /** Tools of the model's own, which no environment has. */

@@ -1,4 +1,4 @@
-import type { ToolCall } from '../../core/rl/rollout.ts';
+import type { ToolCall } from '../../core/rl/rollout/rollout.ts';
 
 /** A model's output, split into content, thoughts and calls. */
 export interface Heard {

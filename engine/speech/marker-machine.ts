@@ -1,12 +1,22 @@
-import type { ToolSchema } from '../../core/rl/rollout.ts';
+import type { ToolSchema } from '../../core/rl/rollout/rollout.ts';
 import { withSchemaTypes } from './schema-types.ts';
 import type { Heard } from './heard.ts';
-import { objectOf, parseWritten, readWritten, textOf, type WrittenJson, writeWritten } from './written-json.ts';
+import {
+  objectOf,
+  parseWritten,
+  readWritten,
+  textOf,
+  type WrittenJson,
+  writeWritten,
+} from '../../core/written-json.ts';
 
 /** The state of a reader between markers. */
 type State = 'content' | 'preamble' | 'name' | 'arguments' | 'between';
 
-/** A format whose calls lie between markers, as a table: what each marker means in each state. Others are text of that state. */
+/**
+ * A format with calls between markers, as a table: the meaning of each marker in each state. Other markers are text of
+ * that state.
+ */
 export interface MarkerFormat {
   readonly markers: Readonly<Record<string, string>>;
   /** `STATE MARKER`: the next state; `+` begins a call, `.` ends one, `=` keeps the marker as text of the arguments. */
@@ -19,11 +29,14 @@ export interface MarkerFormat {
   readonly nameOf?: (written: string, isCut: boolean) => string;
   /** Calls of tools that were not offered are dropped. */
   readonly isOfferedOnly?: boolean;
-  /** Blanks around what is said beside calls stay. */
+  /** Spaces around the content beside calls stay. */
   readonly keepsBlanks?: boolean;
 }
 
-/** Calls and text of a whole turn. What follows the first call is dropped, as vLLM drops it; an unfinished call is told as far as it came. */
+/**
+ * Calls and text of a whole turn. Text after the first call is dropped, as in vLLM; an unfinished call is returned as
+ * far as it goes.
+ */
 export function readMarkers(format: MarkerFormat, text: string, tools: readonly ToolSchema[]): Heard {
   const named = Object.entries(format.markers).sort(([, a], [, b]) => b.length - a.length);
   const pattern = new RegExp(named.map(([, marker]) => escaped(marker)).join('|'), 'g');
@@ -76,7 +89,7 @@ function escaped(text: string): string {
 
 type ArgumentsOf = MarkerFormat['argumentsOf'];
 
-/** Bare values between tags: texts, until the tool's schema asks for something else. */
+/** Bare values between tags: texts, unless the tool's schema has another type. */
 function tagged(
   pattern: RegExp,
   valueOf: (found: readonly string[]) => WrittenJson,
@@ -164,7 +177,7 @@ export const kimiSections: MarkerFormat = {
   keepsBlanks: true,
 };
 
-/** A text of JSON stays as it was written, unless the tool's schema asks for another type. */
+/** A JSON text keeps its form, unless the tool's schema has another type. */
 function typedText(written: string, name: string, tools: readonly ToolSchema[]): string {
   const parsed = parseWritten(written);
   if (parsed === null) return written;

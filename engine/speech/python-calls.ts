@@ -1,10 +1,10 @@
-import type { ToolCall } from '../../core/rl/rollout.ts';
-import { objectOf, textOf, type WrittenJson, writeWritten } from './written-json.ts';
+import type { ToolCall } from '../../core/rl/rollout/rollout.ts';
+import { objectOf, textOf, type WrittenJson, writeWritten } from '../../core/written-json.ts';
 
 /**
- * `[look(key=1, note='a'), stop()]`: calls as a list of Python, of literal arguments alone. Null where the text is anything else.
- * Unless strict, lines may end inside of texts, numbers begin with zeros, arguments have no name, which reach no tool, and a text may have its
- * own quotes in it (`'sed -n '1,9p' f.py'`) where only one of them can end it.
+ * Reads `[look(key=1, note='a'), stop()]`: a Python list of calls with literal arguments. Null for any other text.
+ * Unless strict, lines may end inside texts, numbers may begin with zeros, and arguments without a name are dropped. A
+ * text may also contain its own quotes (`'sed -n '1,9p' f.py'`) if only one of them can end it.
  */
 export function readPythonCalls(text: string, { isStrict = false } = {}): ToolCall[] | null {
   const calls = callsIn(text.trimEnd(), isStrict);
@@ -20,10 +20,10 @@ function callsIn(text: string, isStrict: boolean): ToolCall[] | null {
   }
 }
 
-/** Places where a text might end, each of which costs a reading of all. */
+/** Bounds the places where a text might end; each costs a reading of the whole. */
 const endingsMax = 256;
 
-/** Reads calls whose first broken text has quotes in it, if there is one way alone to do so, as vLLM does for LFM2. */
+/** Reads calls with quotes inside their first broken text, if there is only one way to do so, as vLLM does for LFM2. */
 function readRequoted(text: string): ToolCall[] | null {
   const broken = firstBrokenText(text);
   if (broken === null || broken.endings.length > endingsMax) return null;
@@ -110,7 +110,9 @@ class Reader {
   calls(): ToolCall[] {
     this.#expect('[');
     const calls = this.#several(']', () => this.#call());
-    if (this.#at < this.#text.length) throw new NoCalls();
+    // Python accepts further lists on lines of their own; vLLM drops them.
+    const rest = this.#text.slice(this.#at);
+    if (rest !== '' && !(this.#isStrict && /^\s*\n\s*\[.*\]$/s.test(rest))) throw new NoCalls();
     return calls;
   }
 
@@ -251,6 +253,7 @@ class Reader {
       return String.fromCodePoint(code);
     }
     const letter = this.#text[this.#at++] ?? '';
+    if ('xuUN'.includes(letter)) throw new NoCalls();
     return escapes[letter] ?? `\\${letter}`;
   }
 
@@ -289,7 +292,7 @@ function keyOf(key: WrittenJson): string {
   throw new NoCalls();
 }
 
-/** A number of Python as JSON has it; digits as they were written, wherever JSON takes them. */
+/** A number of Python as JSON; digits keep their form if JSON allows it. */
 function numberOf(written: string, isStrict: boolean): string {
   const text = written.replaceAll('_', '');
   if (/^(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$/.test(text)) return text;

@@ -1,7 +1,7 @@
-import type { ToolSchema } from '../../core/rl/rollout.ts';
-import { parseWritten, type WrittenJson, textOf } from './written-json.ts';
+import type { ToolSchema } from '../../core/rl/rollout/rollout.ts';
+import { parseWritten, type WrittenJson, textOf } from '../../core/written-json.ts';
 
-/** Values that a model writes as bare text get the type that the tool's schema asks for, as vLLM gives it. */
+/** Bare text of a model gets the type of the tool's schema, as in vLLM. */
 
 type Schema = Readonly<Record<string, unknown>>;
 
@@ -78,7 +78,8 @@ function coerced(text: string, given: ReadonlySet<string>): WrittenJson {
       word: String(BigInt(trimmed.replaceAll('_', '').replace(/^\+/, ''))),
     };
   }
-  if (types.has('number') && isFiniteNumber(trimmed)) return { kind: 'word', word: numberOf(trimmed) };
+  const number = trimmed.replaceAll(/(?<=\d)_(?=\d)/g, ''); // like Python's float()
+  if (types.has('number') && isFiniteNumber(number)) return { kind: 'word', word: numberOf(number) };
   if (types.has('boolean') && ['true', '1', 'false', '0'].includes(lower)) {
     return { kind: 'word', word: String(lower === 'true' || lower === '1') };
   }
@@ -97,7 +98,7 @@ function isFiniteNumber(text: string): boolean {
 
 /** vLLM writes whole numbers without a point: 2.0 becomes 2. A number that JSON has no form for gets JavaScript's. */
 function numberOf(text: string): string {
-  if (/^-?(?:0|[1-9]\d*)$/.test(text)) return text;
+  if (/^(?:0|-?[1-9]\d*)$/.test(text)) return text;
   const value = Number(text);
   if (Number.isInteger(value)) return String(BigInt(value));
   return /^-?(?:0|[1-9]\d*)\.\d+$/.test(text) ? text : String(value);

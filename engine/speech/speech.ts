@@ -1,4 +1,4 @@
-import type { ToolCall, ToolSchema } from '../../core/rl/rollout.ts';
+import type { ToolCall, ToolSchema } from '../../core/rl/rollout/rollout.ts';
 import {
   harmonyParsers,
   harmonyTokens,
@@ -9,10 +9,13 @@ import {
   toolParserOf,
 } from './families.ts';
 import { readHarmony } from './harmony.ts';
-import { overlap } from '../server/stop-strings.ts';
+import { overlap } from '../server/generation/stop-strings.ts';
 import { thinksIfOpened } from './thoughts.ts';
 
-/** How a model writes calls and thoughts: vLLM's names of its parsers. null = nobody says, so that thoughts are read by their tags. */
+/**
+ * The format of a model's calls and thoughts: vLLM's names of its parsers. null = not configured, so that thoughts are
+ * read by their tags.
+ */
 export interface SpeechParsers {
   readonly tools: string | null;
   readonly reasoning: string | null;
@@ -31,7 +34,7 @@ export interface Speech {
 export interface SpeechPlace {
   /** Missing = the model has no tools, so nothing that it says is a call. */
   readonly tools?: readonly ToolSchema[] | undefined;
-  /** Missing = Hermes' calls. */
+  /** Missing = Hermes' format of calls. */
   readonly parsers?: SpeechParsers | undefined;
   /** The variables of the chat template: some say whether the model thinks. */
   readonly templateArguments?: Readonly<Record<string, unknown>> | undefined;
@@ -46,7 +49,7 @@ export const reasoningParserNames: readonly string[] = [
   harmonyParsers.reasoning,
 ].sort();
 
-/** The parsers of a model: those that were chosen and are known here, otherwise what its chat template shows. */
+/** The parsers of a model: chosen ones that are known here, otherwise those of its chat template. */
 export function parsersOf(template: string, { tools, reasoning }: Partial<SpeechParsers> = {}): SpeechParsers {
   const isRead = (name: string | null | undefined, names: readonly string[]): name is string =>
     name != null && names.includes(name);
@@ -67,7 +70,7 @@ export function tokensRead({ tools, reasoning }: SpeechParsers): readonly string
   return [...(formatOf(tools)?.seen ?? []), ...thoughtTokens];
 }
 
-/** A whole turn: thoughts, what is said, and calls in order. */
+/** Reads a whole turn: thoughts, content, and calls in order. */
 export function readSpeech(text: string, place: SpeechPlace = {}): Speech {
   const { parsers = usualParsers, tools, templateArguments = {} } = place;
   if (parsers.tools === harmonyParsers.tools || parsers.reasoning === harmonyParsers.reasoning) {
@@ -97,14 +100,11 @@ function withoutCalls(speech: Speech, tools: SpeechPlace['tools']): Speech {
 }
 
 /** The calls in a whole text of Hermes' form, in order. */
-export function readToolCalls(
-  text: string,
-  place: Omit<SpeechPlace, 'tools'> & { tools?: readonly ToolSchema[] } = {},
-): ToolCall[] {
-  return [...readSpeech(text, { tools: [], ...place }).toolCalls];
+export function readToolCalls(text: string): ToolCall[] {
+  return [...readSpeech(text, { tools: [] }).toolCalls];
 }
 
-/** A turn that comes piece by piece. What may still become a thought or a call is held back until the text ends. */
+/** Reads a turn that arrives in pieces. Text that may still become a thought or a call is held back until the end. */
 export class SpeechReader {
   readonly #place: SpeechPlace;
   /** Text that may begin a thought or a call; null = nothing is streamed before the end. */
@@ -120,7 +120,7 @@ export class SpeechReader {
     this.#markers = isHeld ? null : [...markers, ...thoughtTokens];
   }
 
-  /** Content that nothing later can change. */
+  /** Returns content that no later text can change. */
   push(piece: string): string {
     this.#text += piece;
     if (this.#markers === null || /^\s/.test(this.#text)) return '';
@@ -135,7 +135,7 @@ export class SpeechReader {
     return told;
   }
 
-  /** The text has ended: what was not told yet. */
+  /** Returns the rest at the end of the text. */
   finish(): Speech {
     const speech = readSpeech(this.#text, this.#place);
     const told = this.#text.slice(0, this.#told);

@@ -16,7 +16,8 @@ function noThought(text: string): Thought {
 }
 
 /** All is thought up to the closing tag, of a text without one all of it: vLLM's deepseek_r1. */
-export function thinksFirst(text: string, { open, close }: Tags = thinkTags): Thought {
+export function thinksFirst(text: string): Thought {
+  const { open, close } = thinkTags;
   const start = text.indexOf(open);
   const body = start < 0 ? text : text.slice(start + open.length);
   const end = body.indexOf(close);
@@ -62,16 +63,11 @@ export function thinksByMarkers(text: string, machine: Machine): Thought {
 }
 
 /**
- * Without a setting: thoughts are what stands in their tags, whether the prompt or the model opened them. Calls in closed thoughts are thoughts;
- * one in thoughts that were never closed ends them.
+ * Default without a setting: text within thought tags is a thought, whether the prompt or the model opened them. Calls
+ * within closed thoughts are thoughts; a call within thoughts that were never closed ends them.
  */
-export function thinksIfOpened(
-  text: string,
-  callMarkers: readonly string[],
-  isOpen: boolean,
-  tags: Tags = thinkTags,
-): Thought {
-  const { open, close } = tags;
+export function thinksIfOpened(text: string, callMarkers: readonly string[], isOpen: boolean): Thought {
+  const { open, close } = thinkTags;
   const end = text.indexOf(close);
   const isOpened = isOpen || end >= 0 || text.trimStart().startsWith(open);
   if (!isOpened) return noThought(text);

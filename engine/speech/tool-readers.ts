@@ -1,9 +1,16 @@
-import type { ToolCall, ToolSchema } from '../../core/rl/rollout.ts';
+import type { ToolCall, ToolSchema } from '../../core/rl/rollout/rollout.ts';
 import type { Heard } from './heard.ts';
 import { readPythonCalls } from './python-calls.ts';
-import { objectOf, parseWritten, readWritten, textOf, type WrittenJson, writeWritten } from './written-json.ts';
+import {
+  objectOf,
+  parseWritten,
+  readWritten,
+  textOf,
+  type WrittenJson,
+  writeWritten,
+} from '../../core/written-json.ts';
 
-/** Reads a turn without its thoughts. What is no call stays text as it was written. */
+/** Reads a turn without its thoughts. Text that is no call stays unchanged. */
 export type ToolReader = (text: string, tools: readonly ToolSchema[]) => Heard;
 
 function onlyText(content: string): Heard {
@@ -63,7 +70,9 @@ export const pythonic: ToolReader = (text) => {
 
 export const llama4Pythonic: ToolReader = (text, tools) => {
   const opening = '<|python_start|>';
-  return pythonic(text.startsWith(opening) ? text.slice(opening.length).replaceAll('<|python_end|>', '') : text, tools);
+  if (!text.startsWith(opening)) return pythonic(text, tools);
+  const heard = pythonic(text.slice(opening.length).replaceAll('<|python_end|>', ''), tools);
+  return heard.toolCalls.length === 0 ? onlyText(text) : heard;
 };
 
 /** LFM2: Python's calls between markers. */

@@ -2,9 +2,9 @@ import { activationBytesMax, trainLogitsMax, trainPositionsMax } from '../limits
 import type { ModelConfig } from '../model/config.ts';
 
 /**
- * Bytes that a layer keeps of each position for its gradient, by its shape: the input and both norms, query, key, value and what
- * attention gives, gate, up, and two products of them. Fitted to a model of 135 million parameters, where a micro-batch of 1,024
- * positions takes 1.2 GB.
+ * Bytes that a layer keeps per position for its gradient, by its shape: the input and both norms, query, key, value and
+ * attention's output, gate, up, and two products of them. Fitted to a model of 135 million parameters, where a
+ * micro-batch of 1,024 positions takes 1.2 GB.
  */
 export function activationBytes(config: ModelConfig): number {
   const { hiddenSize, headCount, keyValueHeadCount, headSize, feedForwardSize } = config;
@@ -14,12 +14,15 @@ export function activationBytes(config: ModelConfig): number {
 
 const floatBytes = 4;
 
-/** Positions of a micro-batch whose activations are kept; a row that is longer has its layers computed again for the gradient. */
+/**
+ * Largest micro-batch, in positions, whose activations are kept; a longer row has its layers recomputed for the
+ * gradient.
+ */
 export function positionsKeptMax(config: ModelConfig): number {
   return Math.max(1, Math.floor(activationBytesMax / activationBytes(config)));
 }
 
-/** What computing a gradient takes beside weights, gradients and moments, at most. */
+/** Upper bounds of the memory for a gradient, beyond weights, gradients and moments. */
 export interface PassMemory {
   /** Tokens of a micro-batch, those that fill up its rows included. */
   readonly positions: number;
@@ -30,7 +33,7 @@ export interface PassMemory {
 /** Copies of the logits that a loss and its gradient hold at once. */
 const logitCopies = 6;
 
-/** `recomputesEvery`: activations of every so many-th layer are computed again, one layer's at a time; 0 = of none. */
+/** `recomputesEvery`: activations of every so many-th layer are recomputed, one layer at a time; 0 = of none. */
 export function passMemory(config: ModelConfig, recomputesEvery = 0): PassMemory {
   const positions = Math.min(trainPositionsMax, positionsKeptMax(config));
   const logits = Math.min(trainLogitsMax, positions * config.vocabularySize);
@@ -41,7 +44,7 @@ export function passMemory(config: ModelConfig, recomputesEvery = 0): PassMemory
   };
 }
 
-/** Of each position; a layer that is computed again keeps its input. */
+/** Bytes kept for each position; a recomputed layer keeps its input. */
 function keptBytes(config: ModelConfig, recomputesEvery: number): number {
   const all = activationBytes(config);
   if (recomputesEvery === 0) return all;

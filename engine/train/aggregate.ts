@@ -1,18 +1,21 @@
 import { RatchetError } from '../../core/errors.ts';
-import type { RowFacts } from '../../core/rl/batch.ts';
-import type { LossSettings } from '../../config/run-spec.ts';
+import type { RowFacts } from '../../core/rl/learning/batch.ts';
+import type { LossSettings } from '../../core/settings/learning.ts';
 
-/** How the losses of tokens become the loss of a batch: Σ over rows of factor · Σ mask · loss, over the normalizer. */
+/**
+ * The sum that turns the losses of tokens into the loss of a batch: Σ over rows of factor · Σ mask · loss, over the
+ * normalizer.
+ */
 export interface Aggregation {
-  /** Of each row of the batch. */
+  /** One for each row of the batch. */
   readonly factors: Float64Array;
-  /** Of the whole batch, so that the parts computed by micro-batches add up. */
+  /** Covers the whole batch, so that the parts computed by micro-batches add up. */
   readonly normalizer: number;
 }
 
 /**
- * The formulas stand at LossSpec. What is averaged over are rollouts, in however many rows, those that carry no loss included, as
- * TRL's GRPO trainer does it; of rows that do not say so each is a rollout of its own, and none where it has no loss.
+ * Formulas: LossSpec. Averages are over rollouts, in however many rows, including those without loss, as in TRL's GRPO
+ * trainer. Rows without an assignment are a rollout each, and none if they have no loss.
  */
 export function aggregationOf(
   rows: readonly RowFacts[],

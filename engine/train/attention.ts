@@ -7,7 +7,10 @@ import { groupedQueryAttention } from '../onnx/composites.ts';
 import type { Graph, Value } from '../onnx/graph.ts';
 import { reshape } from '../onnx/operators.ts';
 
-/** Of rows that share a beginning: where each slot stands, int64 [batch, sequence], and what is added to scores, [batch, 1, sequence, sequence]. */
+/**
+ * Inputs for rows that share a beginning: the position of each slot in its row, int64 [batch, sequence], and the bias
+ * on scores, [batch, 1, sequence, sequence].
+ */
 export interface SharedRows {
   readonly positions: Value;
   readonly bias: Value;

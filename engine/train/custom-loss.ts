@@ -1,5 +1,6 @@
 import { RatchetError } from '../../core/errors.ts';
-import type { CodeRef, LossSettings } from '../../config/run-spec.ts';
+import type { CodeRef } from '../../core/settings/code.ts';
+import type { LossSettings } from '../../core/settings/learning.ts';
 import type { CustomLoss } from './gradient-computer.ts';
 import { checkedLoss, type LossContext } from './loss.ts';
 import { buildHeadGraph } from './train-graph.ts';
@@ -16,7 +17,9 @@ export function customLossOf({ import: code }: LossSettings): Promise<CustomLoss
   throw new RatchetError('Unsupported', 'A custom loss needs its file: expected loss.import, got none.');
 }
 
-/** Throws what a run would be told of its loss at the first step: loads it and builds its graph, which needs no model. */
+/**
+ * Throws any error of a custom loss before the run's first step: loads it and builds its graph, which needs no model.
+ */
 export async function requireCustomLoss(code: CodeRef, { hasReference }: { hasReference: boolean }): Promise<void> {
   const { tokenLoss } = await loadCustomLoss(code);
   const anyOutput = { hiddenSize: 1, vocabularySize: 1, tiedEmbeddings: true };

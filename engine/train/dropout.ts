@@ -6,16 +6,16 @@ import { floats } from '../onnx/session.ts';
 import type { MicroBatch } from './micro-batches.ts';
 import { dropoutName, type DropoutRows } from './train-graph.ts';
 
-/** What the masks of one pass over a batch are keyed by, beside the row, the layer and the position. */
+/** Keys of one pass's masks, beside the row, the layer and the position. */
 export interface DropoutKey {
   readonly seed: number;
   readonly pass: number;
 }
 
 /**
- * Masks for the inputs of adapters (Srivastava et al. 2014, inverted): each element is 0 with probability p, else
- * 1 / (1 − p). They are keyed by the row of the batch: the same whatever micro-batch the row lies in, and again in a
- * replay. Made here rather than in the graph, whose random numbers cannot be keyed; 4 bytes per token and layer input.
+ * Masks for the inputs of adapters (Srivastava et al. 2014, inverted): each element is 0 with probability p, else 1 /
+ * (1 − p). They are keyed by the row of the batch: the same in every micro-batch and in a replay. Made here rather than
+ * in the graph, whose random numbers cannot be keyed; 4 bytes per token and layer input.
  */
 export function dropoutFeeds(
   micro: MicroBatch,

@@ -1,23 +1,23 @@
-import { isHeld, type MaskedSample, type RowFacts, type Rows, type TrainSample } from '../../core/rl/batch.ts';
+import { isHeld, type MaskedSample, type RowFacts, type Rows, type TrainSample } from '../../core/rl/learning/batch.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { usualWeightMax } from '../../core/rl/correction.ts';
+import { usualWeightMax } from '../../core/rl/learning/correction.ts';
 import { floats, floatScalar, ints, longs } from '../onnx/session.ts';
 import type { Tensor } from '../onnx/runtime.ts';
 import { type Aggregation, aggregationOf } from './aggregate.ts';
-import { capsRatios } from './loss.ts';
+import { lossTraits } from '../../core/rl/losses.ts';
 import { gather, maskTotal, type MicroBatch, requireAligned } from './micro-batches.ts';
 import type { PolicyLossOptions, SupervisedSample } from './types.ts';
 
 /**
- * What the loss of a micro-batch is computed from, as inputs of a train graph. A graph that sees only some positions of its rows is
- * told what the loss wants to know of all of them.
+ * Builds the loss inputs of a train graph for a micro-batch. A graph that sees only some positions gets what its loss
+ * needs from whole rows as `rows`.
  */
 export type LossFeeds<Row extends MaskedSample> = (
   micro: MicroBatch<Row>,
   rows?: RowDifferences,
 ) => Record<string, Tensor>;
 
-/** By row of the batch: the mean of ℓ − μ over its tokens. */
+/** Mean of ℓ − μ over a row's tokens, keyed by the row of the batch. */
 export type RowDifferences = ReadonlyMap<number, number>;
 
 export function tokenFeeds(micro: MicroBatch): Record<string, Tensor> {
@@ -31,7 +31,7 @@ export function tokenFeeds(micro: MicroBatch): Record<string, Tensor> {
   };
 }
 
-/** Each row at its own temperature, where it has one. */
+/** Each row's own temperature, if it has one. */
 export function scoreFeeds(micro: MicroBatch, temperature: number): Record<string, Tensor> {
   return targetFeeds(micro, (row) => micro.samples.get(row)!.temperature ?? temperature);
 }
@@ -68,7 +68,7 @@ export function policyFeeds(facts: readonly RowFacts[], options: PolicyLossOptio
     ...scoreFeeds(micro, temperature),
     ...weightFeeds(micro, aggregation),
     ...boundFeeds(loss),
-    ...(loss.type === 'gspo' ? rowFeeds(micro, rows) : {}),
+    ...(lossTraits(loss.type).comparesRows ? rowFeeds(micro, rows) : {}),
     ...teacherFeeds(micro, loss),
     advantages: vectorTensor(micro, (row) => correctedAdvantages(micro.samples.get(row)!, loss.advantageTau ?? 1)),
     behavior_logprobs: vectorTensor(micro, (row) => micro.samples.get(row)!.behaviorLogprobs),
@@ -83,7 +83,10 @@ export function policyFeeds(facts: readonly RowFacts[], options: PolicyLossOptio
   });
 }
 
-/** A teacher's log probabilities and what their lead over the policy's weighs: nothing without a teacher, else τ times the row's correction. */
+/**
+ * A teacher's log probabilities and the weight of their difference to the policy's: empty without a teacher, else τ
+ * times the row's correction.
+ */
 function teacherFeeds(
   micro: MicroBatch<TrainSample>,
   { teacherTau = 0 }: PolicyLossOptions['loss'],
@@ -100,7 +103,7 @@ function teacherFeeds(
   };
 }
 
-/** Of a graph that sees whole rows the shares of their tokens, else the means themselves. */
+/** Shares of tokens in their rows, for a graph that sees whole rows; else the means themselves. */
 function rowFeeds(micro: MicroBatch, rows: RowDifferences | undefined): Record<string, Tensor> {
   const { sourceRow } = micro;
   const count = sourceRow.length;
@@ -124,7 +127,7 @@ function rowFeeds(micro: MicroBatch, rows: RowDifferences | undefined): Record<s
   };
 }
 
-/** From the policy's log probabilities, [selected]. */
+/** Computed from the policy's log probabilities, [selected]. */
 export function rowDifferences(micro: MicroBatch<TrainSample>, logprobs: Float32Array): RowDifferences {
   const mask = gather(micro, (row) => micro.samples.get(row)!.lossMask);
   const behavior = gather(micro, (row) => micro.samples.get(row)!.behaviorLogprobs);
@@ -139,23 +142,24 @@ export function rowDifferences(micro: MicroBatch<TrainSample>, logprobs: Float32
   return new Map([...sums].map(([row, { difference, total }]) => [row, difference / total]));
 }
 
-/** The largest float32, where there is no bound. */
+/** The largest float32 means no bound. */
 const unbounded = 3.4028234663852886e38;
 
 function boundFeeds(loss: PolicyLossOptions['loss']): Record<string, Tensor> {
-  const isMasked = ['importance_sampling', 'dppo', 'ipo'].includes(loss.type);
-  const { low, high } = isMasked
-    ? { low: loss.maskLow, high: loss.maskHigh ?? unbounded }
-    : { low: loss.clipLow, high: loss.clipHigh };
+  const { bounds, capsRatios } = lossTraits(loss.type);
+  const { low, high } =
+    bounds === 'mask' || bounds === 'move'
+      ? { low: loss.maskLow, high: loss.maskHigh ?? unbounded }
+      : { low: loss.clipLow, high: loss.clipHigh };
   return {
     clip_low: floatScalar(low ?? 0),
     clip_high: floatScalar(high),
     kl_tau: floatScalar(loss.klTau ?? 0),
-    ...(capsRatios(loss.type) ? { ratio_max: floatScalar(loss.ratioMax ?? unbounded) } : {}),
+    ...(capsRatios ? { ratio_max: floatScalar(loss.ratioMax ?? unbounded) } : {}),
   };
 }
 
-/** Throws unless a row has what the loss is computed from. */
+/** Throws unless a row has all inputs of the loss. */
 export function requirePolicyRow(
   sample: TrainSample,
   row: number,
@@ -171,7 +175,7 @@ export function requirePolicyRow(
   if (loss.teacherTau) requireAligned(sample.teacherLogprobs, sample, `teacher logprobs in row ${row}`);
 }
 
-/** Of rows that are not in memory each is looked at as it is read. */
+/** Checks rows in memory at once, others when they are read. */
 export function requirePolicyInputs(given: Rows<TrainSample>, options: PolicyLossOptions): void {
   const { referenceLogprobs, klBeta, temperature } = options;
   if (isHeld(given)) {
@@ -197,8 +201,12 @@ export function correctedAdvantages(sample: TrainSample, advantageTau = 1): read
   return advantages.map((advantage, t) => advantage * weights[t]!);
 }
 
-/** What a token weighs for having been drawn from q; the advantages of a row with `correctionWeights` have theirs already. */
-function samplingWeights({ behaviorLogprobs, samplingLogprobs, correctionWeights }: TrainSample): readonly number[] {
+/** Weight of a token for having been drawn from q; advantages of a row with `correctionWeights` include it. */
+export function samplingWeights({
+  behaviorLogprobs,
+  samplingLogprobs,
+  correctionWeights,
+}: TrainSample): readonly number[] {
   if (correctionWeights) return correctionWeights;
   if (!samplingLogprobs) return behaviorLogprobs.map(() => 1);
   return behaviorLogprobs.map((logprob, t) => Math.min(usualWeightMax, Math.exp(logprob - samplingLogprobs[t]!)));

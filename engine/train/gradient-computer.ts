@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
+import { present } from '../../core/present.ts';
 import { trainLogitsMax, trainPositionsMax } from '../limits.ts';
-import { type MaskedSample, type RowFacts, type Rows, rowsOf, type TokenScores } from '../../core/rl/batch.ts';
+import { type MaskedSample, type RowFacts, type Rows, rowsOf, type TokenScores } from '../../core/rl/learning/batch.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { LoraConfig } from '../model/adapter-layout.ts';
 import { outputLayerName } from '../model/parameter-layout.ts';
@@ -33,13 +34,11 @@ import {
   type GradientKind,
 } from './train-graph.ts';
 
-/** A custom loss and what identifies it among others. */
 export interface CustomLoss {
   readonly id: string;
   readonly tokenLoss: TokenLoss;
 }
 
-/** What one pass over a batch computes. */
 export interface Pass<Row extends MaskedSample = MaskedSample> {
   readonly kind: GradientKind;
   readonly rows: Rows<Row>;
@@ -47,25 +46,28 @@ export interface Pass<Row extends MaskedSample = MaskedSample> {
   /** Throws for a row that the loss cannot be computed of. */
   readonly requireRow?: (sample: Row, row: number) => void;
   readonly customLoss?: CustomLoss;
-  /** Of a loss that compares rows: what it makes of the log probabilities of a micro-batch, and at which temperature they are. */
+  /** How a loss that compares rows gets its differences from a micro-batch's log probabilities, at this temperature. */
   readonly compareRows?: {
     readonly temperature: number;
     readonly of: (micro: MicroBatch<Row>, logprobs: Float32Array) => RowDifferences;
   };
   readonly microBatchPositions?: number;
   readonly microBatchRows?: number;
-  /** Of the masks for adapters with dropout. */
+  /** Key of the masks for adapters with dropout. */
   readonly dropout?: DropoutKey;
-  /** Is filled with what the pass computes of each token, where it is given: as long as the rows. */
+  /** Filled with the pass's scores of each token, if present: as long as the rows. */
   readonly scores?: TokenScores;
 }
 
 interface ComputerOptions extends SessionOptions {
   /** Logits computed at once; trainLogitsMax when left out. */
   readonly logitsMax?: number;
-  /** Positions of a micro-batch whose activations are kept; as the model's shape has it when left out. */
+  /** Largest micro-batch, in positions, whose activations are kept; by default from the model's shape. */
   readonly positionsMax?: number;
-  /** Activations of every so many-th layer are computed again for the gradient; of none when left out, but of all in a row of more positions. */
+  /**
+   * Activations of every so many-th layer are recomputed for the gradient; by default of none, but of all in a longer
+   * row.
+   */
   readonly recomputesEvery?: number;
   /** Weights that stay as they are until `forgetFrozen`: sessions get them once instead of with every run. */
   readonly frozen?: Parameters | null;
@@ -167,7 +169,7 @@ export class GradientComputer {
       selectedMax,
       widthMax: this.#config.positionsMax,
       pairCost: hasDropout ? null : pairCost(this.#config),
-      ...(microBatchRows === undefined ? {} : { rowsMax: microBatchRows }),
+      ...present({ rowsMax: microBatchRows }),
     });
   }
 
@@ -206,7 +208,7 @@ export class GradientComputer {
           metrics: null,
           ...scoreFetches(pass),
           [gradientName('hidden')]: this.#rows(hiddenGradient, part),
-          ...(fromHead && { [gradientName(outputLayer)]: fromHead }),
+          ...present({ [gradientName(outputLayer)]: fromHead ?? undefined }),
         });
         takeScores(pass, part.positions, output);
         metrics.push(floatsOf(output, 'metrics'));
@@ -286,7 +288,7 @@ export class GradientComputer {
     return compareRows.of(micro, logprobs);
   }
 
-  /** What the output layer reads; with dropout when it is for a pass of training. */
+  /** Inputs of the output layer; with dropout only in a pass of training. */
   async #hidden(micro: MicroBatch, weights: PolicyWeights, pass?: GraphPass): Promise<Float32Array> {
     const options = { ...graphOptions(weights, pass), sharesBeginnings: micro.sharing !== null };
     const session = await this.#session(weights, `trunk ${JSON.stringify(options)}`, () =>
@@ -376,7 +378,7 @@ interface Part<Row extends MaskedSample = MaskedSample> {
   readonly positions: MicroBatch<Row>;
 }
 
-/** What of a pass decides its graphs. */
+/** The parts of a pass that decide its graphs. */
 type GraphPass = Pick<Pass, 'kind' | 'customLoss' | 'dropout'>;
 
 function scoreFetches({ scores }: Pick<Pass, 'scores'>): Record<string, null> {

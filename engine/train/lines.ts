@@ -1,4 +1,4 @@
-import type { RowFacts } from '../../core/rl/batch.ts';
+import type { RowFacts } from '../../core/rl/learning/batch.ts';
 import type { ModelConfig } from '../model/config.ts';
 
 /**
@@ -12,7 +12,7 @@ export interface Line {
   readonly shared: number;
   /** Tokens fed: the last of a row predicts nothing. */
   readonly width: number;
-  /** Positions with loss. */
+  /** Count of positions with loss. */
   readonly selected: number;
 }
 
@@ -20,11 +20,11 @@ interface LineLimits {
   readonly rowsMax: number;
   readonly widthMax: number;
   readonly selectedMax: number;
-  /** What a position costs for each position it may attend to, as a part of what it costs by itself; null = every row is a line. */
+  /** Cost of attending to one position, relative to the rest of a position's work; null = rows share no lines. */
   readonly pairCost: number | null;
 }
 
-/** Rows without loss are left out. Neighbours become one line where that is less work than each by itself. */
+/** Rows without loss are left out. Neighbouring rows become one line if that is less work than separate lines. */
 export function joinRows(facts: readonly RowFacts[], limits: LineLimits): Line[] {
   const lines: Line[] = [];
   let known = Infinity; // leading tokens that the row at hand has in common with the last one that was kept
@@ -45,7 +45,7 @@ function joinedWith(line: Line, row: Line, common: number): Line | null {
   const shared = line.rows.length === 1 ? common : Math.min(line.shared, common);
   if (shared <= 0) return null;
   const rows = [...line.rows, ...row.rows];
-  // What the line had once so far and has no longer is fed for each of its rows.
+  // Tokens that leave the shared beginning are fed once for each row of the line.
   const unshared = (line.rows.length - 1) * (line.shared - shared);
   const ofLine = line.rows.length === 1 ? line.width : line.width + unshared;
   return { rows, shared, width: ofLine + row.width - shared, selected: line.selected + row.selected };
@@ -63,8 +63,8 @@ function isWorth(
 }
 
 /**
- * Multiplications of one position with another in a layer's attention, over those of a position in its linear layers. null where a layer
- * attends to a window: it would be counted across rows.
+ * Multiplications per pair of positions in a layer's attention, relative to those of a position in its linear layers.
+ * null if a layer has a window: it would count positions across rows.
  */
 export function pairCost(config: ModelConfig): number | null {
   if (config.attention.some(({ window }) => window !== null)) return null;
@@ -74,15 +74,15 @@ export function pairCost(config: ModelConfig): number | null {
   return (2 * headCount * headSize) / linear;
 }
 
-/** Where each slot of a line stands in its row, and what it sees. */
+/** The position of each slot of a line within its row, and the slots it attends to. */
 export interface Sharing {
-  /** [lines · width]. */
+  /** [lines · width]: the position. */
   readonly positions: BigInt64Array;
-  /** [lines · width · width]: what is added to the score of a slot (row) for another (column) before it: 0, or `unseen`. */
+  /** [lines · width · width]: bias on the score of a slot (row) for an earlier slot (column): 0, or `unseen`. */
   readonly bias: Float32Array;
 }
 
-/** Less than any score by so much that its exponential is 0. */
+/** So far below any score that its exponential is 0. */
 const unseen = -1e30;
 
 /** `lengths`: tokens fed of each row, by line. Slots of padding see all before them, as they do in a line of one row. */

@@ -1,13 +1,13 @@
 import { RatchetError } from '../../core/errors.ts';
-import { type Rows, rowsOf, type TrainSample } from '../../core/rl/batch.ts';
-import type { LossSettings } from '../../config/run-spec.ts';
+import { type Rows, rowsOf, type TrainSample } from '../../core/rl/learning/batch.ts';
+import type { LossSettings } from '../../core/settings/learning.ts';
 import { rowsAtOnceTokensMax } from '../../core/limits.ts';
 import { trainPositionsMax } from '../limits.ts';
 import type { InferenceSession } from '../onnx/runtime.ts';
 import { floats, openSession, type SessionOptions } from '../onnx/session.ts';
 import { requirePolicyInputs, rowDifferences } from './feeds.ts';
 import { floatsOf } from './gradient-computer.ts';
-import { comparesRows } from './loss.ts';
+import { lossTraits } from '../../core/rl/losses.ts';
 import { cutInWindows, gather, readMicroBatches, scatter } from './micro-batches.ts';
 import { type PartOfLoss, partsOfLoss } from './parts-of-loss.ts';
 import { addMetrics, metricsOfParts, type Sums } from './step-metrics.ts';
@@ -15,16 +15,16 @@ import { buildLogprobLossGraph, type GradientKind, gradientName } from './train-
 import type { PolicyLossOptions, TrainMetrics } from './types.ts';
 import { customLossOf } from './custom-loss.ts';
 
-export interface LogprobPass {
+interface LogprobPass {
   /** ∂L/∂ℓ of every token, aligned with each sample's tokens; 0 where none carries loss. */
   readonly gradients: readonly Float32Array[];
   readonly metrics: Omit<TrainMetrics, 'entropy' | 'gradNorm'>;
 }
 
 /**
- * Policy losses of log probabilities ℓ that were computed elsewhere, and their gradients in them. Since ∂L/∂θ = Σ ∂L/∂ℓ_t · ∂ℓ_t/∂θ,
- * whoever can differentiate a weighted sum of log probabilities can train by any of them (what the Tinker package calls
- * forward_backward_custom). The formulas are those of the graphs that train here.
+ * Policy losses of log probabilities ℓ that were computed elsewhere, and their gradients in them. Since ∂L/∂θ = Σ
+ * ∂L/∂ℓ_t · ∂ℓ_t/∂θ, a trainer that differentiates a weighted sum of log probabilities can use any of them (the Tinker
+ * package's forward_backward_custom). The formulas are those of the graphs that train here.
  */
 export class LogprobLoss {
   readonly #options: SessionOptions;
@@ -55,7 +55,7 @@ export class LogprobLoss {
     return { gradients, metrics };
   }
 
-  /** Notes the gradients of its tokens. */
+  /** Stores the gradients of the part's tokens. */
   async #sums(
     { kind, loss, rows: source, lossFeeds, requireRow }: PartOfLoss,
     logprobs: readonly ArrayLike<number>[],
@@ -66,7 +66,7 @@ export class LogprobLoss {
     const cut = cutInWindows(source.rows, trainPositionsMax, rowsAtOnceTokensMax);
     for await (const micro of readMicroBatches(source, cut, requireRow)) {
       const found = gather(micro, (row) => logprobs[row]!);
-      const rows = loss && comparesRows(loss.type) ? rowDifferences(micro, found) : undefined;
+      const rows = loss && lossTraits(loss.type).comparesRows ? rowDifferences(micro, found) : undefined;
       const feeds = { ...lossFeeds(micro, rows), logprobs: floats(found, [found.length]) };
       const known = Object.entries(feeds).filter(([name]) => session.inputNames.includes(name));
       const output = await session.run(Object.fromEntries(known));

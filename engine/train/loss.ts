@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { RatchetError } from '../../core/errors.ts';
+import { losses, type PolicyLossType } from '../../core/rl/losses.ts';
 import type { TokenLogprobs } from '../onnx/composites.ts';
 import type { Graph, Value } from '../onnx/graph.ts';
 import {
@@ -19,11 +20,11 @@ import {
   sum,
 } from '../onnx/operators.ts';
 
-/** What a loss is computed from. Vectors are [selected]: one element per token that carries loss. */
+/** Inputs of a loss. Vectors are [selected]: one element per token that carries loss. */
 export interface LossContext {
   /** ℓ = log softmax(logits / temperature) of each token under the weights in training. Carries the gradient. */
   readonly logprobs: Value;
-  /** μ: the same under the weights that sampled the token. */
+  /** μ: log probabilities under the weights that sampled the token. */
   readonly behaviorLogprobs: Value;
   readonly advantages: Value;
   readonly mask: Value;
@@ -32,32 +33,32 @@ export interface LossContext {
   readonly clipHigh: Value;
   /** Scalar: the weight of (ln ρ)² in dppo, ipo and dro. */
   readonly klTau: Value;
-  /** Scalar: the largest weight that a ratio gives a token; null in losses without such a cap. */
+  /** Scalar: the largest weight that a ratio gives a token; null if the loss has no such cap. */
   readonly ratioMax: Value | null;
-  /** Of each token the mean of ℓ − μ over the tokens of its row, without gradient; null in losses that do not ask for it. */
+  /** Mean of ℓ − μ over the row of each token, without gradient; null in losses that do not request it. */
   readonly rowDifferences: Value | null;
   /** Log probabilities under the reference policy; null when the step has none. Its KL term is added by the trainer. */
   readonly referenceLogprobs: Value | null;
-  /** What a loss may be made of. */
+  /** Operators that a custom loss may use. */
   readonly operators: LossOperators;
 }
 
 /** The loss of each token, [selected]. Weighting by mask and aggregation, and the sum, are the trainer's. */
 export type TokenLoss = (context: LossContext) => Value;
 
-export interface LossOperators {
+interface LossOperators {
   readonly add: typeof add;
   readonly subtract: typeof subtract;
   readonly multiply: typeof multiply;
   readonly negate: typeof negate;
   readonly exponential: typeof exponential;
-  /** Of values without gradient: stop it first. */
+  /** Throws for values with gradient: stop it first. */
   readonly minimum: typeof minimum;
   readonly maximum: typeof maximum;
   readonly absolute: typeof absolute;
   /** 1 where a > b, else 0; no gradient. */
   readonly isGreater: typeof isGreater;
-  /** sg(·) of the papers. */
+  /** sg(·) in papers. */
   readonly stopGradient: typeof stopGradient;
 }
 
@@ -74,10 +75,7 @@ const lossOperators: LossOperators = {
   stopGradient,
 };
 
-const policyLossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'custom'] as const;
-export type PolicyLossType = (typeof policyLossTypes)[number];
-
-/** The policy gradient losses we have; their formulas stand at LossSpec. */
+/** Our policy gradient losses; formulas: LossSpec. */
 export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, TokenLoss>> = {
   cispo({ logprobs, behaviorLogprobs, advantages, clipHigh }) {
     const ratio = boundedExponential(stopGradient(subtract(logprobs, behaviorLogprobs)));
@@ -97,7 +95,7 @@ export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, Tok
     return subtract(kept, multiply(cut, clipped));
   },
 
-  /** Tokens outside the mask keep their place in what the aggregation divides by. */
+  /** Tokens outside the mask still count in the aggregation's denominator. */
   importance_sampling(context) {
     const { low, high } = outsideMask(context);
     const isLeftOut = add(low, high);
@@ -123,26 +121,16 @@ export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, Tok
   },
 };
 
-/** Whether a loss asks for {@link LossContext.ratioMax}. */
-export function capsRatios(type: string): boolean {
-  return type === 'ipo' || type === 'grpo';
-}
-
-/** Whether a loss asks for {@link LossContext.rowDifferences}. */
-export function comparesRows(type: string): boolean {
-  return type === 'gspo';
-}
-
 /** A loss summed over this graph's tokens, with the metrics that go with it. */
 interface Loss {
   readonly loss: Value;
   /** Sums, in the order of metricNames after the loss. */
   readonly metrics: readonly Value[];
-  /** Σ p log p of each token's distribution, [selected]; null where it is not known. */
+  /** Σ p log p of each token's distribution, [selected]; null if unknown. */
   readonly negativeEntropies: Value | null;
 }
 
-/** Of tokens, and of the whole vocabulary where they are computed here. */
+/** Log probabilities of the tokens, and those of the whole vocabulary if they are computed here. */
 type KnownLogprobs = Pick<TokenLogprobs, 'tokens'> & Partial<TokenLogprobs>;
 
 /** −Σ w ℓ / normalizer. */
@@ -155,9 +143,9 @@ export function supervisedLoss(graph: Graph, logprobs: KnownLogprobs): Loss {
 }
 
 /**
- * Σ w (loss of the token + β · k3) / normalizer, with the k3 estimate exp(d) − d − 1, d = log π_r − ℓ, of the divergence
- * from a reference r where there is one (Schulman, Approximating KL divergence, 2020). With a bonus less entropyCoef · Σ m H / Σ m over
- * the batch, H = −Σ p log p of the position.
+ * Σ w (loss of the token + β · k3) / normalizer, with the k3 estimate exp(d) − d − 1, d = log π_r − ℓ, of the
+ * divergence from a reference r if there is one (Schulman, Approximating KL divergence, 2020). An entropy bonus
+ * subtracts entropyCoef · Σ m H / Σ m over the batch, H = −Σ p log p of the position.
  */
 export function policyLoss(
   graph: Graph,
@@ -167,7 +155,7 @@ export function policyLoss(
     readonly tokenLoss: TokenLoss;
     readonly hasReference: boolean;
     readonly hasEntropyBonus: boolean;
-    /** The graph sees all tokens of its rows; else what needs that is handed in. */
+    /** The graph sees all tokens of its rows; otherwise figures of whole rows are inputs. */
     readonly seesRows: boolean;
   },
 ): Loss {
@@ -182,8 +170,8 @@ export function policyLoss(
     clipLow: graph.input('clip_low', 'float32', []),
     clipHigh: graph.input('clip_high', 'float32', []),
     klTau: graph.input('kl_tau', 'float32', []),
-    ratioMax: capsRatios(type) ? graph.input('ratio_max', 'float32', []) : null,
-    rowDifferences: comparesRows(type)
+    ratioMax: losses[type].capsRatios ? graph.input('ratio_max', 'float32', []) : null,
+    rowDifferences: losses[type].comparesRows
       ? seesRows
         ? meansOfRows(graph, stopGradient(subtract(logprobs.tokens, behaviorLogprobs)))
         : vector(graph, 'row_differences')
@@ -271,13 +259,16 @@ function policyMetrics(
   ];
 }
 
-/** 1 for tokens whose ratio lies below the bounds, and above them. */
+/** 1 for tokens whose ratio is below the lower bound, or above the upper one. */
 function outsideMask(context: LossContext): { low: Value; high: Value } {
   const ratio = ratioOf(context);
   return { low: isGreater(context.clipLow, ratio), high: isGreater(ratio, context.clipHigh) };
 }
 
-/** 1 for tokens whose probability has moved out of its bounds, downwards and upwards: in ipo any, in dppo those that their advantage pushes on. */
+/**
+ * 1 for tokens whose probability has left its bounds, downwards and upwards: in ipo all of them, in dppo those that
+ * their advantage pushes further.
+ */
 function movedApart(context: LossContext, type: 'dppo' | 'ipo'): { low: Value; high: Value } {
   const { logprobs, behaviorLogprobs, advantages, clipLow, clipHigh } = context;
   const moved = subtract(exponential(stopGradient(logprobs)), exponential(behaviorLogprobs));
@@ -297,26 +288,27 @@ function trustRegionLoss(context: LossContext, { low, high }: { low: Value; high
   return add(gain, multiply(klTau, multiply(difference, difference)));
 }
 
-/** min(ρ, cap), whose gradient is min(ρ, cap) · ∇ℓ: a token beyond the cap still learns, with the cap as its weight. */
+/** min(ρ, cap) with gradient min(ρ, cap) · ∇ℓ: a token beyond the cap still learns, with the cap as its weight. */
 function cappedRatio(context: LossContext, { isLeftOut, ratioMax }: { isLeftOut: Value; ratioMax: Value }): Value {
   const { logprobs } = context;
   const weight = minimum(stopGradient(ratioWhereKept(context, isLeftOut)), ratioMax);
   return multiply(weight, exponential(subtract(logprobs, stopGradient(logprobs))));
 }
 
-/** 1 for tokens that clipping or a mask acts on, from below and from above; null where the loss has no such clip. */
+/** 1 for tokens affected by clipping or a mask, from below and from above; null if the loss has neither. */
 function clippedTokens(context: LossContext, type: PolicyLossType): { low: Value | null; high: Value | null } {
   const { advantages, clipHigh } = context;
-  if (type === 'cispo') return { low: null, high: isGreater(ratioOf(context), clipHigh) };
-  if (type === 'importance_sampling') return outsideMask(context);
-  if (type === 'dppo' || type === 'ipo') return movedApart(context, type);
-  if (type !== 'grpo' && type !== 'gspo') return { low: null, high: null };
-  const cut = isCut(context, type === 'gspo' ? rowRatio(context) : ratioOf(context));
+  const { bounds, comparesRows } = losses[type];
+  if (bounds === null) return { low: null, high: null };
+  if (bounds === 'cap') return { low: null, high: isGreater(ratioOf(context), clipHigh) };
+  if (bounds === 'mask') return outsideMask(context);
+  if (bounds === 'move') return movedApart(context, type === 'ipo' ? type : 'dppo');
+  const cut = isCut(context, comparesRows ? rowRatio(context) : ratioOf(context));
   const high = isGreater(advantages, advantages.graph.scalar(0));
   return { low: multiply(cut, subtract(high.graph.scalar(1), high)), high: multiply(cut, high) };
 }
 
-/** 1 where clip(ρ)·A < ρ·A: the ratio has left its bounds in the direction its advantage pushes it. */
+/** 1 if clip(ρ)·A < ρ·A: the ratio has left its bounds in the direction of its advantage. */
 function isCut(context: LossContext, ratio: Value): Value {
   const { advantages } = context;
   return isGreater(multiply(ratio, advantages), multiply(clippedRatio(context, ratio), advantages));
@@ -328,7 +320,10 @@ function rowRatio({ rowDifferences }: LossContext): Value {
   return boundedExponential(rowDifferences);
 }
 
-/** Of each token the mean over its row: `row_shares` [rows, selected] are the shares of a row's tokens in it, `row_of` [selected] says whose they are. */
+/**
+ * Replaces each token's value by the mean over its row. `row_shares` [rows, selected] has the tokens' shares in their
+ * rows; `row_of` [selected] has the row of each token.
+ */
 function meansOfRows(graph: Graph, values: Value): Value {
   const shares = graph.input('row_shares', 'float32', ['rows', 'selected']);
   const rowOf = graph.input('row_of', 'int64', ['selected']);
@@ -347,7 +342,7 @@ function ratioOf({ logprobs, behaviorLogprobs }: LossContext): Value {
   return boundedExponential(stopGradient(subtract(logprobs, behaviorLogprobs)));
 }
 
-/** ρ, with its gradient, of tokens that the loss keeps and that have an advantage; 1 of others, whose ρ may be infinite: 0 · ∞ is no number. */
+/** ρ, with its gradient, of kept tokens with an advantage; 1 of others, whose ρ may be infinite: 0 · ∞ is NaN. */
 function ratioWhereKept({ logprobs, behaviorLogprobs, advantages }: LossContext, isLeftOut: Value): Value {
   const hasAdvantage = isGreater(absolute(stopGradient(advantages)), advantages.graph.scalar(0));
   const isKept = multiply(add(negate(isLeftOut), 1), hasAdvantage);
@@ -374,7 +369,7 @@ function k3(referenceLogprobs: Value, logprobs: Value): Value {
   return subtract(subtract(exponential(difference), difference), 1);
 }
 
-/** 0 where the distributions are not known. */
+/** 0 if the distributions are unknown. */
 function negativeEntropiesOf({ vocabulary, probabilities }: KnownLogprobs): Value | null {
   return vocabulary && probabilities ? sum(multiply(probabilities(), vocabulary), [1]) : null;
 }
@@ -383,7 +378,7 @@ function entropySum(negativeEntropies: Value | null, mask: Value): Value {
   return negativeEntropies === null ? mask.graph.scalar(0) : negate(sum(multiply(mask, negativeEntropies), [0]));
 }
 
-/** A sum over this graph's tokens, divided by what the aggregation of the whole batch divides by. */
+/** A sum over this graph's tokens, divided by the normalizer of the whole batch. */
 function normalized(graph: Graph, total: Value): Value {
   return multiply(total, graph.input('inverse_normalizer', 'float32', []));
 }

@@ -8,7 +8,7 @@ import {
   type RowSource,
   rowsOf,
   windowsOf,
-} from '../../core/rl/batch.ts';
+} from '../../core/rl/learning/batch.ts';
 import { trainRowsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { joinRows, type Line, type Sharing, sharingOf } from './lines.ts';
@@ -17,14 +17,14 @@ import { joinRows, type Line, type Sharing, sharingOf } from './lines.ts';
 export interface MicroBatch<Row extends MaskedSample = MaskedSample> {
   /** Index of each row in the batch it was cut from. */
   readonly rows: readonly number[];
-  /** The rows themselves, by that index. */
+  /** Rows by their index in the batch. */
   readonly samples: ReadonlyMap<number, Row>;
   readonly lines: number;
   /** Tokens fed per line. */
   readonly width: number;
   /** [lines · width]. */
   readonly tokens: Int32Array;
-  /** null where every line is a row. */
+  /** null if every line is a row. */
   readonly sharing: Sharing | null;
   /** Flat position that predicts the token, [selected]. */
   readonly selected: BigInt64Array;
@@ -39,22 +39,21 @@ export interface MicroBatch<Row extends MaskedSample = MaskedSample> {
 const rowsTarget = 64;
 
 interface MicroBatchLimits {
-  /** Rows of a micro-batch. */
+  /** Bound on the rows of a micro-batch. */
   readonly rowsMax?: number;
-  /** Positions with loss of a micro-batch. A single row with more of them is a micro-batch all the same. */
+  /** Positions with loss of a micro-batch. A single larger row still is a micro-batch. */
   readonly selectedMax?: number;
   /** Tokens of a line that several rows make together. */
   readonly widthMax?: number;
-  /** As `joinRows` has it; without it rows stay apart. */
+  /** See `joinRows`; rows share no lines when it is missing. */
   readonly pairCost?: number | null;
 }
 
-/** The lines of each micro-batch. */
 export type Cut = readonly (readonly Line[])[];
 
 /**
- * Cuts a batch into micro-batches, by length so that little is padding. The cut depends on the facts alone: the same
- * batch gives the same sums in the same order. Rows without loss are left out.
+ * Cuts a batch into micro-batches by length, to reduce padding. The cut depends on the facts alone: the same batch
+ * gives the same sums in the same order. Rows without loss are left out.
  */
 export function cutMicroBatches(
   facts: readonly RowFacts[],
@@ -78,8 +77,8 @@ export function cutMicroBatches(
 }
 
 /**
- * The same in windows of consecutive rows, for rows that are read from somewhere: those of a micro-batch lie near one another. Only where the
- * order of sums is no matter.
+ * Cuts within windows of consecutive rows, for rows that are read from storage: the rows of a micro-batch are near one
+ * another. Only valid when the order of sums does not matter.
  */
 export function cutInWindows(facts: readonly RowFacts[], positionsMax: number, tokensOfWindow: number): Cut {
   const cut: (readonly Line[])[] = [];
@@ -108,7 +107,7 @@ export async function* readMicroBatches<Row extends MaskedSample>(
   }
 }
 
-/** The positions with loss from `first` to before `end`, of the same rows: what a part of the loss is computed from. */
+/** The positions with loss from `first` to before `end`, of the same rows: one part of the loss. */
 export function slicePositions<Row extends MaskedSample>(
   batch: MicroBatch<Row>,
   first: number,
@@ -143,7 +142,7 @@ export function gather(batch: MicroBatch, perRow: (row: number) => ArrayLike<num
   return values;
 }
 
-/** The other way: what was computed of the positions that carry loss. */
+/** The inverse of `gather`: distributes results of the positions with loss. */
 export function scatter(batch: MicroBatch, values: Float32Array, results: readonly Float32Array[]): void {
   const { sourceRow, sourcePosition } = batch;
   for (let i = 0; i < values.length; i++) results[sourceRow[i]!]![sourcePosition[i]!] = values[i]!;

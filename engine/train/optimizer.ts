@@ -8,7 +8,7 @@ import {
   scoredRows,
   type TokenScores,
   type TrainSample,
-} from '../../core/rl/batch.ts';
+} from '../../core/rl/learning/batch.ts';
 import type { LoraConfig } from '../model/adapter-layout.ts';
 import type { AdapterParameters } from '../model/lora.ts';
 import { copiesForPasses, copiesInTraining, requireMemory } from '../model/memory.ts';
@@ -17,7 +17,7 @@ import type { FlatTensors } from '../model/parameters.ts';
 import type { SessionOptions } from '../onnx/session.ts';
 import { requirePolicyInputs, rowDifferences, supervisedFeeds } from './feeds.ts';
 import { GradientComputer, type Pass } from './gradient-computer.ts';
-import { comparesRows } from './loss.ts';
+import { lossTraits } from '../../core/rl/losses.ts';
 import { maskTotal, requireTrainable } from './micro-batches.ts';
 import { type LearnedRow, type PartOfLoss, partsOfLoss } from './parts-of-loss.ts';
 import { isFlat, meanOfPasses, metricsOfParts, refusalReason, type Sums, supervisedMetrics } from './step-metrics.ts';
@@ -39,18 +39,18 @@ import type {
 } from './types.ts';
 
 export interface OptimizerOptions extends SessionOptions {
-  /** For a preset's random weights. */
+  /** Seed of a preset's random weights. */
   readonly seed?: number;
   /**
-   * Trains adapters on the weights instead of the weights. null = never; left out = as the folder has it: an adapter's
-   * folder is trained on with its own settings.
+   * Trains adapters on the weights instead of the weights. null = never; by default as in the folder: an adapter's
+   * folder is trained further with its own settings.
    */
   readonly lora?: LoraConfig | null;
   /** Logits computed at once; trainLogitsMax when left out. */
   readonly logitsMax?: number;
-  /** Activations of every so many-th layer are computed again for the gradient instead of kept. */
+  /** Activations of every so many-th layer are recomputed for the gradient instead of kept. */
   readonly recomputesEvery?: number;
-  /** Sessions get weights that are not trained once, and keep a copy: on by default where they compute on a GPU. */
+  /** Sessions receive frozen weights once, and keep a copy: on by default for a GPU. */
   readonly keepFrozen?: boolean;
 }
 
@@ -76,20 +76,20 @@ export class EngineOptimizer implements Optimizer {
   /** `model` is a folder of Hugging Face files, of a PEFT adapter, or a preset's name. */
   static async open(model: string, options: OptimizerOptions): Promise<EngineOptimizer> {
     const { seed = 0, lora } = options;
-    const policy = await TrainedPolicy.open(model, { seed, ...(lora === undefined ? {} : { lora }) });
+    const policy = await TrainedPolicy.open(model, { seed, ...present({ lora }) });
     requireRoom(policy, { copies: copiesInTraining, copiesHeld: 1 }, 'training it');
     return new EngineOptimizer(policy, options);
   }
 
   /**
-   * Its parameters are the ones in training, and every applied step changes them in place; where an adapter is trained
-   * they are its base and stay.
+   * Its parameters are in training, and every applied step changes them in place; with an adapter they are its base and
+   * stay.
    */
   get model(): ModelFolder {
     return this.#policy.model;
   }
 
-  /** The adapter in training, changed in place; null where all weights are trained. */
+  /** The adapter in training, changed in place; null if all weights are trained. */
   get adapter(): AdapterParameters | null {
     return this.#policy.adapter;
   }
@@ -122,7 +122,7 @@ export class EngineOptimizer implements Optimizer {
       requireTrainable(given, this.#policy.model.config);
       requirePolicyInputs(given, options);
       if (options.tellsTokens !== true) return this.#trainPasses(batch, options, null);
-      const kept = scoredRows(batch.rows); // what is written beyond the end of an array is dropped
+      const kept = scoredRows(batch.rows); // writes beyond the end of an array are dropped
       const empty = (): Float32Array[] =>
         batch.rows.map(({ tokens }, row) => new Float32Array(row < kept ? tokens : 0));
       const scores = { logprobs: empty(), entropies: empty() };
@@ -139,7 +139,7 @@ export class EngineOptimizer implements Optimizer {
     const { iterations = 1 } = options;
     const parts = miniBatches(batch, options.miniBatches ?? 1);
     if (iterations === 1 && parts.length === 1)
-      return this.#trainPass(batch, { ...options, ...(scores ? { scores } : {}) }, 1);
+      return this.#trainPass(batch, { ...options, ...present({ scores: scores ?? undefined }) }, 1);
     const copies = { copies: copiesInTraining + copiesForPasses, copiesHeld: this.adapter ? 1 : copiesInTraining };
     requireRoom(this.#policy, copies, `training it in ${iterations * parts.length} steps`);
     const goBack = this.#checkpoint();
@@ -219,7 +219,7 @@ export class EngineOptimizer implements Optimizer {
   ): Promise<StepResult<TrainMetrics>> {
     const parts = partsOfLoss(batch, options);
     const { temperature, scores } = options;
-    // Of what environments said, and the policy never sampled, there is nothing to tell.
+    // Scores cover sampled tokens only, so the part of observed tokens reports none.
     const passes = await Promise.all(
       parts.map((part) => passOf(part, temperature, part.name === 'ce' ? undefined : scores)),
     );
@@ -256,7 +256,7 @@ export class EngineOptimizer implements Optimizer {
     trained.changed();
   }
 
-  /** Remembers weights and optimizer; what it returns brings them back. */
+  /** Saves weights and optimizer; the returned function restores them. */
   #checkpoint(): () => void {
     const weights = this.#policy.trained.flat.slice();
     const optimizer = this.#optimizer.save();
@@ -285,7 +285,7 @@ async function passOf(
     ...part,
     ...present({ scores }),
     ...(loss?.type === 'custom' ? { customLoss: await customLossOf(loss) } : {}),
-    ...(loss && comparesRows(loss.type) ? { compareRows: { temperature, of: rowDifferences } } : {}),
+    ...(loss && lossTraits(loss.type).comparesRows ? { compareRows: { temperature, of: rowDifferences } } : {}),
   };
 }
 
@@ -305,7 +305,7 @@ function scoresOf(
   return { logprobs: logprobs.slice(first, end), entropies: entropies && entropies.slice(first, end) };
 }
 
-/** Refuses what would not fit beside what is there already. */
+/** Throws if the weights do not fit beside the existing ones. */
 function requireRoom(
   { parameters, adapter }: TrainedPolicy,
   { copies, copiesHeld }: { readonly copies: number; readonly copiesHeld: number },

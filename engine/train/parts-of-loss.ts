@@ -1,18 +1,18 @@
 import { RatchetError } from '../../core/errors.ts';
-import type { ObservedSpan, RowFacts, RowSource, TrainSample } from '../../core/rl/batch.ts';
-import type { LossSettings } from '../../config/run-spec.ts';
+import type { ObservedSpan, RowFacts, RowSource, TrainSample } from '../../core/rl/learning/batch.ts';
+import type { LossSettings } from '../../core/settings/learning.ts';
 import { type LossFeeds, policyFeeds, requirePolicyRow, supervisedFeeds } from './feeds.ts';
 import { type GradientKind, policyKind } from './train-graph.ts';
 import type { PolicyLossOptions } from './types.ts';
 
-/** A row of a part of a loss: where it is learned by heart, with what each token weighs. */
+/** A row of a part of a loss; for cross entropy, with the weight of each token. */
 export type LearnedRow = TrainSample & { readonly tokenWeights?: readonly number[] };
 
-/** What a batch is learned by, in one graph. */
+/** One objective of a batch, computed in one graph. */
 export interface PartOfLoss {
   readonly name: 'rl' | 'ref_kl' | 'ce';
   readonly kind: GradientKind;
-  /** Of a policy loss. */
+  /** Settings of a policy loss; null for cross entropy. */
   readonly loss: LossSettings | null;
   /** Places are those of the batch; no token counts in rows that have none of this part. */
   readonly rows: RowSource<LearnedRow>;
@@ -22,9 +22,9 @@ export interface PartOfLoss {
 }
 
 /**
- * The loss of a batch is a sum, in this order, of the plan's policy loss (rl), of the distance to a teacher (ref_kl) and of the cross
- * entropy of what environments said (ce), each over the number of its own tokens in the batch: none makes another one smaller. So is
- * prime-rl's (trainer/rl/loss.py, `compute_loss`). Most batches have the first alone.
+ * The loss of a batch is a sum, in this order: the plan's policy loss (rl), the distance to a teacher (ref_kl) and the
+ * cross entropy of environments' tokens (ce). Each is divided by the number of its own tokens in the batch, so no part
+ * shrinks another. Same as prime-rl (trainer/rl/loss.py, `compute_loss`). Most batches have only the first.
  */
 export function partsOfLoss(batch: RowSource<TrainSample>, options: PolicyLossOptions): PartOfLoss[] {
   const { rows } = batch;
@@ -65,7 +65,7 @@ function distilling({ distillation, temperature }: PolicyLossOptions): PolicyLos
   );
 }
 
-/** At the temperature that the row was sampled at, as prime-rl has it. */
+/** Uses the temperature at which the row was sampled, as in prime-rl. */
 function observedPart(batch: RowSource<TrainSample>, { temperature }: PolicyLossOptions): PartOfLoss {
   const facts = batch.rows.map((row) => ({ ...row, counted: row.observed ?? 0, weight: row.observed ?? 0 }));
   return {

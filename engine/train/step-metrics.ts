@@ -26,7 +26,10 @@ export function supervisedMetrics(sums: Sums, tokenCount: number, gradNorm: numb
 /** A part of a loss and its sums over the batch. */
 type SummedPart = Pick<PartOfLoss, 'name' | 'rows'> & { readonly sums: Sums };
 
-/** Of all parts together: losses add up, and means are over the tokens that the policy sampled, whatever they are learned by. */
+/**
+ * Metrics of all parts together: losses add up; means are over the tokens that the policy sampled, whatever their
+ * objective.
+ */
 export function metricsOfParts(parts: readonly SummedPart[], gradNorm: number): TrainMetrics {
   const sums: Sums = {};
   for (const { name, sums: own } of parts) {
@@ -47,7 +50,7 @@ export function metricsOfParts(parts: readonly SummedPart[], gradNorm: number): 
   };
 }
 
-export function policyMetrics(sums: Sums, tokenCount: number, gradNorm: number): TrainMetrics {
+function policyMetrics(sums: Sums, tokenCount: number, gradNorm: number): TrainMetrics {
   const clipFractionLow = mean(sums, 'clipFractionLow', tokenCount);
   const clipFractionHigh = mean(sums, 'clipFractionHigh', tokenCount);
   return {
@@ -111,7 +114,7 @@ export function isFlat({ loss, gradNorm }: Pick<SftMetrics, 'loss' | 'gradNorm'>
   return Number.isFinite(loss) && gradNorm === 0;
 }
 
-/** Metrics in snake case, as they appear in files and curves; what is not known is left out. */
+/** Metrics in snake case, as in files and curves; unknown ones are left out. */
 export function metricsRow(metrics: object): Record<string, number> {
   return Object.fromEntries(
     Object.entries(metrics)

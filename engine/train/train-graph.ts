@@ -1,6 +1,7 @@
+import type { PolicyLossType } from '../../core/rl/losses.ts';
 import assert from 'node:assert/strict';
 import { RatchetError } from '../../core/errors.ts';
-import type { LossSettings } from '../../config/run-spec.ts';
+import type { LossSettings } from '../../core/settings/learning.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { decoderHidden, weightInputs } from '../model/decoder.ts';
 import type { AdaptedLayer, LoraConfig } from '../model/adapter-layout.ts';
@@ -11,7 +12,7 @@ import { gradients } from '../onnx/gradient.ts';
 import { Graph, type Value } from '../onnx/graph.ts';
 import { multiply, reshape, selectRows, stack, sum } from '../onnx/operators.ts';
 import { causalAttention, type SharedRows } from './attention.ts';
-import { policyLoss, type PolicyLossType, supervisedLoss, type TokenLoss, tokenLosses } from './loss.ts';
+import { policyLoss, supervisedLoss, type TokenLoss, tokenLosses } from './loss.ts';
 
 /**
  * score: log probabilities of given tokens, no gradient.
@@ -31,15 +32,14 @@ const policyMetricNames = [
   'maxLogprobDifference',
 ] as const;
 
-/** What a graph reports, in this order: sums over its tokens, but for one maximum. */
+/** The outputs of a graph, in this order: sums over its tokens, and one maximum. */
 export function metricNames(kind: GradientKind): readonly string[] {
   if (kind === 'sft') return ['loss', 'entropy', 'nll'];
   return policyOf(kind).hasReference ? [...policyMetricNames, 'klDivergence'] : policyMetricNames;
 }
 
-export type PolicyKind = Exclude<GradientKind, 'sft'>;
+type PolicyKind = Exclude<GradientKind, 'sft'>;
 
-/** The graph of a policy loss. */
 export function policyKind(
   { type, entropyCoef = 0 }: Pick<LossSettings, 'type' | 'entropyCoef'>,
   hasReference: boolean,
@@ -53,15 +53,18 @@ export const gradientName = (parameter: string): string => `gradient.${parameter
 type OutputLayer = Pick<ModelConfig, 'hiddenSize' | 'vocabularySize' | 'tiedEmbeddings'>;
 
 interface GraphOptions {
-  /** Adapters beside the weights; they are what is trained then. */
+  /** Adapters beside the weights; then only they are trained. */
   readonly lora?: LoraConfig | null;
   /** Whether inputs of adapters are multiplied by masks, inputs named by dropoutName. */
   readonly hasDropout?: boolean;
-  /** Activations of every so many-th layer are computed again for the gradient rather than kept: less memory, and with 1 a third more time. 0 = of none. */
+  /**
+   * Activations of every so many-th layer are recomputed for the gradient: less memory, and with 1 a third more time. 0
+   * = of none.
+   */
   readonly recomputesEvery?: number;
   /** Whether rows with one beginning are one line of tokens: inputs `line_positions` and `line_bias`. */
   readonly sharesBeginnings?: boolean;
-  /** Of the kinds `custom` and `custom_kl`. */
+  /** Required by the kinds `custom` and `custom_kl`. */
   readonly customLoss?: TokenLoss;
 }
 
@@ -81,11 +84,11 @@ export function buildTrainGraph(config: ModelConfig, kind: TrainGraphKind, optio
 }
 
 /**
- * The three graphs below compute the same as buildTrainGraph where the logits of a row are too many to be held at once:
- * trunk forward, then the head over a part of the positions at a time, then the trunk again with its gradient. The trunk
- * is computed twice rather than its activations kept.
+ * The three graphs below replace buildTrainGraph if a row has too many logits to be held at once: trunk forward, then the
+ * head over a part of the positions at a time, then the trunk again with its gradient. The trunk is computed twice instead
+ * of keeping its activations.
  *
- * Output `hidden` [selected, hidden]: what the output layer reads.
+ * Output `hidden` [selected, hidden]: the inputs of the output layer.
  */
 export function buildTrunkGraph(config: ModelConfig, options: GraphOptions = {}): Graph {
   const graph = new Graph();
@@ -116,7 +119,10 @@ export function buildTrunkGradientGraph(config: ModelConfig, options: GraphOptio
   return graph;
 }
 
-/** Of log probabilities that are handed in: input `logprobs` [selected], output their gradient. Its entropy is 0: they do not tell it. */
+/**
+ * A loss of given log probabilities: input `logprobs` [selected], output their gradient. Its entropy is 0, since log
+ * probabilities of single tokens do not give it.
+ */
 export function buildLogprobLossGraph(
   kind: GradientKind,
   { customLoss }: Pick<GraphOptions, 'customLoss'> = {},
@@ -170,7 +176,7 @@ function sharedRows(graph: Graph): SharedRows {
 /** The rows of a layer's input: all positions, or in the last layer only those that carry loss. */
 export type DropoutRows = 'positions' | 'selected';
 
-/** Input with the mask of a layer's input, [rows, inputs]: 0 where it is dropped, 1 / (1 − dropout) elsewhere. */
+/** Input with the mask of a layer's input, [rows, inputs]: 0 for dropped elements, else 1 / (1 − dropout). */
 export const dropoutName = (rows: DropoutRows, weight: string): string => `dropout.${rows}.${weight}`;
 
 function drop(x: Value, { weight, inputs }: AdaptedLayer): Value {
@@ -181,7 +187,10 @@ function drop(x: Value, { weight, inputs }: AdaptedLayer): Value {
   return multiply(x, mask);
 }
 
-/** From what the output layer reads, [selected, hidden], to log probabilities, and in training to metrics and gradients beside them. */
+/**
+ * Turns inputs of the output layer, [selected, hidden], into log probabilities, and in training into metrics and
+ * gradients as well.
+ */
 function outputLoss(
   graph: Graph,
   output: { readonly hidden: Value; readonly weight: Value },
@@ -208,7 +217,7 @@ function outputLoss(
 
 function policyOf(kind: PolicyKind): { type: PolicyLossType; hasReference: boolean; hasEntropyBonus: boolean } {
   const [, type, kl, entropy] = /^(\w+?)(_kl)?(_entropy)?$/.exec(kind)!;
-  // What the template of GradientKind says.
+  // The template type of GradientKind guarantees it.
   return { type: type as PolicyLossType, hasReference: kl !== undefined, hasEntropyBonus: entropy !== undefined };
 }
 

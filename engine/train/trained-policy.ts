@@ -15,25 +15,25 @@ export interface PolicyWeights {
 }
 
 interface OpenOptions {
-  /** Of a preset's weights and of new adapters. */
+  /** Seed of a preset's weights and of new adapters. */
   readonly seed: number;
-  /** Adapters are trained, the weights stay; where it is left out, an adapter's folder says it for itself. */
+  /** Adapters are trained, the weights stay; by default an adapter's folder decides for itself. */
   readonly lora?: LoraConfig | null;
 }
 
 /**
- * The weights in training, in one of two ways: all of them, or an adapter on a base that stays as it is. An adapter that
- * was just made changes nothing: until it is trained or loaded, the policy is its base.
+ * The weights in training, in one of two forms: all of them, or an adapter on a fixed base. A new adapter changes
+ * nothing: until it is trained or loaded, the policy is its base.
  */
 export class TrainedPolicy implements PolicyWeights {
-  /** Of the base where there is an adapter. */
+  /** The model, which is the base if there is an adapter. */
   readonly model: ModelFolder;
   readonly adapter: AdapterParameters | null;
   readonly #seed: number;
-  /** Where the base was read; null for a preset. */
+  /** The base's folder; null for a preset. */
   #baseFolder: string | null;
   #baseDigest: string;
-  /** Whether the adapter is as it was made. Whoever changes it says so here. */
+  /** Whether the adapter is untrained. Code that changes the adapter must clear it. */
   isAdapterNew: boolean;
   #reference: { readonly folder: string; readonly weights: PolicyWeights } | null = null;
 
@@ -77,26 +77,25 @@ export class TrainedPolicy implements PolicyWeights {
     return this.model.parameters;
   }
 
-  /** What the optimizer changes. */
+  /** The tensors that the optimizer changes. */
   get trained(): FlatTensors {
     return this.adapter ?? this.parameters;
   }
 
-  /** Room for a gradient of what is trained. */
   gradientLike(): FlatTensors {
     const { adapter, parameters } = this;
     return adapter ? new AdapterParameters(adapter.config, adapter.lora) : new Parameters(parameters.config);
   }
 
-  /** Identity of the policy; the server that loads what is saved here finds the same. */
+  /** Identity of the policy; a server that loads the saved folder computes the same digest. */
   digest(): string {
     if (!this.adapter) return this.parameters.digest();
     return this.isAdapterNew ? this.#baseDigest : policyDigest(this.#baseDigest, this.adapter);
   }
 
   /**
-   * All weights as Hugging Face files, or the adapter as PEFT's with the tokenizer. `base` is what the adapter's config
-   * calls its base: a path, absolute or from the folder it will lie in; where it was read from when left out.
+   * Writes all weights as Hugging Face files, or the adapter as PEFT files with the tokenizer. `base` is the base's
+   * path in the adapter's config, absolute or relative to `folder`; by default the folder from which the base was read.
    */
   async save(folder: string, base?: string): Promise<string> {
     if (!this.adapter) await saveModelFolder(this.model, folder);
@@ -105,7 +104,7 @@ export class TrainedPolicy implements PolicyWeights {
     return this.adapter ? policyDigest(this.#baseDigest, this.adapter) : this.parameters.digest();
   }
 
-  /** Takes the weights of another folder of the same architecture. */
+  /** Loads the weights of another folder of the same architecture. */
   async load(folder: string): Promise<void> {
     this.#reference = null;
     const described = await describeAdapter(folder);
@@ -131,7 +130,7 @@ export class TrainedPolicy implements PolicyWeights {
     this.isAdapterNew = !described;
   }
 
-  /** Weights of another version, kept until another folder is asked for. The base itself costs no copy. */
+  /** Weights of another version, kept until another folder is requested. The base itself costs no copy. */
   async reference(folder: string): Promise<PolicyWeights> {
     if (this.#reference?.folder === folder) return this.#reference.weights;
     const loaded = await this.#loadParameters(folder);
@@ -143,7 +142,7 @@ export class TrainedPolicy implements PolicyWeights {
 
   async #loadParameters(folder: string): Promise<Parameters> {
     const loaded = await loadParameters(folder);
-    // Equal shapes are not enough: the graphs have the model's constants in them, such as rope_theta and rms_norm_eps.
+    // Equal shapes are not enough: the graphs contain constants of the model, such as rope_theta and rms_norm_eps.
     if (isDeepStrictEqual(loaded.config, this.parameters.config)) return loaded;
     throw new RatchetError('ModelUnsupported', `${folder} holds another architecture than the model in training.`);
   }

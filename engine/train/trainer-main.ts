@@ -1,5 +1,5 @@
-/** Entry of a trainer's process. It lives as long as its IPC channel: when the owner is gone, so is the trainer. */
-import type { MaskedSample, RowSource } from '../../core/rl/batch.ts';
+/** Entry of a trainer's process. It lives as long as its IPC channel: when the owner exits, so does the trainer. */
+import type { MaskedSample, RowSource } from '../../core/rl/learning/batch.ts';
 import { EngineOptimizer } from './optimizer.ts';
 import {
   areRemote,
@@ -31,7 +31,7 @@ function taken(answer: RowsAnswer): void {
   asked.delete(answer.ask);
 }
 
-/** Rows of the owner's, which are asked for when they are needed. */
+/** Rows that stay with the owner and are requested when needed. */
 function remoteRows({ rowsOfCall, rows }: RemoteRows): RowSource<MaskedSample> {
   return {
     rows,
@@ -63,7 +63,7 @@ async function perform({ method, args }: TrainerCall): Promise<unknown> {
     return undefined;
   }
   if (!trainer) throw new Error(`${method} was called before the trainer was opened`);
-  // The owner is the same program: the types were checked where the call was written.
+  // The owner is the same program: types were checked at the call.
   const call = trainer[method].bind(trainer) as (...args: readonly unknown[]) => Promise<unknown>;
   return call(...args.map((value) => (areRemote(value) ? remoteRows(value) : value)));
 }

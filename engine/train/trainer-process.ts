@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { environmentForAll, selectEnvironment, trustedRootsVariable } from '../../core/child-environment.ts';
 import { RatchetError } from '../../core/errors.ts';
-import type { MaskedSample, Rows, RowSource, TrainSample } from '../../core/rl/batch.ts';
+import type { MaskedSample, Rows, RowSource, TrainSample } from '../../core/rl/learning/batch.ts';
 import { rowsAtOnceTokensMax } from '../../core/limits.ts';
 import {
   fromWire,
@@ -35,14 +35,14 @@ interface Pending {
 
 /**
  * A trainer in a process of its own: a forward pass blocks that process's event loop, not the owner's. When the process
- * dies, every call, pending or later, fails with EngineDied; nothing restarts by itself, for only the owner knows which
- * checkpoint to go on from.
+ * dies, every call, pending or later, fails with EngineDied. Nothing restarts by itself, for only the owner knows the
+ * checkpoint to resume from.
  */
 export class TrainerProcess implements Optimizer {
   readonly #child: ChildProcess;
   readonly #tokensSentMax: number;
   readonly #pending = new Map<number, Pending>();
-  /** What a call under way is about, where the process has not got it. */
+  /** Rows of pending calls that were not sent to the process. */
   readonly #rows = new Map<number, RowSource<MaskedSample>>();
   #nextId = 0;
   #death: RatchetError | null = null;
@@ -60,7 +60,7 @@ export class TrainerProcess implements Optimizer {
     child.on('error', (error) => this.#die(error.message));
   }
 
-  /** Rows of more tokens than `tokensSentMax` stay with the owner, and are asked for. */
+  /** Rows with more than `tokensSentMax` tokens stay with the owner until they are requested. */
   static async open(
     model: string,
     options: OptimizerOptions,
@@ -128,7 +128,7 @@ export class TrainerProcess implements Optimizer {
     await this.#call('resetMoments');
   }
 
-  /** Ends the process by closing its channel; resolves when it is gone. */
+  /** Ends the process by closing its channel; resolves when it has exited. */
   async close(): Promise<void> {
     if (this.#death) return;
     const exit = once(this.#child, 'exit');
@@ -136,7 +136,7 @@ export class TrainerProcess implements Optimizer {
     await exit;
   }
 
-  /** Few rows go with the call; of many it asks for those that it needs. */
+  /** Few rows are sent with the call; of many, the process requests those that it needs. */
   async #callWith(rows: Rows<MaskedSample>, method: TrainerCall['method'], options: object): Promise<unknown> {
     if (!('read' in rows)) return this.#call(method, rows, options);
     const tokens = rows.rows.reduce((sum, row) => sum + row.tokens, 0);
@@ -191,7 +191,10 @@ export class TrainerProcess implements Optimizer {
   }
 }
 
-/** What the child needs to load TypeScript, also where its owner is the program as built; without the owner's test runner or debugger. */
+/**
+ * Node arguments with which the child can load TypeScript, even if its owner runs as a bundle; without the owner's test
+ * runner or debugger.
+ */
 function loaderArguments(execArgv: readonly string[], entry: string): string[] {
   const own = execArgv.filter((argument) => !/^--(test|inspect|eval|print|watch)/.test(argument));
   const hasLoader = own.some((argument) => argument.includes('tsx'));

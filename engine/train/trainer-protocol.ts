@@ -1,9 +1,9 @@
 import { type ErrorCode, errorCodes, RatchetError } from '../../core/errors.ts';
-import type { MaskedSample, RowFacts } from '../../core/rl/batch.ts';
+import type { MaskedSample, RowFacts } from '../../core/rl/learning/batch.ts';
 import type { Optimizer } from './types.ts';
 import type { OptimizerOptions } from './optimizer.ts';
 
-/** What passes between a trainer's process and its owner, over Node's IPC channel with 'advanced' serialization. */
+/** Messages between a trainer's process and its owner, over Node's IPC channel with 'advanced' serialization. */
 type TrainerMethod = Exclude<keyof Optimizer, 'close'>;
 
 export interface TrainerCall {
@@ -16,9 +16,9 @@ export type TrainerReply =
   | { readonly id: number; readonly result: unknown }
   | { readonly id: number; readonly error: WireError };
 
-/** Rows that stay with the owner: the trainer's process asks for them as it needs them. */
+/** Rows that stay with the owner: the trainer's process requests them as needed. */
 export interface RemoteRows {
-  /** The call that they belong to. */
+  /** Id of the call. */
   readonly rowsOfCall: number;
   readonly rows: readonly RowFacts[];
 }

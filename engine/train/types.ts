@@ -1,12 +1,12 @@
-import type { MaskedSample, Rows, TokenScores, TrainSample } from '../../core/rl/batch.ts';
-import type { LossSettings, OptimizerSpec } from '../../config/run-spec.ts';
+import type { MaskedSample, Rows, TokenScores, TrainSample } from '../../core/rl/learning/batch.ts';
+import type { LossSettings, OptimizerSettings } from '../../core/settings/learning.ts';
 
 export interface SftOptions {
   readonly learningRate: number;
-  readonly optimizer: OptimizerSpec;
+  readonly optimizer: OptimizerSettings;
   /** Padded positions of one micro-batch at most; bounds memory, not the gradient. */
   readonly microBatchPositions?: number;
-  /** Rows of one micro-batch at most. */
+  /** Most rows of one micro-batch. */
   readonly microBatchRows?: number;
   /** Keys the dropout masks of adapters, with the pass, the micro-batch and the module; 0 when left out. */
   readonly dropoutSeed?: number;
@@ -17,17 +17,16 @@ export interface SupervisedOptions extends SftOptions {
   readonly normalizer?: number;
 }
 
-/** A row of a supervised step. */
 export interface SupervisedSample extends MaskedSample {
   readonly tokenWeights?: readonly number[];
 }
 
-/** What a policy loss depends on beside the batch and its log probabilities. */
+/** Inputs of a policy loss beside the batch and its log probabilities. */
 export interface PolicyLossOptions {
   readonly loss: LossSettings;
-  /** Of rows whose objective is ref_kl. */
+  /** Settings for rows whose objective is ref_kl. */
   readonly distillation?: LossSettings;
-  /** Of the sampler: ℓ = log softmax(logits / temperature). */
+  /** Sampling temperature: ℓ = log softmax(logits / temperature). */
   readonly temperature: number;
   /** Coefficient of the KL term; needs reference logprobs unless 0. */
   readonly klBeta: number;
@@ -40,7 +39,7 @@ export interface TrainOptions extends SftOptions, PolicyLossOptions {
   readonly iterations?: number;
   /** Parts of the batch that each pass makes a step of, one after the other; 1 when left out. */
   readonly miniBatches?: number;
-  /** What the first pass computes of each token is told. */
+  /** Report the first pass's scores of each token. */
   readonly tellsTokens?: boolean;
 }
 
@@ -48,9 +47,9 @@ export interface SftMetrics {
   readonly loss: number;
   /** Mean over tokens that count of −Σ p log p, in nats. */
   readonly entropy: number;
-  /** Global L2 norm before clipping; of the last pass where there are several. Everything else is their mean. */
+  /** Global L2 norm before clipping, of the last pass. Everything else is the mean over passes. */
   readonly gradNorm: number;
-  /** Σ mask. */
+  /** Sum of the mask. */
   readonly tokenCount: number;
 }
 
@@ -59,7 +58,7 @@ export interface TrainMetrics extends SftMetrics {
   /** k3 estimate between the sampler and the trainer at the same weights or a few versions apart: mean of ρ − 1 − log ρ. */
   readonly mismatchKl: number;
   /**
-   * Part of the tokens that clipping acts on: in cispo those whose ratio is above clipHigh, in grpo those whose ratio is
+   * Share of tokens affected by clipping: in cispo those whose ratio is above clipHigh, in grpo those whose ratio is
    * above it at a positive advantage or below clipLow at a negative one, in importance_sampling those outside the mask.
    */
   readonly clipFraction: number;
@@ -70,9 +69,12 @@ export interface TrainMetrics extends SftMetrics {
   readonly maxLogprobDifference: number;
   /** k3 estimate against the reference; null when no reference logprobs were given. */
   readonly klDivergence: number | null;
-  /** Mean −ℓ of what environments said, by its weights; absent where nothing of it is learned. */
+  /** Mean −ℓ of the environments' tokens, by their weights; absent when none are trained on. */
   readonly nll?: number;
-  /** Part of the tokens learned from a teacher alone that its trust region leaves out; absent where there are none beside others. */
+  /**
+   * Share of the tokens trained on a teacher alone that its trust region excludes; absent if there are none beside
+   * others.
+   */
   readonly refKlMasked?: number;
 }
 
@@ -81,21 +83,23 @@ export type StepResult<Metrics> =
   | { readonly applied: true; readonly metrics: Metrics }
   | { readonly applied: false; readonly reason: string; readonly metrics: Metrics };
 
-/** `scores` where they were asked for and the step was taken. */
+/** `scores` are present if they were requested and the step was applied. */
 export type TrainResult = StepResult<TrainMetrics> & { readonly scores?: TokenScores };
 
 export interface LogprobOptions {
   readonly temperature: number;
-  /** Folder whose weights score; the trainer's own when left out. Its contents are taken not to change. */
+  /** Folder whose weights score; the trainer's own by default. Its contents must not change. */
   readonly weights?: string;
 }
 
 export interface ExportOptions {
-  /** What an adapter's config calls its base: a path, absolute or from the folder it will lie in. */
+  /** Path of the base in an adapter's config, absolute or relative to the adapter's folder. */
   readonly base?: string;
 }
 
-/** A trainer, in this process or another. Rows that are not in memory are read a micro-batch at a time, each pass anew. */
+/**
+ * A trainer, in this process or another. Rows outside of memory are read a micro-batch at a time, again in each pass.
+ */
 export interface Optimizer {
   sftStep(rows: Rows<SupervisedSample>, options: SupervisedOptions): Promise<StepResult<SftMetrics>>;
   trainStep(rows: Rows<TrainSample>, options: TrainOptions): Promise<TrainResult>;
@@ -104,8 +108,8 @@ export interface Optimizer {
   /** SHA-256 of the weights: the digest of the policy version. */
   digest(): Promise<string>;
   /**
-   * Writes a Hugging Face folder, or a PEFT adapter's where an adapter is trained; its weights appear whole or not at all.
-   * Returns the digest of the policy that is loaded from there.
+   * Writes a Hugging Face folder, or a PEFT adapter's if an adapter is trained; its weights appear whole or not at all.
+   * Returns the digest of the policy when loaded from there.
    */
   exportWeights(folder: string, options?: ExportOptions): Promise<string>;
   /** Replaces the weights by those of a folder of the same architecture. Returns their digest. */

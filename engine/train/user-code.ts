@@ -2,10 +2,10 @@ import { createHash } from 'node:crypto';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
-import type { CodeRef } from '../../config/run-spec.ts';
+import type { CodeRef } from '../../core/settings/code.ts';
 import { readTypeScript } from '../read-typescript.ts';
-import { trustedFile } from '../trusted-files.ts';
-import { readRegular, whyUnreadable } from '../regular-file.ts';
+import { trustedFile } from '../../host/trusted-files.ts';
+import { readRegular, whyUnreadable } from '../../host/regular-file.ts';
 
 /**
  * The function that a user's file exports by default. The file runs with all the rights of this process: it is loaded
@@ -15,12 +15,12 @@ export async function importUserFunction(code: CodeRef, what: UserCode): Promise
   return (await importChecked(code, what)).call;
 }
 
-/** What the function is for, as messages name it. */
+/** The function's purpose, as messages name it. */
 type UserCode = 'loss' | 'advantage' | 'trainer' | 'inference';
 
 type UserFunction = (...args: readonly never[]) => unknown;
 
-/** The same, with the sha256 of its file. */
+/** Imports the function and returns the sha256 of its file. */
 export async function importChecked(
   { path: named, sha256 }: CodeRef,
   what: UserCode,
@@ -55,7 +55,7 @@ async function readCode(path: string, what: string): Promise<Uint8Array> {
   }
 }
 
-/** What Node keeps of files that are CommonJS to it, as all are where no package.json says otherwise: by path alone. */
+/** Node caches CommonJS files by path alone; files without a package.json that says otherwise are CommonJS. */
 const { cache } = createRequire(import.meta.url);
 
 /** A file with other contents is another module, also within one process. */
@@ -70,7 +70,7 @@ async function load(path: string, what: string, sha256: string): Promise<unknown
   }
 }
 
-/** What was an ES module and was read as CommonJS has its exports one level below. */
+/** An ES module that was read as CommonJS has its exports one level below. */
 function exportsOf(module: unknown): unknown {
   const { default: inner } = module as { default?: unknown };
   const isWrapped = typeof inner === 'object' && inner !== null && '__esModule' in inner;

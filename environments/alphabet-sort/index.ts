@@ -14,8 +14,9 @@ import { familyNames, givenNames } from './names.ts';
 import { similarity } from './similarity.ts';
 
 /**
- * Keep a sorted list of names over several turns: each user message brings new names, each answer is all names so far in alphabetical order, the new ones
- * marked. Arguments and reward are those of Prime's environment of this name; the names are our own.
+ * Keeping a sorted list of names over several turns: each user message brings new names, each answer lists all names so
+ * far in alphabetical order, with the new ones marked. Arguments and reward are those of Prime's environment of this
+ * name; the names are our own.
  */
 
 const Args = z
@@ -24,20 +25,20 @@ const Args = z
     max_turns: z.int().min(1).max(20).default(3),
     min_names_per_turn: z.int().min(1).max(10).default(1),
     max_names_per_turn: z.int().min(1).max(10).default(5),
-    /** Raises the similarity, so that what is nearly right is worth much less than what is right. */
+    /** Exponent on the similarity, so that an almost correct list scores much less than a correct one. */
     similarity_power: z.number().positive().default(4),
-    /** True = each turn's similarity is raised, then their mean taken; false = their mean is raised. */
+    /** true: raises each turn's similarity, then takes the mean; false: raises the mean. */
     power_per_turn: z.boolean().default(true),
     /**
-     * `xml` = instructions in words and answers in tags, for models that read; names are given and family name, sorted by one of
-     * them. `plain` = names and nothing else in both directions, given names alone, for the embedded model.
+     * `xml` = instructions in words and answers in tags, for models that can read; names are given and family name,
+     * sorted by one of them. `plain` = only names in both directions, given names only, for the embedded model.
      */
     format: z.enum(['xml', 'plain']).default('xml'),
     num_train_examples: z.int().min(1).max(1_000_000).default(5_000),
     num_eval_examples: z.int().min(1).max(100_000).default(500),
     /** Share of the demonstrated turns that are wrong, so that the warm-up leaves something to learn. */
     wrong_demonstrations: z.number().min(0).max(1).default(0.3),
-    /** Chooses names and turns, and which tenth of all conversations is held out. */
+    /** Decides names and turns, and the held-out tenth of conversations. */
     seed: z.int().min(0).default(0),
   })
   .refine((args) => args.min_turns <= args.max_turns, { path: ['min_turns'], error: 'expected at most max_turns' })
@@ -52,7 +53,8 @@ export function loadEnvironment(args: unknown): Environment {
   const words = options.format === 'xml' ? xmlWords : plainWords;
   const isHeldOut = (key: string) => hash32(options.seed, 'held out', key) % 10 === 0;
 
-  // A list of many times the right length has next to nothing in common with it, and comparing the two would take minutes.
+  // A list of many times the correct length has next to nothing in common with it, and comparing them would take
+  // minutes.
   const similarities = ({ example, turns }: RewardInput): number[] =>
     answersOf(example).map((answer, i) => {
       const said = words.listIn(turns[i] ? contentOf(turns[i]) : '', i);
@@ -94,11 +96,14 @@ export function loadEnvironment(args: unknown): Environment {
   });
 }
 
-/** What an example carries: the new names of each turn, and which part of a name they are sorted by. */
+/** Contents of an example: the new names of each turn, and the part of a name to sort by. */
 const Info = z.object({ names: z.array(z.array(z.string())), by: z.enum(['first', 'last']) });
 type Info = z.infer<typeof Info>;
 
-/** The right answer to each turn: all names so far in order, the new ones marked. In the first turn all are new and none is marked. */
+/**
+ * The correct answer to each turn: all names so far in order, with the new ones marked. In the first turn all are new
+ * and none is marked.
+ */
 function answersOf({ info }: Pick<Example, 'info'>): string[][] {
   const { names, by } = Info.parse(info);
   return names.map((fresh, turn) => {
@@ -121,7 +126,7 @@ function drawConversations(options: Args, count: number, isWanted: (key: string)
   const between = (min: number, max: number) => min + Math.floor(random() * (max - min + 1));
   const words = options.format === 'xml' ? xmlWords : plainWords;
   const rows = new Map<string, DatasetRow>();
-  // Where nothing new has come for so long, hardly anything is left.
+  // Stops after so many draws without a new row: hardly any are left.
   for (let fruitless = 0; rows.size < count && fruitless < drawsMax; fruitless++) {
     const turns = between(options.min_turns, options.max_turns);
     const sizes = Array.from({ length: turns }, () => between(options.min_names_per_turn, options.max_names_per_turn));
@@ -142,7 +147,7 @@ function drawConversations(options: Args, count: number, isWanted: (key: string)
 
 const drawsMax = 2_000;
 
-/** How names travel in both directions. */
+/** Wording of names in prompts and answers. */
 interface Words {
   draw(count: number, random: () => number): string[];
   first(names: readonly string[], by: Info['by']): string;
@@ -196,7 +201,7 @@ function drawSome(words: readonly string[], count: number, random: () => number)
   return [...chosen];
 }
 
-/** A wrong demonstration: two neighbours changed places, or a name forgotten, or a mark lost or put where none belongs. */
+/** A wrong demonstration: two neighbours swapped, a name left out, or a mark missing or misplaced. */
 function spoil(answer: readonly string[], random: () => number): string[] {
   const at = Math.floor(random() * answer.length);
   const kind = random();

@@ -1,7 +1,8 @@
 /**
- * How much two texts have in common: 2 · matching characters / all characters, from 0 to 1. Matching is the longest common piece, then
- * the same to its left and to its right (Ratcliff and Obershelp, Dr. Dobb's Journal, July 1988); of several longest pieces
- * the earliest in `a`, then in `b`. It is what Python's difflib.SequenceMatcher.ratio() gives for texts below 200 characters.
+ * Similarity of two texts: 2 · matching characters / all characters, from 0 to 1. Matches are the longest common piece,
+ * then the same to its left and right (Ratcliff and Obershelp, Dr. Dobb's Journal, July 1988); of several longest
+ * pieces the earliest in `a`, then in `b`. Equal to Python's difflib.SequenceMatcher.ratio() for texts below 200
+ * characters.
  */
 export function similarity(a: string, b: string): number {
   if (a.length + b.length === 0) return 1;
@@ -17,7 +18,7 @@ function matching(a: string, b: string): number {
 
 function longestCommon(a: string, b: string): { inA: number; inB: number; length: number } {
   let best = { inA: 0, inB: 0, length: 0 };
-  // Common pieces that end at the character of `a` before, by where they end in `b`.
+  // Lengths of common pieces that end at the previous character of `a`, by their end in `b`.
   let before = new Uint32Array(b.length + 1);
   for (let i = 0; i < a.length; i++) {
     const now = new Uint32Array(b.length + 1);

@@ -12,8 +12,8 @@ import {
 import type { Environment } from '../../backends/environments/kit.ts';
 
 /**
- * Sums, differences and products: one user message is the problem (`12+34=`), the right answer a whole number. Operands have 1 to `digits`
- * digits; which of them is a difference's first is such that no answer is negative.
+ * Sums, differences and products: the user message is the problem (`12+34=`), the correct answer a whole number.
+ * Operands have 1 to `digits` digits; differences are ordered so that no answer is negative.
  */
 
 const operations = { '+': (a: number, b: number) => a + b, '-': (a: number, b: number) => a - b, '*': times };
@@ -29,7 +29,7 @@ const Args = z.strictObject({
   num_eval_examples: z.int().min(1).max(100_000).default(1_000),
   /** Share of the demonstrations that are wrong, so that the warm-up leaves something to learn. */
   wrong_demonstrations: z.number().min(0).max(1).default(0.3),
-  /** Chooses the problems, and which tenth of all problems is held out. */
+  /** Decides the problems, and the held-out tenth. */
   seed: z.int().min(0).default(0),
 });
 
@@ -56,7 +56,7 @@ export function loadEnvironment(args: unknown): Environment {
   });
 }
 
-/** Distinct problems, as many as asked for or as there are (all but a few, where the range is small). */
+/** Distinct problems, as many as requested or as exist (almost all, in a small range). */
 function drawProblems(
   options: z.infer<typeof Args>,
   count: number,
@@ -65,7 +65,7 @@ function drawProblems(
   const random = randomStream(options.seed, 'arithmetic');
   const pick = (n: number) => Math.floor(random() * n);
   const rows = new Map<string, DatasetRow>();
-  // Where nothing new has come for so long, hardly anything is left.
+  // Stops after so many draws without a new row: hardly any are left.
   for (let fruitless = 0; rows.size < count && fruitless < drawsMax; fruitless++) {
     const operation = options.operations[pick(options.operations.length)]!;
     const [a, b] = [operand(1 + pick(options.digits), random), operand(1 + pick(options.digits), random)];
@@ -90,13 +90,13 @@ function times(a: number, b: number): number {
   return a * b;
 }
 
-/** The share of digits that stand right, counted from the ones; digits too many or too few count as wrong. */
+/** Share of correct digits, counted from the ones; missing and extra digits count as wrong. */
 function digitsRight(said: string, answer: string): number {
   const right = Array.from(answer).filter((digit, i) => digit === said[said.length - answer.length + i]).length;
   return right / Math.max(said.length, answer.length);
 }
 
-/** A wrong demonstration: one digit is another one. */
+/** A wrong demonstration: one digit differs. */
 function spoil(answer: string, random: () => number): string {
   const at = Math.floor(random() * answer.length);
   const digit = (Number(answer[at]) + 1 + Math.floor(random() * 9)) % 10;

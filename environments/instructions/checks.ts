@@ -1,10 +1,10 @@
 import { z } from '../../backends/environments/kit.ts';
 
-/** A word, a phrase, a number or keys; null where there is nothing to say. */
+/** A word, a phrase, a number or keys; null for instructions without a value. */
 export const Value = z.union([z.string(), z.int(), z.array(z.string()), z.null()]);
 export type Value = z.infer<typeof Value>;
 
-/** What an answer can be told to be, in words for the model, and how a program sees whether it is. */
+/** Kinds of instructions: their words for the model, and the check of an answer. */
 
 export const kindNames = [
   'lower_case',
@@ -26,9 +26,9 @@ export const Instruction = z.strictObject({ kind: z.enum(kindNames), value: Valu
 export type Instruction = z.infer<typeof Instruction>;
 
 interface Kind {
-  /** What it may be about. */
+  /** Values that it may be drawn with. */
   readonly values: readonly Value[];
-  /** The sentence that asks for it, after the one that says what to write. */
+  /** The sentence that asks for it, after the one with the topic. */
   ask(value: Value): string;
   isFollowed(text: string, value: Value): boolean;
 }
@@ -82,10 +82,10 @@ export const kinds: Readonly<Record<KindName, Kind>> = {
   },
 };
 
-/** These say what the whole answer is: no other goes with them. */
+/** Kinds that fix the whole answer, so that no other can be added. */
 export const standsAlone: ReadonlySet<KindName> = new Set(['list', 'json']);
 
-/** No answer is both. */
+/** Pairs that no answer can satisfy together. */
 export const exclusive: readonly (readonly [KindName, KindName])[] = [
   ['lower_case', 'capitals'],
   ['ending', 'question'],
@@ -96,7 +96,7 @@ export function mentions(text: string, topic: string): boolean {
   return text.toLowerCase().includes(topic.replace(/s$/, ''));
 }
 
-export function wordsIn(text: string): number {
+function wordsIn(text: string): number {
   return text.split(/\s+/).filter((word) => /[\p{L}\p{N}]/u.test(word)).length;
 }
 

@@ -15,8 +15,9 @@ import { exclusive, Instruction, type KindName, kindNames, kinds, mentions, stan
 import { follow } from './follow.ts';
 
 /**
- * Instructions that a program checks, of the kind of IFEval: what to write about, and how it is to look. An answer is right when it is about its topic and
- * follows every instruction; half of the reward is for that, half for the share of instructions that it follows.
+ * Instructions that a program checks, in the style of IFEval: a topic, and requirements on the answer. An answer is
+ * correct when it is on topic and follows every instruction; that is half of the reward, and the share of followed
+ * instructions the other half.
  */
 
 const Args = z
@@ -28,13 +29,13 @@ const Args = z
     /** Instructions of one prompt. */
     min_instructions: z.int().min(1).max(3).default(1),
     max_instructions: z.int().min(1).max(3).default(2),
-    /** Put before every prompt as the system message; empty = none. */
+    /** System message before every prompt; empty = none. */
     system_prompt: z.string().default('Follow the instructions exactly.'),
     num_train_examples: z.int().min(1).max(1_000_000).default(5_000),
     num_eval_examples: z.int().min(1).max(100_000).default(500),
-    /** Share of the demonstrations that follow nothing. */
+    /** Share of the demonstrations that follow no instruction. */
     wrong_demonstrations: z.number().min(0).max(1).default(0.3),
-    /** Chooses the prompts, and which tenth of them is held out. */
+    /** Decides the prompts, and the held-out tenth. */
     seed: z.int().min(0).default(0),
   })
   .refine((args) => args.min_instructions <= args.max_instructions, {
@@ -71,7 +72,7 @@ export function loadEnvironment(args: unknown): Environment {
   });
 }
 
-/** What an example carries. */
+/** Contents of an example. */
 const Info = z.object({ topic: z.string(), instructions: z.array(Instruction) });
 type Info = z.infer<typeof Info>;
 
@@ -83,7 +84,7 @@ function judge(completion: string, { info }: Pick<Example, 'info'>): { share: nu
   return { share: followed.length / instructions.length, isAboutIt: mentions(said, topic) };
 }
 
-/** A sentence is asked for; what is many times as long is none, and checking it takes time. */
+/** The task asks for a sentence; much longer answers fail, since checking them takes time. */
 const answerLengthMax = 2_000;
 
 const topics =
@@ -91,14 +92,14 @@ const topics =
     ',',
   );
 
-/** Distinct requests, as many as asked for or as there are (all but a few, where the kinds are few). */
+/** Distinct requests, as many as requested or as exist (almost all, with few kinds). */
 function drawRequests(options: Args, count: number, isWanted: (request: string) => boolean): DatasetRow[] {
   const random = randomStream(options.seed, 'instructions');
   const pick = <T>(list: readonly T[]): T => list[Math.floor(random() * list.length)]!;
   const { min_instructions: min, max_instructions: max, system_prompt } = options;
   const system = system_prompt === '' ? [] : [{ role: 'system' as const, content: system_prompt }];
   const rows = new Map<string, DatasetRow>();
-  // Where nothing new has come for so long, hardly anything is left.
+  // Stops after so many draws without a new row: hardly any are left.
   for (let fruitless = 0; rows.size < count && fruitless < drawsMax; fruitless++) {
     const topic = pick(topics);
     const chosen = drawKinds(options.kinds, min + Math.floor(random() * (max - min + 1)), random);

@@ -1,6 +1,9 @@
 /** Numbers as fractions in lowest terms, so that two spellings of one number are equal and two numbers never are. */
 
-/** `p/q`, or `p` where it is whole, of what a model wrote: 1,024 · -3/4 · 0.75 · \frac{3}{4} · $x = 5$. Undefined where it is no number. */
+/**
+ * `p/q`, or `p` for a whole number, from a model's text: 1,024 · -3/4 · 0.75 · \frac{3}{4} · $x = 5$. undefined for
+ * anything else.
+ */
 export function exactNumber(written: string): string | undefined {
   if (written.length > writtenCharsMax) return undefined;
   const plain = written
@@ -18,7 +21,7 @@ export function exactNumber(written: string): string | undefined {
   return bottom === divisor ? String(top / divisor) : `${top / divisor}/${bottom / divisor}`;
 }
 
-/** Longer ones are no answer of anybody's, and fractions of a million digits take minutes to reduce. */
+/** Longer texts are never an answer, and reducing fractions of a million digits takes minutes. */
 const writtenCharsMax = 1_000;
 
 function gcd(a: bigint, b: bigint): bigint {

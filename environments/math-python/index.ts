@@ -21,8 +21,8 @@ import { exactNumber } from './exact-number.ts';
 import { difficulties, makeProblem, type Problem } from './problems.ts';
 
 /**
- * Problems of mathematics with a Python tool: the model writes code, hears what it printed, and gives its answer in \boxed{}. What the
- * code defines lasts for the rollout. Its code runs in a sandbox, see `sandbox`.
+ * Mathematics with a Python tool: the model writes code, gets its output, and answers in \boxed{}. Definitions last for
+ * the rollout. The code runs in a sandbox, see `sandbox`.
  */
 
 const Args = z.strictObject({
@@ -103,13 +103,13 @@ const withoutSandbox =
 
 const user = (content: string) => ({ role: 'user' as const, content });
 
-/** What was run before and left something behind. */
+/** Code of earlier calls that had an effect. */
 function cellsOf(earlier: readonly AnsweredCall[]): string[] {
   return earlier
     .filter(({ call, answer }) => call.name === 'python' && !hadNoEffect(answer))
     .flatMap(({ call }) => {
       const parsed = Call.safeParse(call.arguments);
-      return parsed.success ? [parsed.data.code] : []; // called wrongly, the model was told
+      return parsed.success ? [parsed.data.code] : []; // an invalid call, which was answered with an error
     });
 }
 
@@ -134,7 +134,7 @@ function isCorrect({ completion, example }: RewardInput): boolean {
   return said !== undefined && exactNumber(said) === example.answer;
 }
 
-/** Problems without repetition; which are held out is said by their words, so that no number of them changes it. */
+/** Distinct problems; held-out ones are chosen by their text, so that the split does not depend on their number. */
 function makeProblems(options: Args): { train: Problem[]; heldOut: Problem[] } {
   const { difficulty, seed, num_train_examples, num_eval_examples } = options;
   const random = randomStream('math-python', seed, difficulty);

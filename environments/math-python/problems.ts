@@ -4,7 +4,7 @@ export interface Problem {
   readonly question: string;
   /** A whole number, or `p/q` in lowest terms. */
   readonly answer: string;
-  /** Python whose last expression is the answer. */
+  /** Python code whose last expression is the answer. */
   readonly code: string;
 }
 
@@ -176,7 +176,7 @@ function fibonacci(n: number): bigint {
   return a;
 }
 
-/** By its first row. */
+/** Expansion along the first row. */
 function determinant(rows: readonly (readonly number[])[]): number {
   const [first = [], ...rest] = rows;
   if (rest.length === 0) return first[0]!;

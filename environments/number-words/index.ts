@@ -13,8 +13,9 @@ import type { Environment } from '../../backends/environments/kit.ts';
 import { inWords } from './in-words.ts';
 
 /**
- * Arithmetic in words, for a chat model that is small: `forty-two or seventeen` of the larger number, `seven plus twelve` of the sum. The system message says
- * which it is, one answered question shows how an answer looks, and what counts is the answer alone, in words.
+ * Arithmetic in words, for a small chat model: `forty-two or seventeen` asks for the larger number, `seven plus twelve`
+ * for the sum. The system message names the task, one answered question shows the format, and only the answer in words
+ * counts.
  */
 
 interface Kind {
@@ -27,7 +28,7 @@ const kinds = {
   larger: { task: 'Which is larger?', ask: (a, b) => `${a} or ${b}`, answer: Math.max },
   smaller: { task: 'Which is smaller?', ask: (a, b) => `${a} or ${b}`, answer: Math.min },
   plus: { task: 'Add.', ask: (a, b) => `${a} plus ${b}`, answer: (a, b) => a + b },
-  /** The larger number stands first. */
+  /** The larger number comes first. */
   minus: { task: 'Subtract.', ask: (a, b) => `${a} minus ${b}`, answer: (a, b) => a - b },
 } as const satisfies Record<string, Kind>;
 type KindName = keyof typeof kinds;
@@ -37,22 +38,22 @@ const Args = z.strictObject({
     .array(z.enum(['larger', 'smaller', 'plus', 'minus']))
     .min(1)
     .default(['larger']),
-  /** The largest number asked about; a sum may be larger. */
+  /** Largest number in a question; a sum may be larger. */
   largest: z.int().min(9).max(499).default(99),
-  /** Questions of the same kind, answered, before the one that is asked. */
+  /** Answered questions of the same kind before the actual one. */
   shown: z.int().min(0).max(4).default(1),
   num_train_examples: z.int().min(1).max(1_000_000).default(5_000),
   num_eval_examples: z.int().min(1).max(100_000).default(500),
-  /** Share of the demonstrations with another number than the right one. */
+  /** Share of the demonstrations with a wrong number. */
   wrong_demonstrations: z.number().min(0).max(1).default(0.3),
-  /** Chooses the questions, and which tenth of all pairs of numbers is held out. */
+  /** Decides the questions, and the held-out tenth of pairs of numbers. */
   seed: z.int().min(0).default(0),
 });
 type Args = z.infer<typeof Args>;
 
 export function loadEnvironment(args: unknown): Environment {
   const options = parseArgs('number-words', Args, args);
-  // By the pair in either order: who has seen "four or nine" knows "nine or four".
+  // Split by the unordered pair: a model trained on "four or nine" knows "nine or four".
   const isHeldOut = (a: number, b: number) =>
     hash32(options.seed, 'held out', Math.min(a, b), Math.max(a, b)) % 10 === 0;
   return singleTurn({
@@ -78,25 +79,25 @@ export function loadEnvironment(args: unknown): Environment {
   });
 }
 
-/** No number's name is longer, with blanks to spare; a longer answer is none. */
+/** Longer than any number's name with blanks; longer answers are wrong. */
 const answerLengthMax = 80;
-/** Twice the largest number that may be asked about. */
+/** Twice the largest allowed number. */
 const numbersMax = 998;
 const numbers = new Map(Array.from({ length: numbersMax + 1 }, (_, n) => [plain(inWords(n)), n]));
 
-/** As an answer is compared: reasoning, capitals, hyphens and the full stop do not matter. */
+/** Normal form for comparison: without reasoning, capitals, hyphens and the full stop. */
 function plain(text: string): string {
   const said = withoutThinking(text);
   if (said.length > answerLengthMax) return '';
   return said.toLowerCase().replaceAll('-', ' ').replace(/\.$/, '').replace(/\s+/g, ' ').trim();
 }
 
-/** Distinct questions, as many as asked for or as there are (all but a few, where the range is small). */
+/** Distinct questions, as many as requested or as exist (almost all, in a small range). */
 function drawQuestions(options: Args, count: number, isWanted: (a: number, b: number) => boolean): DatasetRow[] {
   const random = randomStream(options.seed, 'number-words');
   const draw = () => 1 + Math.floor(random() * options.largest);
   const rows = new Map<string, DatasetRow>();
-  // Where nothing new has come for so long, hardly anything is left.
+  // Stops after so many draws without a new row: hardly any are left.
   for (let fruitless = 0; rows.size < count && fruitless < drawsMax; fruitless++) {
     const name = options.kinds[Math.floor(random() * options.kinds.length)]!;
     const [a, b] = inOrder(name, draw(), draw());

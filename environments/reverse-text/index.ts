@@ -5,7 +5,7 @@ import type { Environment } from '../../backends/environments/kit.ts';
 import { lazily } from '../../core/lazily.ts';
 import { hash32 } from '../../core/random.ts';
 
-/** Write a word backwards: one user message is the word, the right answer its letters in reverse. */
+/** Writing a word backwards: the user message is the word, the correct answer its letters in reverse. */
 
 const wordLength = z.int().min(3).max(8);
 
@@ -15,7 +15,7 @@ const Args = z
     max_length: wordLength.default(8),
     /** Share of the demonstrations that are wrong, so that the warm-up leaves something to learn. */
     wrong_demonstrations: z.number().min(0).max(1).default(0.65),
-    /** Chooses which tenth of the words is held out. */
+    /** Decides the held-out tenth of words. */
     seed: z.int().min(0).default(0),
   })
   .refine(({ min_length, max_length }) => min_length <= max_length, {
@@ -29,7 +29,7 @@ export function loadEnvironment(args: unknown): Environment {
     readFileSync(new URL('words.txt', import.meta.url), 'utf8')
       .split('\n')
       .filter((word) => word.length >= min_length && word.length <= max_length)
-      // Not by the alphabet: the first examples are to be a fair sample of all.
+      // Not alphabetical: the first examples should be a fair sample of all.
       .map((word) => ({ word, order: hash32(seed, 'order', word) }))
       .sort((a, b) => a.order - b.order || (a.word < b.word ? -1 : 1))
       .map(({ word }) => word),
@@ -57,13 +57,13 @@ function wordDataset(words: () => readonly string[]) {
   return listDataset(() => words().map((word) => ({ prompt: word, answer: reverse(word) })));
 }
 
-/** The share of positions that hold the right letter; letters too many or too few count as wrong. */
+/** Share of positions with the correct letter; missing and extra letters count as wrong. */
 function positionsRight(completion: string, answer: string): number {
   const right = Array.from(answer).filter((letter, i) => letter === completion[i]).length;
   return right / Math.max(completion.length, answer.length);
 }
 
-/** A wrong demonstration: forgotten to reverse, or half the letters mistaken, or a letter or two dropped or doubled. */
+/** A wrong demonstration: not reversed, or half the letters wrong, or a letter or two dropped or doubled. */
 function spoil(answer: string, maxLength: number, random: () => number): string {
   const kind = random();
   if (kind < 0.34) return reverse(answer);

@@ -17,8 +17,8 @@ import {
 import type { ChatMessage, Environment, RewardInput } from '../../backends/environments/kit.ts';
 
 /**
- * A tool task of two turns, for a chat model that is small: what something costs, or on which shelf it is, is known to a tool alone. The first turn
- * calls it, the second says the number that was asked for.
+ * A tool task of two turns, for a small chat model: only a tool knows the price or the shelf of a thing. The first turn
+ * calls it, the second gives the requested number.
  */
 
 const Args = z.strictObject({
@@ -39,7 +39,7 @@ const Args = z.strictObject({
 });
 type Args = z.infer<typeof Args>;
 
-// The model's own chat template may know nothing of tools.
+// Explains tools in words, since the model's own chat template may not support them.
 const instructions = `You do not know prices and shelves: look them up. To look something up, write ${callText('find', { thing: 'green table' }).replaceAll('\n', '')} and nothing else. Then answer with the number.`;
 
 export function loadEnvironment(args: unknown): Environment {
@@ -84,7 +84,7 @@ const questions = {
 } as const;
 type Asked = keyof typeof questions;
 
-/** What is known of a thing: two different numbers of two digits. */
+/** Numbers of a thing: two different ones, of two digits each. */
 function entryOf(seed: number, thing: string): Record<Asked, number> & { readonly said: string } {
   const price = 10 + (hash32(seed, 'price', thing) % 90);
   const shelf = 10 + ((price - 10 + 1 + (hash32(seed, 'shelf', thing) % 89)) % 90);
@@ -97,7 +97,7 @@ function hasLookedUp({ example, turns }: RewardInput): boolean {
   return first !== undefined && others.length === 0 && first.answer === example.info!['known'];
 }
 
-/** A single number, and the right one. */
+/** A single number, and the correct one. */
 function isRight({ completion, example }: RewardInput): boolean {
   const said = numbersIn(withoutThinking(completion).slice(0, answerLengthMax));
   return said.length === 1 && said[0] === Number(example.answer);
@@ -130,7 +130,7 @@ function drawQuestions(
     .map((i) => rows[i]!);
 }
 
-/** Of no example. */
+/** Things in demonstrations, which no example has. */
 const shownThings = [
   ['price', 'green table'],
   ['shelf', 'white mirror'],
@@ -139,7 +139,8 @@ const shownThings = [
 ] as const satisfies readonly (readonly [Asked, string])[];
 
 /**
- * The first with its answer, the others with the call alone: a small model says what was said last, and what it has to say first is a call.
+ * The first with its answer, the others with the call only: a small model repeats what came last, and its first turn
+ * must be a call.
  */
 function answered(
   { asked, thing, isWhole }: { asked: Asked; thing: string; isWhole: boolean },

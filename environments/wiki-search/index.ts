@@ -24,8 +24,8 @@ import { makeQuestions, type Question } from './questions.ts';
 import { makeWorld } from './world.ts';
 
 /**
- * Questions about a collection of pages, which the model finds, looks into and reads with three tools. What the pages are about does not
- * exist, so that no model knows it by heart: see world.ts.
+ * Questions about a collection of pages, which the model finds, outlines and reads with three tools. The pages are
+ * about a fictional world, so that no model knows it by heart: see world.ts.
  */
 
 const Args = z.strictObject({
@@ -86,7 +86,7 @@ export function loadEnvironment(args: unknown): Environment {
   });
 }
 
-/** What can be done with a collection. */
+/** Tools for a collection. */
 export function wikiTools(pages: readonly Page[], results: number): Tool[] {
   const byId = new Map(pages.map((page) => [page.id, page]));
   const sections = new Map(pages.flatMap((page) => page.sections.map((section) => [section.id, section])));
@@ -138,7 +138,7 @@ export function wikiTools(pages: readonly Page[], results: number): Tool[] {
   ];
 }
 
-/** What follows the last `Answer:`, or else all that was said. */
+/** The text after the last `Answer:`, or else the whole answer. */
 function finalAnswer(completion: string): string {
   const said = withoutThinking(completion);
   const marker = 'answer:';
@@ -146,7 +146,7 @@ function finalAnswer(completion: string): string {
   return at < 0 ? said : said.slice(at + marker.length).trim();
 }
 
-/** Without case, punctuation and articles, as question answering is usually compared (Rajpurkar et al. 2016, SQuAD). */
+/** Without case, punctuation and articles, as in the evaluation of SQuAD (Rajpurkar et al. 2016). */
 function normalized(text: string): string {
   return text
     .toLowerCase()
@@ -176,7 +176,7 @@ function judged(args: z.infer<typeof judgeArgs>): RewardFunction {
   });
 }
 
-/** Reads the sections that hold the answer, one after another, and says it. */
+/** Demonstrates reading the sections with the answer, one after another, and answering. */
 function demonstrate({ example, turns }: Conversation<undefined>): string {
   const needed = z.array(z.string()).parse(example.info?.['sections']);
   const next = needed[turns.length];

@@ -1,6 +1,6 @@
 import { oneOf, type World } from './world.ts';
 
-/** The collection that is searched: a page per thing, in sections. */
+/** The searchable collection: a page per thing, in sections. */
 
 export interface Page {
   /** The name in small letters, with underscores. */

@@ -4,11 +4,11 @@ import type { World } from './world.ts';
 export interface Question {
   readonly question: string;
   readonly answer: string;
-  /** Sections that together hold the answer, in the order in which one would read them. */
+  /** Sections that together hold the answer, in reading order. */
   readonly sections: readonly string[];
 }
 
-/** Every question there is: answers of one page, and of two where the first only names the second. */
+/** All questions: answered by one page, or by two when the first only names the second. */
 export function makeQuestions(world: World): Question[] {
   return [...ofPlacesAndPeople(world), ...ofTheirWorks(world)];
 }

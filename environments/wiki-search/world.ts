@@ -1,8 +1,8 @@
 import { hash32, permutation, randomStream } from '../../backends/environments/kit.ts';
 
 /**
- * The Lantern Isles, which do not exist: whoever wants to know something about them has to look it up. The text is ours, under
- * the licence of this project. One seed, so that everyone's collection is the same.
+ * The Lantern Isles do not exist, so that a model has to look facts up. The text is ours, under the licence of this
+ * project. The seed is fixed, so that all collections are the same.
  */
 
 interface Town {
@@ -68,7 +68,7 @@ export interface World {
   readonly festivals: readonly Festival[];
 }
 
-/** The same every time: what is drawn later does not change what was drawn before. */
+/** Always the same: later draws do not change earlier ones. */
 export function makeWorld(): World {
   const draw = drawing(randomStream('the Lantern Isles'));
   const islands = makeIslands(draw);
@@ -148,7 +148,7 @@ function makePeople({ between, anyOf, names }: Draw, towns: readonly Town[]): Pe
   });
 }
 
-/** A year of someone's working life. */
+/** A year in a person's working life. */
 function workingYear({ born }: Person, { between }: Pick<Draw, 'between'>): number {
   return born + between(24, 43);
 }
@@ -222,7 +222,7 @@ function makeFestivals({ anyOf, names }: Draw, people: readonly Person[], towns:
   });
 }
 
-/** One of several ways to say the same, chosen by what it is said of. */
+/** One of several wordings, chosen by the name. */
 export function oneOf(name: string, ways: readonly string[]): string {
   return ways[hash32('way', name, ways[0]!.slice(0, 8)) % ways.length]!;
 }

@@ -14,8 +14,9 @@ import type { Environment } from '../../backends/environments/kit.ts';
 import { stories } from './stories.ts';
 
 /**
- * Short stories with numbers that ask for a number, of gsm8k's shape: the solution goes step by step and ends with `#### 42`. Stories and
- * numbers are drawn from a seed; the example's answer is the number alone, `info.solution` the whole solution.
+ * Short stories with numbers that ask for a number, like gsm8k: the solution goes step by step and ends with `#### 42`.
+ * Stories and numbers are drawn from a seed; the example's answer is only the number, `info.solution` the whole
+ * solution.
  */
 
 const Args = z
@@ -25,15 +26,15 @@ const Args = z
     max_steps: z.int().min(1).max(3).default(3),
     /** The largest number a story begins with. */
     max_number: z.int().min(4).max(1_000).default(20),
-    /** Put before every problem as the system message; empty = none. */
+    /** System message before every problem; empty = none. */
     system_prompt: z
       .string()
       .default('Solve the problem step by step. End with a line that has #### and the answer as a number.'),
     num_train_examples: z.int().min(1).max(1_000_000).default(7_500),
     num_eval_examples: z.int().min(1).max(100_000).default(1_300),
-    /** Share of the demonstrations whose last step is miscalculated. */
+    /** Share of the demonstrations with a wrong last step. */
     wrong_demonstrations: z.number().min(0).max(1).default(0.5),
-    /** Chooses the problems, and which tenth of them is held out. */
+    /** Decides the problems, and the held-out tenth. */
     seed: z.int().min(0).default(0),
   })
   .refine(({ min_steps, max_steps }) => min_steps <= max_steps, {
@@ -72,12 +73,12 @@ export function loadEnvironment(args: unknown): Environment {
 
 const Solution = z.object({ solution: z.string() });
 
-/** The number after `####`; where there is none, the last number said. */
+/** The number after `####`; without that, the last number in the text. */
 function answerIn(completion: string): number | undefined {
   return numberAfterHashes(completion) ?? lastNumber(completion);
 }
 
-/** Distinct problems, as many as asked for or as there are (all but a few, where the range is small). */
+/** Distinct problems, as many as requested or as exist (almost all, in a small range). */
 function drawProblems(
   options: z.infer<typeof Args>,
   count: number,
@@ -87,7 +88,7 @@ function drawProblems(
   const { min_steps, max_steps, max_number, system_prompt } = options;
   const system = system_prompt === '' ? [] : [{ role: 'system' as const, content: system_prompt }];
   const rows = new Map<string, DatasetRow>();
-  // Where nothing new has come for so long, hardly anything is left.
+  // Stops after so many draws without a new row: hardly any are left.
   for (let fruitless = 0; rows.size < count && fruitless < drawsMax; fruitless++) {
     const steps = min_steps + Math.floor(random() * (max_steps - min_steps + 1));
     const { question, calculations, answer } = stories({ steps, maxNumber: max_number, random });

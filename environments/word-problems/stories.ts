@@ -9,8 +9,8 @@ const people = ['Ana', 'Ben', 'Carla', 'Dan', 'Elif', 'Farid', 'Grace', 'Hugo', 
 const things = ['apples', 'books', 'cards', 'coins', 'eggs', 'marbles', 'pens', 'shells', 'stamps', 'toys'];
 
 /**
- * Someone has some things, then `steps` events change how many. Every intermediate result is a whole number from 0 on; each sentence
- * says one number.
+ * Someone has some things, then `steps` events change their number. Intermediate results are whole and never negative;
+ * each sentence has one number.
  */
 export function stories(options: { steps: number; maxNumber: number; random: () => number }): Story {
   const { steps, maxNumber, random } = options;
@@ -37,7 +37,7 @@ interface Event {
   /** From 2 on. */
   choose(now: { count: number; upTo: (max: number) => number; maxNumber: number }): number;
   tell(who: string, n: number, what: string): string;
-  /** As it is written, and its result. */
+  /** The calculation as written, and its result. */
   calculate(count: number, n: number): readonly [string, number];
 }
 

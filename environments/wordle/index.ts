@@ -13,8 +13,9 @@ import type { Environment, Example } from '../../backends/environments/kit.ts';
 import { words } from './words.ts';
 
 /**
- * Guess a secret word of five letters. Each guess is answered with a letter below each of its letters: G = right here, Y = elsewhere in
- * the word, X = not in it. The rewards are those of Prime's environment of this name; the words are our own.
+ * Guessing a secret word of five letters. The answer to a guess has a letter below each of its letters: G = correct
+ * place, Y = elsewhere in the word, X = not in it. The rewards are those of Prime's environment of this name; the words
+ * are our own.
  */
 
 const Args = z.strictObject({
@@ -22,22 +23,25 @@ const Args = z.strictObject({
   max_turns: z.int().min(1).max(20).default(6),
   num_train_examples: z.int().min(1).max(1_000_000).default(2_000),
   num_eval_examples: z.int().min(1).max(100_000).default(20),
-  /** `xml` = rules in words and guesses in tags, for models that read; `plain` = guesses and feedback alone, for the embedded model. */
+  /**
+   * `xml` = rules in words and guesses in tags, for models that can read; `plain` = only guesses and feedback, for the
+   * embedded model.
+   */
   format: z.enum(['xml', 'plain']).default('xml'),
-  /** Share of the demonstrated guesses that are any word, whatever was learned before. */
+  /** Share of the demonstrated guesses that are random words, regardless of the feedback. */
   wrong_demonstrations: z.number().min(0).max(1).default(0.5),
-  /** Chooses which tenth of the words is held out. */
+  /** Decides the held-out tenth of words. */
   seed: z.int().min(0).default(0),
 });
 
-/** What a game has come to. */
+/** State of a game. */
 interface Game {
   readonly guesses: readonly Guess[];
 }
 
 interface Guess {
   readonly word: string;
-  /** One of G, Y, X for each letter; null when it was no five letters. */
+  /** One of G, Y, X for each letter; null when the guess did not have five letters. */
   readonly feedback: string | null;
 }
 
@@ -55,7 +59,7 @@ export function loadEnvironment(args: unknown): Environment {
   const prompt = isPlain ? 'wordle' : rules(max_turns);
   const games = (secrets: readonly string[], count: number) =>
     listDataset(Array.from({ length: count }, (_, i) => ({ prompt, answer: secrets[i % secrets.length]! })));
-  // Not by the alphabet: the first examples are to be a fair sample of all.
+  // Not alphabetical: the first examples should be a fair sample of all.
   const shuffled = words.toSorted((a, b) => hash32(seed, 'order', a) - hash32(seed, 'order', b) || (a < b ? -1 : 1));
 
   const play = rubric<Game>([
@@ -122,7 +126,10 @@ function told(word: string, feedback: string | null, left: number): string {
   return `${Array.from(word.toUpperCase()).join(' ')}\n${Array.from(feedback).join(' ')}\n${rest}`;
 }
 
-/** Letters in their place are marked first; one that is twice in the guess is marked no more often than the secret has it. */
+/**
+ * Letters in their place are marked first; a letter that is twice in the guess is marked at most as often as the secret
+ * has it.
+ */
 export function feedbackOn(guess: string, secret: string): string {
   const marks = Array.from(guess, (letter, i): string => (letter === secret[i] ? 'G' : 'X'));
   const open = Array.from(secret).filter((_, i) => marks[i] !== 'G');
@@ -135,7 +142,7 @@ export function feedbackOn(guess: string, secret: string): string {
   return marks.join('');
 }
 
-/** Whether a word may be the secret, after what is known. */
+/** Whether a word may be the secret, given the feedback. */
 function fits(word: string, guesses: readonly Guess[]): boolean {
   return guesses.every((guess) => guess.feedback === null || feedbackOn(guess.word, word) === guess.feedback);
 }
@@ -144,7 +151,7 @@ function isSolved({ guesses }: Game, { answer }: Example): boolean {
   return guesses.at(-1)?.word === answer;
 }
 
-/** Of the last guess that was a word: 0.2 for each letter in its place, 0.1 for each that belongs elsewhere. */
+/** Score of the last guess that was a word: 0.2 for each letter in its place, 0.1 for each that belongs elsewhere. */
 function partial({ guesses }: Game): number {
   const feedback = guesses.findLast((guess) => guess.feedback !== null)?.feedback ?? '';
   const count = (mark: string) => feedback.split(mark).length - 1;

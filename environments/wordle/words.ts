@@ -1,4 +1,4 @@
-/** Common English words of five letters: secrets are drawn from them. A guess may be any five letters. */
+/** Common English words of five letters, from which secrets are drawn. A guess may be any five letters. */
 export const words: readonly string[] = `
   about above actor acute admit adopt adult after again agent agree ahead alarm album alert alike alive allow alone along alter among
   angel anger angle angry apart apple apply arena argue arise armor array arrow aside asset audio avoid award aware bacon badge baker

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from .child import Child
 from .wire import Wire
 
-#: How long a process whose parent is gone may take to end by itself.
+#: Seconds that a process whose parent is gone may take to end by itself.
 ORPHAN_GRACE_S = 10.0
 
 
@@ -37,14 +37,14 @@ def main() -> None:
     loop.run_until_complete(wire.open(incoming, outgoing))
     Child(loop, wire).serve()
     sys.stderr.flush()
-    # Threads of an environment must not keep a process alive that nobody listens to.
+    # Threads of an environment must not keep a process alive whose parent is gone.
     os._exit(0)
 
 
 def keep_standard_streams() -> tuple[int, int]:
     """
-    The pipe's two ends under numbers of their own, which no child process inherits. What environments print goes to the log
-    (stderr), also from C, and what reads stdin finds it empty.
+    Duplicates the pipe's two ends, which no child process inherits. What environments print goes to the log (stderr), also
+    from C, and reads of stdin find it empty.
     """
     incoming, outgoing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -67,7 +67,7 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
 
 
 class WithoutSecrets(io.TextIOBase):
-    """The log as Python writes it, without the keys that environments were given: what fails at a judge's may say its key."""
+    """Python's log without the keys that environments were given: a failure at a judge's server may contain its key."""
 
     def __init__(self, log: TextIO, secrets: list[str]) -> None:
         self._log = log
@@ -95,7 +95,7 @@ class WithoutSecrets(io.TextIOBase):
         return self._log.encoding
 
     def __getattr__(self, name: str) -> Any:
-        """What files have beside: `buffer`, `reconfigure`."""
+        """Other attributes of files: `buffer`, `reconfigure`."""
         return getattr(self._log, name)
 
 
@@ -108,7 +108,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def end_with_parent(parent: int) -> None:
-    """A loop that hangs does not see its stdin end: a thread looks whether the parent is there."""
+    """Checks for the parent in a thread, since a loop that hangs does not see the end of its stdin."""
     while os.getppid() == parent:
         time.sleep(1.0)
     time.sleep(ORPHAN_GRACE_S)

@@ -1,4 +1,4 @@
-"""What can be said of an environment's package without playing it: what it exports, its arguments, methods that do not fit.
+"""Facts about an environment's package without a rollout: its exports, its arguments, methods that do not fit.
 
 As a program, `python -P check.py probe MODULE v0|v1`, it says as one line of JSON whether a package is an environment.
 """
@@ -23,13 +23,16 @@ OVERRIDDEN = ("is_completed", "update_tool_args", "env_response", "setup_state")
 
 
 def check(env: Any, module: str) -> dict[str, Any]:
-    """Of a loaded v0 environment: {arguments: […], doc, findings: [{severity, place, says, fix}]}."""
+    """Report on a loaded v0 environment: {arguments: […], doc, findings: [{severity, place, says, fix}]}."""
     fits = [finding for leaf in leaves(env) for finding in findings(leaf)]
     return {**declared(module), "findings": [*requirement_findings(module), *fits]}
 
 
 def requirement_findings(module: str) -> list[dict[str, Any]]:
-    """Where what a package asks for is not what its Python has: pip replaces what another package had pinned, and says so in passing."""
+    """
+    Requirements of a package that its Python does not meet: pip replaces versions that another package had pinned, with only
+    a passing message.
+    """
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -60,7 +63,7 @@ def installed(name: str) -> str | None:
 
 
 def leaves(env: Any) -> Iterator[Any]:
-    """The environments that play; a group's members."""
+    """Environments that generate: a group's members."""
     children = getattr(env, "envs", None) if hasattr(env, "env_map") else None
     if not children:
         yield env
@@ -70,7 +73,7 @@ def leaves(env: Any) -> Iterator[Any]:
 
 
 def declared(module: str) -> dict[str, Any]:
-    """How `load_environment` is declared."""
+    """Declared parameters of `load_environment`."""
     load = getattr(importlib.import_module(module), "load_environment", None)
     if load is None:
         return {"arguments": [], "doc": None}
@@ -154,7 +157,7 @@ def parentless_fix(name: str, base: str) -> str:
 
 
 def mismatches(method: Any, parent: Any) -> Iterator[tuple[str, str]]:
-    """Why a call that fits the parent would not fit the method, or may not one day."""
+    """Why a call that fits the parent's method would not fit this one, or may not in future."""
     if inspect.iscoroutinefunction(parent) and not inspect.iscoroutinefunction(method):
         yield "error", "is a plain function where its parent's is async: verifiers awaits what it returns"
     if inspect.iscoroutinefunction(method) and not inspect.iscoroutinefunction(parent):
@@ -185,7 +188,7 @@ def positional(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
 
 
 def signature_of(method: Any) -> str:
-    """Without the names of modules, as a person writes it."""
+    """Shortened to readable names, without modules."""
     parameters = [parameter.replace(annotation=parameter.empty) for parameter in inspect.signature(method).parameters.values()]
     return str(inspect.Signature(parameters))
 
@@ -219,7 +222,7 @@ def probe(module: str, api: str) -> dict[str, Any]:
 
 
 def taskset(imported: Any, api: str) -> str | None:
-    """The name of the Taskset that a v1 package exports."""
+    """Name of the Taskset that a v1 package exports."""
     if api != "v1":
         return None
     import verifiers.v1 as vf
@@ -230,7 +233,7 @@ def taskset(imported: Any, api: str) -> str | None:
 
 
 def failure(error: BaseException, module: str) -> dict[str, Any]:
-    """`missing`: the module that the package imports and its Python has not; `own`: it is the package itself."""
+    """`missing`: the module that the package imports and its Python lacks; `own`: it is the package itself."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if isinstance(error, SyntaxError) and error.filename:
         place = f"{error.filename}:{error.lineno}"
@@ -242,7 +245,7 @@ def failure(error: BaseException, module: str) -> dict[str, Any]:
 
 
 def outside_importlib(trace: Any) -> Any:
-    """A traceback from the first frame on that is not the import machinery's, or this file's."""
+    """A traceback from the first frame that is neither the import machinery's nor this file's."""
     first = trace
     while first is not None and (first.tb_frame.f_code.co_filename == __file__ or "importlib" in first.tb_frame.f_code.co_filename):
         first = first.tb_next
@@ -258,7 +261,7 @@ def is_within(file: str, module: str) -> bool:
 
 
 def main() -> None:
-    # What the package prints goes to stderr: the answer is alone on stdout.
+    # The package's output goes to stderr: stdout has only the answer.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.stdout = sys.stderr

@@ -1,4 +1,4 @@
-"""The process: takes requests, plays them side by side, says every second that its loop turns."""
+"""The process: takes requests, carries them out concurrently, and reports every second that its loop runs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .wire import LineRefused, Message, Wire
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
-#: A task that is cancelled and does not end is cancelled again after this long, so many times; then it is left to itself.
+#: A cancelled task that does not end is cancelled again after this long, up to a number of times; then it is abandoned.
 CANCEL_AGAIN_S = 1.0
 CANCEL_TIMES = 5
-#: How long environments may take to close what they opened when the parent is gone.
+#: Seconds that environments may take to close what they opened once the parent is gone.
 TEARDOWN_S = 5.0
 
 
 class Playable(Protocol):
-    """What an environment of either API offers; what it does not is refused."""
+    """Interface of an environment of either API; other requests are refused."""
 
     def describe(self) -> Message: ...
     def inputs(self, split: str) -> Message: ...
@@ -50,7 +50,7 @@ class Child:
         wire.on_end = self._on_end
 
     def serve(self) -> None:
-        """Until the parent closes the pipe. Environments are loaded between turns of the loop, on the main thread."""
+        """Runs until the parent closes the pipe. Environments are loaded between turns of the loop, on the main thread."""
         self._wire.send({"event": "ready", "protocol": PROTOCOL, **versions(), "pid": os.getpid()})
         self._heartbeat()
         while not self._ended:
@@ -59,7 +59,7 @@ class Child:
                 self._load(self._loads.pop(0))
         self._loop.run_until_complete(self._close())
 
-    # --- what comes
+    # --- incoming
 
     def _on_message(self, message: Message) -> None:
         if "sample" in message and "op" not in message:
@@ -85,7 +85,7 @@ class Child:
         self._ended = True
         self._loop.stop()
 
-    # --- what goes
+    # --- outgoing
 
     async def _serve(self, request: object, op: str, message: Message) -> None:
         try:
@@ -138,7 +138,7 @@ class Child:
             raise Refused("NotLoaded", f"no environment {handle!r} is loaded here; there is {held}") from None
 
     async def _cancel(self, target: object) -> Message:
-        """Answers when the task has ended, or does not want to."""
+        """Answers once the task has ended, or has been abandoned."""
         task = self._tasks.get(target)
         if task is None:
             return {"cancelled": False}
@@ -164,7 +164,7 @@ class Child:
 
                 environment = v0.load(message, self._policy, self._wire)
             self._environments[str(message["env"])] = environment
-            # Modules and datasets stay: looking through them again and again costs a fifth of a rollout.
+            # Modules and datasets are exempt from collection: scanning them repeatedly costs a fifth of a rollout.
             gc.collect()
             gc.freeze()
             module = str(message["env_id"]).rsplit("/", 1)[-1].split("@", 1)[0].replace("-", "_")
@@ -189,7 +189,7 @@ class Child:
 
 
 def is_deadline(error: TimeoutError) -> bool:
-    """`asyncio.timeout` raises from the cancellation; an environment's own timeouts mostly say something."""
+    """`asyncio.timeout` chains the cancellation; an environment's own timeouts mostly have a message."""
     return isinstance(error.__cause__, asyncio.CancelledError)
 
 

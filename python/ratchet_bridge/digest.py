@@ -1,4 +1,4 @@
-"""What a package's code was when it was imported, so that a process started later can be held against the first."""
+"""Digest of a package's code at its import, with which a process started later is compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def code_digest(module: str) -> str | None:
-    """Hex, of the names and bytes of the module's Python files; None where it has none on disk."""
+    """Hex digest of the names and bytes of the module's Python files; None if it has none on disk."""
     spec = importlib.util.find_spec(module)
     if spec is None:
         return None

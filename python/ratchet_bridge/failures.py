@@ -1,4 +1,4 @@
-"""What a failure is called on the pipe: its kind, its traceback, whether asking again may help, and what to do."""
+"""Failures on the pipe: kind, traceback, whether a retry may help, and advice."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OUTSIDE = frozenset(
 
 
 class Refused(Exception):
-    """The request asks for what cannot be. `fix` says what to do about it."""
+    """The request cannot be met. `fix` is advice."""
 
     def __init__(self, kind: str, message: str, fix: str = "") -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class Refused(Exception):
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """As it goes over the pipe: {type, message, retryable, traceback, fix?}."""
+    """The failure's message on the pipe: {type, message, retryable, traceback, fix?}."""
     if isinstance(error, Refused):
         described = {"type": error.kind, "message": str(error), "retryable": False, "traceback": cause_of(error)}
         return {**described, "fix": error.fix} if error.fix else described
@@ -57,7 +57,7 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def must_pass(error: BaseException) -> bool:
-    """True where somebody stops this task or the process. Anything else is a failure of the code that raised it, a cancellation that nobody asked for too."""
+    """True if this task or the process is being stopped. Any other cancellation is a failure of the code that raised it."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
@@ -65,7 +65,7 @@ def must_pass(error: BaseException) -> bool:
 
 
 def chain_of(error: BaseException) -> list[BaseException]:
-    """The error and what led to it, outermost first."""
+    """The error and its causes, outermost first."""
     chain: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in chain:
@@ -91,7 +91,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def explain_load(error: BaseException, env_id: str, module: str, parameters: str) -> Refused | BaseException:
-    """A failure of `load_environment`, with the fix where it is known; `parameters` is how the function is declared."""
+    """A failure of `load_environment`, with advice if known; `parameters` is how the function is declared."""
     for link in chain_of(error):
         if isinstance(link, ModuleNotFoundError) and link.name:
             return explain_missing_module(link, env_id, module)
@@ -133,7 +133,7 @@ def explain_missing_module(missing: ModuleNotFoundError, env_id: str, module: st
 
 
 def failed_rollout(error: BaseException, given: Message, started: float) -> Message:
-    """A rollout that its environment threw out of: a row as verifiers has it for errors, without a reward."""
+    """A rollout that its environment ended with an exception: a row in verifiers' format for errors, without a reward."""
     described = describe(error)
     row = {
         "example_id": given.get("example_id"),

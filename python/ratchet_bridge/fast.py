@@ -1,4 +1,4 @@
-"""Steps of verifiers 0.3 that cost a rollout more than the rollout, done with less. What they do stays the same."""
+"""Cheaper versions of steps in verifiers 0.3 that cost more than the rest of a rollout, with the same effect."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ verifiers_parse_tokens = multiturn_env.parse_response_tokens
 
 
 async def parse_response_tokens(response: Any, max_seq_len: int | None = None) -> Any:
-    """Without tokens there is nothing that a thread would be needed for."""
+    """Without tokens, no thread is needed."""
     if response is None or response.message.tokens is None:
         return None
     return await verifiers_parse_tokens(response, max_seq_len)
 
 
 async def call_with_named_args(func: Callable[..., Any], **objects: Any) -> Any:
-    """Of stop conditions, several in every turn."""
+    """Parameters of stop conditions, several of which run in every turn."""
     return await maybe_await(func, **arguments_for(func, objects))
 
 

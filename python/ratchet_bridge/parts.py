@@ -1,4 +1,4 @@
-"""Parts of messages that are no text: pictures, sound."""
+"""Parts of messages other than text: pictures, sound."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .wire import Message
 
 
 def unlike_text(prompt: Any) -> str | None:
-    """The type of the first part of a prompt that is no text; None where all of it is."""
+    """Type of the first part of a prompt that is not text; None if there is only text."""
     for message in prompt if isinstance(prompt, list) else []:
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else []:
@@ -18,7 +18,7 @@ def unlike_text(prompt: Any) -> str | None:
 
 
 class FirstUnlikeText:
-    """Looks through the rows of a dataset as they are written."""
+    """Checks the rows of a dataset as they are written."""
 
     def __init__(self) -> None:
         self._found: Message | None = None

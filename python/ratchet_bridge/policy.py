@@ -1,4 +1,4 @@
-"""The policy over the pipe: whoever plays a rollout asks the parent for a turn and waits for it."""
+"""The policy over the pipe: a rollout requests a turn from the parent and waits for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TurnFailed(Exception):
 
 
 class Policy:
-    """Turns that were asked for, by number, each with the rollout's task that waits for it."""
+    """Requested turns, by number, each with the rollout's task that waits for it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wire: Wire) -> None:
         self._loop = loop
@@ -31,8 +31,8 @@ class Policy:
         self, request: object, messages: list[Any], tools: list[Any] | None, sampling: dict[str, Any], trace: str | None = None
     ) -> Message:
         """
-        One turn for the rollout of `request`; messages and tools as OpenAI's API has them. `trace`: which agent's it is, where an
-        episode may have several. Raises `TurnFailed`.
+        One turn for the rollout of `request`; messages and tools are in OpenAI's format. `trace`: its agent, in an episode
+        that may have several. Raises `TurnFailed`.
         """
         number = next(self._numbers)
         future: asyncio.Future[Message] = self._loop.create_future()
@@ -59,11 +59,11 @@ class Policy:
             del self._waiting[number]
 
     def take_heard(self, request: object) -> int:
-        """How many turns a rollout has had, at its end: one that came after it was given up is none of them."""
+        """Number of turns of a rollout at its end, without one that arrived after it was given up."""
         return self._heard.pop(request, 0)
 
     def answer(self, message: Message) -> None:
-        """What the parent says about a turn; one that nobody waits for any more is dropped."""
+        """The parent's message about a turn; dropped if its rollout no longer waits."""
         future = self._waiting.get(message["sample"])
         if future is None or future.done():
             return

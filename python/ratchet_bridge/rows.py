@@ -1,4 +1,4 @@
-"""A finished rollout (v0) as a row of verifiers' results.jsonl, and its state made again from the row.
+"""A finished rollout (v0) as a row of verifiers' results.jsonl, and its state restored from the row.
 
 Beside verifiers' own keys a row has `scoring_state`, a text of JSON: what scoring needs and the other keys do not say. As a
 text it passes through readers that know fewer kinds of numbers than Python, unchanged.
@@ -16,10 +16,10 @@ from verifiers.utils.save_utils import make_serializable, state_to_output
 from .wire import survives_json, to_line
 
 COLUMN = "scoring_state"
-#: Of a row: what was asked for of the state, by name.
+#: Key of a row for requested columns of the state, by name.
 STATE_COLUMNS = "state_columns"
 
-#: What verifiers itself keeps in a state; it is in the row already, or made anew.
+#: Parts of a state that verifiers itself keeps; they are in the row already, or are made again.
 OWN_KEYS = frozenset(
     {
         *("input", "task", "client", "model", "sampling_args", "tool_defs", "prompt", "answer", "info", "example_id"),
@@ -32,18 +32,18 @@ FLAGS = ("is_completed", "is_truncated", "stop_condition", "timed_out", "prompt_
 
 
 class NotKept(Exception):
-    """A state has something that no row can keep; says what."""
+    """A state has a value that no row can keep; the message names it."""
 
 
 def to_row(state: Any) -> dict[str, Any]:
-    """verifiers' own row, without what only scoring needs."""
+    """verifiers' own row, without values that only scoring needs."""
     return state_to_output(state)
 
 
 def columns_of(state: Any, names: list[str]) -> dict[str, Any]:
     """
-    Columns of a state as verifiers writes them into results.jsonl. What JSON has no words for stands there by the name of its
-    type: verifiers refuses it once the rollout is played, and paid for.
+    Columns of a state as verifiers writes them into results.jsonl. A value without a JSON form is replaced by the name of
+    its type: verifiers would refuse it after the rollout was paid for.
     """
     columns: dict[str, Any] = {}
     for name in names:
@@ -56,7 +56,7 @@ def columns_of(state: Any, names: list[str]) -> dict[str, Any]:
 
 
 def scoring_state(state: Any, route: tuple[str, ...]) -> str:
-    """The text that goes into a row's `scoring_state`; `route` leads to the member of a group. Raises `NotKept`."""
+    """Text for a row's `scoring_state`; `route` leads to the member of a group. Raises `NotKept`."""
     given = state["input"]
     if state.get("task") is not given:
         raise NotKept("its input carries a task of its own")
@@ -87,8 +87,8 @@ def kept_values(values: Any, without: frozenset[str]) -> dict[str, Any]:
 
 def steps_of(state: Any) -> list[dict[str, Any]]:
     """
-    Turns, mostly as positions in the conversation that the row has: `[start, end]` of the completion, its prompt being all
-    before. A prompt that is not the conversation so far (a sliding window, a summary) is kept as it was.
+    Turns, mostly as positions in the row's conversation: `[start, end]` of the completion, whose prompt is everything
+    before. A prompt that is not the conversation so far (a sliding window, a summary) is kept whole.
     """
     prompt, completion = state["prompt"], state["completion"] or []
     conversation = [*prompt, *completion] if isinstance(prompt, list) else []
@@ -116,9 +116,9 @@ def steps_of(state: Any) -> list[dict[str, Any]]:
 
 def turn_rewards(state: Any, unrewarded: set[int]) -> list[float]:
     """
-    What its environment gave each turn (`trajectory[i]["reward"]`, as verifiers' GymEnv, OpenEnvEnv and `State.add_step_reward` do), by the
-    turn's position; empty where no turn has any. Scoring a group gives steps without one the whole rollout's, which is none of theirs:
-    `unrewarded` are the ids of those that had none before.
+    Rewards that the environment gave single turns (`trajectory[i]["reward"]`, as verifiers' GymEnv, OpenEnvEnv and
+    `State.add_step_reward` do), by the turn's position; empty without any. Scoring a group copies the rollout's reward into
+    steps without one: `unrewarded` are the ids of those that had none before.
     """
     given: dict[int, float] = {}
     for position, step in enumerate(state["trajectory"]):
@@ -136,13 +136,13 @@ def same(left: Any, right: Any) -> bool:
 
 
 def judged(row: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The score that a row has because its state could not be kept."""
+    """Score stored in a row because its state could not be kept."""
     text = (row or {}).get(COLUMN)
     return json.loads(text).get("judged") if isinstance(text, str) and text.startswith('{"judged"') else None
 
 
 def restore(state: Any, row: dict[str, Any], kept: dict[str, Any]) -> None:
-    """Puts into a fresh state of the row's input what the rollout had come to."""
+    """Fills a fresh state of the row's input with the rollout's results."""
     state["completion"] = normalize_messages(revive_all(row.get("completion") or []))
     conversation = [*state["prompt"], *state["completion"]]
     for key, value in {**kept["flags"], **kept["columns"]}.items():
@@ -153,7 +153,7 @@ def restore(state: Any, row: dict[str, Any], kept: dict[str, Any]) -> None:
 
 
 def input_of(row: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
-    """The dataset's row that the rollout began with, as its environment left it."""
+    """The dataset's row of the rollout, as its environment left it."""
     given: dict[str, Any] = {**kept["input"], "prompt": revive_all(row["prompt"]), "example_id": row["example_id"]}
     given["answer"] = row.get("answer", "")
     if kept["info"] is not None:
@@ -166,7 +166,7 @@ def revive_all(messages: Any) -> Any:
 
 
 def revive(message: dict[str, Any]) -> dict[str, Any]:
-    """Rows have calls of tools as texts of JSON, and '' for the content beside them."""
+    """Converts to the form of rows: tool calls as texts of JSON, with '' for their content."""
     calls = message.get("tool_calls")
     if not calls:
         return message

@@ -1,4 +1,4 @@
-"""Scoring (v0): whether stored rows are enough for it, and what becomes of reward functions that fail."""
+"""Scoring (v0): whether stored rows suffice for it, and the treatment of reward functions that fail."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Failures:
-    """What reward functions threw in one scoring, by the state's id; None: of all states."""
+    """Exceptions of reward functions in one scoring, by the state's id; None: for all states."""
 
     #: The outside world failed: such a state has no reward.
     outside: dict[int | None, BaseException] = field(default_factory=dict)
-    #: The function's own fault, by its name: it counts as 0.0.
+    #: The function's own failure, by its name: it counts as 0.0.
     own: dict[int | None, dict[str, str]] = field(default_factory=dict)
 
     def outside_of(self, state: int) -> BaseException | None:
@@ -35,12 +35,12 @@ class Failures:
         return {**self.own.get(None, {}), **self.own.get(state, {})}
 
 
-#: Of the scoring that goes on.
+#: Failures of the present scoring.
 failures: contextvars.ContextVar[Failures | None] = contextvars.ContextVar("failures", default=None)
 
 
 def rubrics_of(env: Any) -> Iterator[Any]:
-    """All rubrics of an environment, with those of groups of rubrics and of environments."""
+    """All rubrics of an environment, including those nested in groups of rubrics and of environments."""
     waiting = [env.rubric]
     while waiting:
         rubric = waiting.pop()
@@ -50,7 +50,7 @@ def rubrics_of(env: Any) -> Iterator[Any]:
 
 
 def leaves_of(env: Any) -> Iterator[Any]:
-    """The environments that play: a group's members, and theirs."""
+    """Environments that generate: a group's members, and theirs."""
     children = getattr(env, "envs", None)
     if not children or not hasattr(env, "env_map"):
         yield env
@@ -60,7 +60,7 @@ def leaves_of(env: Any) -> Iterator[Any]:
 
 
 def has_empty(env: Any) -> bool:
-    """True where one of the rubrics that score has no functions."""
+    """True if one of the scoring rubrics has no functions."""
     return any(not rubric.funcs for rubric in rubrics_of(env) if not getattr(rubric, "rubrics", None))
 
 
@@ -70,7 +70,7 @@ def is_verifiers(kind: type) -> bool:
 
 
 def why_in_place(env: Any) -> str | None:
-    """Why stored rows are not enough to score with; None where they are, as far as can be seen before any rollout."""
+    """Why stored rows are not enough for scoring; None if they are, as far as can be known before any rollout."""
     for leaf in leaves_of(env):
         if getattr(leaf, "keep_sandbox_for_scoring", False):
             return "it scores in a sandbox that is kept for it"
@@ -93,7 +93,7 @@ def why_in_place(env: Any) -> str | None:
 
 
 def owners_of(func: Callable[..., Any]) -> Iterator[Any]:
-    """The environments and rubrics of a user's own class that a reward function is a method of, or closes over."""
+    """Environments and rubrics of a user's own class that a reward function is a method of, or closes over."""
     held = [getattr(func, "__self__", None)]
     for cell in getattr(func, "__closure__", None) or ():
         try:
@@ -125,7 +125,10 @@ def is_group_func(self: Any, func: Callable[..., Any]) -> bool:
 
 
 async def call_individual(self: Any, func: Callable[..., Any], state: Any) -> float:
-    """As verifiers calls it: what it throws is 0.0. Where the outside world failed, that is noted: it says nothing about the policy."""
+    """
+    verifiers' treatment: an exception counts as 0.0. Failures of the outside world are recorded, since they say nothing
+    about the policy.
+    """
     arguments = arguments_for(func, self.score_objects(state))
     try:
         return float(await maybe_await(func, **arguments))

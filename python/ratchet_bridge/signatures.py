@@ -1,4 +1,4 @@
-"""What functions take, looked up once: inspecting them for every call costs more than most of them do."""
+"""Parameters of functions, inspected once: inspection for every call costs more than most calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: Functions are those of environments and rubrics; whoever makes them anew for every call empties the memory now and then.
+#: Functions of environments and rubrics; the cache is emptied now and then, in case an environment makes new ones for every call.
 REMEMBERED_MAX = 10_000
 
 #: None: any name.
@@ -34,6 +34,6 @@ def names_taken(func: Callable[..., Any]) -> frozenset[str] | None:
 
 
 def arguments_for(func: Callable[..., Any], objects: dict[str, Any]) -> dict[str, Any]:
-    """Those of `objects` that `func` takes."""
+    """The entries of `objects` that `func` takes."""
     names = remembered(taken, func, lambda: names_taken(func))
     return objects if names is None else {key: value for key, value in objects.items() if key in names}

@@ -1,4 +1,4 @@
-"""Another system prompt in place of the one that an example begins with."""
+"""Replaces the system prompt at the beginning of an example."""
 
 from __future__ import annotations
 

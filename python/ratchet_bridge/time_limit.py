@@ -1,4 +1,4 @@
-"""How long one rollout of verifiers 0.3 may be played: the environment has `timeout_seconds`, and one rollout may have less."""
+"""Time limit of one rollout of verifiers 0.3: the environment has `timeout_seconds`, and one rollout may have less."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Any
 
 from verifiers.envs.multiturn_env import MultiTurnEnv
 
-#: When the rollout of this task ends with what it has, as the loop tells the time.
+#: Time on the loop's clock at which the rollout of this task ends with what it has.
 ends_at: ContextVar[float | None] = ContextVar("ends_at", default=None)
 
 
 def limit(seconds: float | None) -> None:
-    """For the rollout that is played in the task that calls this."""
+    """Sets the limit of the rollout that runs in the calling task."""
     ends_at.set(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
 
 class TimeoutSeconds:
-    """`MultiTurnEnv.timeout_seconds`, which `rollout` reads as it begins to play: the environment's own, or what the rollout has left."""
+    """
+    `MultiTurnEnv.timeout_seconds`, which `rollout` reads as it begins: the environment's own, or the rollout's remaining
+    time.
+    """
 
     def __get__(self, env: Any, kind: type | None = None) -> Any:
         if env is None:

@@ -37,7 +37,7 @@ UNSET = (("n", 1), ("extra_body", {}))
 
 
 class V0Environment:
-    """One loaded environment. Rollouts that are kept alive for scoring lie in `live` until they are released."""
+    """One loaded environment. Rollouts kept alive for scoring are in `live` until they are released."""
 
     def __init__(self, handle: str, module: str, env: Any, policy: Policy, wire: Wire, scoring: str | None) -> None:
         self.handle = handle
@@ -50,7 +50,7 @@ class V0Environment:
         self._why = "asked for" if scoring == "in_place" else None if scoring == "stored" else rubrics.why_in_place(env)
         self._requires_group = any(leaf.requires_group_rollouts for leaf in rubrics.leaves_of(env))
 
-    # --- what it is
+    # --- facts
 
     def describe(self) -> Message:
         env = self.env
@@ -86,7 +86,7 @@ class V0Environment:
                 file.write(to_line(row) + b"\n")
         return {"total": len(dataset), "file": str(path), "changed_columns": list(changed), **first.describe()}
 
-    # --- playing
+    # --- generating
 
     async def rollout(self, request: object, message: Message) -> Message:
         started = time.time()
@@ -140,7 +140,7 @@ class V0Environment:
         }
 
     def _kept(self, state: Any, route: tuple[str, ...]) -> tuple[str | None, str | None]:
-        """What goes into the row for scoring it later, or why nothing does."""
+        """Value for the row to score it later, or the reason why there is none."""
         if self._why is not None:
             return None, self._why
         try:
@@ -153,8 +153,8 @@ class V0Environment:
 
     async def score(self, rollouts: list[Message], columns: list[str]) -> Message:
         """
-        The rollouts of one group, all at once; states come from rows, or are those that were kept alive. Rows of rollouts that
-        had to be scored at once say what came of it. `columns` of states are told as scoring has left them.
+        Scores the rollouts of one group together; states come from rows, or were kept alive. Rows of rollouts that had to be
+        scored at once have the result already. `columns` of states are reported as scoring has left them.
         """
         scores: list[Message | None] = [rows.judged(rollout.get("row")) for rollout in rollouts]
         states = [await self._state_for(rollout) for rollout, known in zip(rollouts, scores, strict=True) if known is None]
@@ -184,7 +184,7 @@ class V0Environment:
         return leaf, state
 
     async def _score_states(self, states: list[tuple[Any, Any]], whole: bool = False) -> list[Message]:
-        """`whole` = as a group, also where no function compares: that notes rewards and advantages in the states."""
+        """`whole` = as a group, even if no function compares: that records rewards and advantages in the states."""
         leaf = states[0][0]
         members = [state for _, state in states]
         noted = rubrics.Failures()
@@ -273,14 +273,14 @@ def load(message: Message, policy: Policy, wire: Wire) -> V0Environment:
 
 
 def lateness(state: Any, heard: int) -> Message:
-    """Of a rollout whose time was over; a turn that it was cut off in is none of its trajectory."""
+    """Ends a rollout whose time is over; a turn that was cut off is not in its trajectory."""
     if not state.get("timed_out"):
         return {}
     return {"timed_out": True, "heard_turns": min(heard, len(state["trajectory"]))}
 
 
 def route_to_leaf(env: Any, given: Message) -> tuple[Any, Message, tuple[str, ...]]:
-    """Through groups to the environment that plays this input, as `EnvGroup.run_rollout` does."""
+    """Follows groups to the environment of this input, as `EnvGroup.run_rollout` does."""
     route: tuple[str, ...] = ()
     while hasattr(env, "env_map"):
         name, given, way = env._route_child_input(given)
@@ -295,7 +295,7 @@ def set_route(row: Message, route: tuple[str, ...]) -> None:
 
 
 def outcome_of(state: Any) -> tuple[str, Message | None]:
-    """What became of a rollout, and its error. Only what the policy brought about itself carries a reward."""
+    """Outcome of a rollout, and its error. Only failures of the policy itself have a reward."""
     error = state.get("error")
     if error is None:
         if state.get("prompt_too_long") and not state["trajectory"]:

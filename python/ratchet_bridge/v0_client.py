@@ -1,4 +1,4 @@
-"""verifiers' client port (v0) over the pipe. Nothing is converted twice, and nothing validated that was made here."""
+"""verifiers' client port (v0) over the pipe. Converts nothing twice, and does not validate its own output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .wire import Message
 
 
 class TurnUnavailable(ModelError):
-    """No turn came, and that says nothing about the policy. `kind` is that of `TurnFailed`."""
+    """No turn came, for a reason that says nothing about the policy. `kind` is that of `TurnFailed`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class TurnUnavailable(ModelError):
 
 
 class PipeClient(Client[None, list[Any], Message, dict[str, Any]]):
-    """The client of one rollout: its model calls belong to the request that plays it."""
+    """The client of one rollout: its model calls belong to that rollout's request."""
 
     def __init__(self, policy: Policy, request: object, model: str, with_tokens: bool) -> None:
         super().__init__(None)
@@ -68,7 +68,7 @@ class PipeClient(Client[None, list[Any], Message, dict[str, Any]]):
                 raise OverlongPromptError(str(failed)) from failed
             raise TurnUnavailable(failed.kind, str(failed)) from failed
 
-    # The rest of the port, for environments that take its steps one by one.
+    # The rest of the port, for environments that use its steps one by one.
 
     def setup_client(self, config: Any) -> None:
         return None
@@ -90,7 +90,7 @@ class PipeClient(Client[None, list[Any], Message, dict[str, Any]]):
 
 
 def to_openai(message: Any) -> dict[str, Any]:
-    """A message of verifiers' as OpenAI's API has it."""
+    """A message of verifiers in OpenAI's format."""
     role = message.role
     native: dict[str, Any] = {"role": "user" if role == "text" else role, "content": message.content}
     if role == "assistant":
@@ -117,7 +117,7 @@ def to_openai_tool(tool: Tool) -> dict[str, Any]:
 
 
 def refuse_empty(turn: Message) -> None:
-    """As verifiers' own clients do: a turn that says nothing and calls nothing is an error of the model's."""
+    """Same as verifiers' own clients: a turn without text and calls is an error of the model."""
     if not (turn.get("content") or turn.get("tool_calls") or turn.get("reasoning_content")):
         raise EmptyModelResponseError("Model returned no content and did not call any tools")
 

@@ -28,15 +28,15 @@ from .system_prompt import with_system_prompt
 from .v1_client import ADDRESS, config_for, initial_messages
 from .wire import Message, Wire, to_line
 
-#: Of a taskset that says it is endless so many are taken where nothing is said: a dataset has a length.
+#: Default length of an endless taskset, since a dataset needs one.
 ENDLESS_TASKS = 2_000
-#: One that does not say so, and goes on and on, is refused here.
+#: Limit at which a taskset is refused that is endless without saying so.
 TASKS_MAX = 1_000_000
 TASKS_MAX_S = 240.0
 
 
 class V1Environment:
-    """One loaded environment, with what it serves to its agents while it is loaded."""
+    """One loaded environment, with the services for its agents while it is loaded."""
 
     def __init__(
         self, handle: str, env: Any, tasks: Any, stack: contextlib.AsyncExitStack, policy: Policy, wire: Wire
@@ -44,7 +44,7 @@ class V1Environment:
         self.handle = handle
         self.env = env
         self._policy = policy
-        #: What of its taskset is played: verifiers' `select`.
+        #: Selected part of its taskset: verifiers' `select`.
         self.tasks = tasks
         self._stack = stack
         self._wire = wire
@@ -100,7 +100,7 @@ class V1Environment:
         return {"total": total, "file": str(path), "changed_columns": [], "cut_off": not self.tasks.bounded, **first.describe()}
 
     async def check(self) -> Message:
-        """As `check` of the older API: what may be set of its taskset, and how it is described."""
+        """Same as `check` of the older API: settings of its taskset, and its description."""
         kind = type(self.env.taskset)
         return {
             "arguments": arguments_of(type(self.env.config.taskset)),
@@ -110,7 +110,7 @@ class V1Environment:
         }
 
     async def rollout(self, request: object, message: Message) -> Message:
-        """An episode, as the row of the agent that is trained."""
+        """An episode, as the row of the trained agent."""
         started = time.time()
         given = message["input"]
         row = with_system_prompt(json.loads(given) if isinstance(given, str) else given, message.get("system_prompt"))
@@ -125,7 +125,7 @@ class V1Environment:
         return {**to_result(episode, row), **lateness(episode, heard)}
 
     async def episode(self, request: object, message: Message) -> Message:
-        """An episode whole, as verifiers' traces.jsonl has it."""
+        """A whole episode in the format of verifiers' traces.jsonl."""
         episode = await self._play(request, message["task"], message)
         self._policy.take_heard(request)
         return {"episode": episode.model_dump(mode="json", exclude_none=True)}
@@ -147,7 +147,10 @@ class V1Environment:
 
 
 def within(task: Message, seconds: float | None) -> Message:
-    """The task with the time that its agent has: verifiers ends it then, and scores what there is. An agent's own limit goes before it."""
+    """
+    The task with its agent's time limit: verifiers ends it then, and scores what there is. An agent's own limit has
+    precedence.
+    """
     if seconds is None:
         return task
     limits = task.get("timeout") or {}
@@ -156,7 +159,7 @@ def within(task: Message, seconds: float | None) -> Message:
 
 
 def lateness(episode: Any, heard: int) -> Message:
-    """Of an episode whose time was over, or that of an agent of it."""
+    """True if the time of an episode, or of one of its agents, was over."""
     sampled = [trace for trace in episode.traces if is_sampled(trace)]
     if not sampled or not (episode.is_timeout or any(trace.is_timeout for trace in sampled)):
         return {}
@@ -189,8 +192,8 @@ def load(message: Message, loop: asyncio.AbstractEventLoop, policy: Policy, wire
 
 def with_agents(config: Message) -> Message:
     """
-    The config as verifiers takes it: each of the environment's agents with what is usual here below what is said of it. What is
-    said of "agent" is said of the only one, whatever its role is called.
+    The config in verifiers' form: each of the environment's agents with the defaults below its own settings. Settings for
+    "agent" apply to the only agent, whatever its role is called.
     """
     usual = config.pop("usual_agent", {})
     said = config.pop("agent", {})
@@ -228,12 +231,12 @@ def agent_of(more: Message, name: str) -> Message:
 
 
 def usual_of(default: AgentConfig, usual: Message) -> Message:
-    """A harness that the environment's author chose stays."""
+    """Keeps a harness that the environment's author chose."""
     return {key: value for key, value in usual.items() if key != "harness" or default.harness is None}
 
 
 def wrong_arguments(error: ValidationError, env_id: str) -> Refused:
-    """What pydantic found wrong, each by its name, and what may be set."""
+    """pydantic's findings, each with its name, and the possible settings."""
     said = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the config'}: {one['msg']}" for one in error.errors(include_url=False))
     try:
         cls = taskset_class(env_id)
@@ -245,7 +248,7 @@ def wrong_arguments(error: ValidationError, env_id: str) -> Refused:
 
 
 def arguments_of(kind: type[BaseModel]) -> list[Message]:
-    """The fields of a taskset's config beside those that every one has."""
+    """Fields of a taskset's config besides those that all have."""
     return [
         {"name": name, "default": default_of(field), "annotation": annotation_of(field.annotation)}
         for name, field in kind.model_fields.items()
@@ -254,7 +257,7 @@ def arguments_of(kind: type[BaseModel]) -> list[Message]:
 
 
 def tools_of(taskset: Any) -> list[Message]:
-    """What the model is offered by the tool servers of a taskset and of its tasks; none of them is started for it."""
+    """Tools that the servers of a taskset and of its tasks offer; none of them is started for this."""
     servers = [*taskset.toolsets(taskset.config), *type(taskset).task_type().toolsets(taskset.config.task)]
     return [
         {
@@ -281,8 +284,8 @@ def annotation_of(annotation: Any) -> str | None:
 
 def to_result(episode: Any, given: Message) -> Message:
     """
-    The trace that is trained, in the shape of a row of the older API's results.jsonl. Where the policy played several agents, the
-    row is of the first that is trained, and `judged` has what each did.
+    The trained trace in the format of the older API's results.jsonl. With several agents of the policy, the row is the first
+    trained one's, and `judged` has the results of each.
     """
     sampled = [trace for trace in episode.traces if is_sampled(trace)]
     trace = next((trace for trace in sampled if trace.agent.trainable), None)
@@ -331,9 +334,9 @@ def to_result(episode: Any, given: Message) -> Message:
 
 def outcome_of_agents(episode: Any, sampled: list[Any]) -> tuple[Any, str, Message | None, Message | None]:
     """
-    Of an episode in which the policy played several agents: its first trace that is trained, how it ended, what failed, and how all of
-    them are judged. An agent that failed by itself, or in being scored, is not trained, as in prime-rl (`iter_trainable_traces`); an episode that failed has
-    nobody's rewards.
+    For an episode with several agents of the policy: its first trained trace, its outcome, its failure, and the judgements
+    of all. An agent that failed by itself, or in scoring, is not trained, as in prime-rl (`iter_trainable_traces`); a failed
+    episode has no rewards.
     """
     trainable = [trace for trace in sampled if trace.agent.trainable]
     has_failed = not episode.ok and bool(episode.errors)
@@ -359,8 +362,8 @@ def outcome_alone(trace: Any) -> tuple[str, None]:
 
 def judged_agents(sampled: list[Any], judgements: dict[str, Message]) -> Message:
     """
-    The mean over trained agents, whose judgements these are by the id of the trace, and each trace by itself; metrics have the
-    agent's name before their own.
+    Mean over trained agents, from their judgements by the trace's id, and each trace on its own; metrics have the agent's
+    name as prefix.
     """
     by_name: dict[str, list[float]] = {}
     for trace in sampled:
@@ -412,7 +415,7 @@ def outcome_of(episode: Any, trace: Any) -> tuple[str, Message | None]:
 
 
 def failed_in_scoring(error: Any) -> bool:
-    """The rollout itself went well then, and may be what a reward function cannot take."""
+    """The rollout itself succeeded then, and may be a value that a reward function cannot handle."""
     return error is not None and error.type == "TaskError" and " scoring: " in error.message
 
 

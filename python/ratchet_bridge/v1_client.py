@@ -27,13 +27,13 @@ from verifiers.v1.types import Response
 from .policy import Policy, TurnFailed
 from .wire import Message
 
-#: Before the number of a request, in the address that a rollout's model calls are sent to: nothing listens there.
+#: Prefix of the address for a rollout's model calls, before the number of its request: no server listens there.
 ADDRESS = "http://ratchet.invalid/"
 
-#: What a program makes of it: a status of 5xx may be asked again, one of 4xx not.
+#: Statuses for failures: programs may retry 5xx, and not 4xx.
 STATUS = {"overlong_prompt": 400, "rejected": 422, "cancelled": 499, "unavailable": 503}
 
-#: How long the tool servers of a task may take to say what they have, as in verifiers' own program.
+#: Seconds that the tool servers of a task may take to list their tools, as in verifiers' own program.
 CONNECT_S = 60.0
 
 chat_dialect = next(dialect for dialect in DIALECTS if isinstance(dialect, ChatDialect))
@@ -42,7 +42,7 @@ verifiers_register = InterceptionServer.register
 verifiers_setup = NullHarness.setup
 verifiers_launch = NullHarness.launch
 
-#: Which server a rollout's calls go to, by the secret that its program was given.
+#: Server for a rollout's calls, by the secret that its program was given.
 servers: WeakValueDictionary[str, InterceptionServer] = WeakValueDictionary()
 #: Set once: there is one pipe.
 policies: list[Policy] = []
@@ -50,8 +50,8 @@ policies: list[Policy] = []
 
 def config_for(request: object) -> TrainClientConfig:
     """
-    The endpoint of one request's model calls. As a client for training, whose answers are whole: verifiers makes a stream of
-    them for programs that want one.
+    Endpoint of one request's model calls. A client for training, whose answers are whole: verifiers splits them into a
+    stream for programs that want one.
     """
     return TrainClientConfig(base_url=f"{ADDRESS}{request}", api_key_var="RATCHET_NO_KEY")
 
@@ -128,7 +128,7 @@ def to_completion(turn: Message, model: str) -> dict[str, Any]:
 
 
 class LocalRequest(dict[Any, Any]):
-    """As much of an HTTP request as verifiers' interception looks at, without HTTP."""
+    """The part of an HTTP request that verifiers' interception reads, without HTTP."""
 
     def __init__(self, body: bytes, secret: str) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def register(self: InterceptionServer, session: Any) -> tuple[str, str]:
 
 
 async def setup(self: NullHarness, runtime: Any) -> None:
-    """Its program is prepared when one is launched; mostly none is."""
+    """Prepares its program at the first launch; usually there is none."""
 
 
 async def launch(
@@ -168,9 +168,9 @@ async def launch(
     tool_interception_url: str | None = None,
 ) -> ProgramResult:
     """
-    The chat loop, here. verifiers' contract is that every model call goes through the interception, not that a process makes
-    it; tools of the task's servers are called as its own program calls them. Where tool calls are intercepted as well, the
-    program is launched: it speaks with that side.
+    The chat loop in this process. verifiers' contract is that every model call goes through the interception, not that a
+    process makes it; tools of the task's servers are called as in its own program. If tool calls are intercepted as well,
+    the program is launched, since it uses that side.
     """
     server = servers.get(secret)
     if tool_interception_url or server is None:
@@ -196,7 +196,7 @@ async def launch(
 
 @dataclass(frozen=True)
 class Tools:
-    """Of a task's servers: what the model is told of them, and where a call goes."""
+    """Tools of a task's servers: their descriptions for the model, and the target of a call."""
 
     schemas: list[dict[str, Any]]
     dispatch: dict[str, tuple[str, str]]
@@ -212,7 +212,7 @@ async def open_tools(urls: dict[str, str], timeout_s: float, stack: contextlib.A
 
 
 async def answered(call: dict[str, Any], tools: Tools) -> dict[str, Any]:
-    """A call's message, in the words of verifiers' own program where the model called wrongly: it is told, and may try again."""
+    """A call's message, in the words of verifiers' own program for an invalid call: the model sees it, and may try again."""
     name = call["function"]["name"]
     try:
         arguments = json.loads(call["function"]["arguments"] or "{}")
@@ -236,7 +236,7 @@ def initial_messages(system_prompt: str | None, prompt: Any) -> list[dict[str, A
 
 
 async def ask(server: InterceptionServer, secret: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """One model call through the interception, in a task of its own: verifiers cancels what is at work when a rollout ends."""
+    """One model call through the interception, in a task of its own: verifiers cancels running tasks when a rollout ends."""
     handle = server._handler_for(chat_dialect)
     request = LocalRequest(json.dumps(body).encode(), secret)
     response = await asyncio.create_task(handle(request))
@@ -244,7 +244,7 @@ async def ask(server: InterceptionServer, secret: str, body: dict[str, Any]) -> 
 
 
 def ended_by(status: int, answer: dict[str, Any]) -> ProgramResult:
-    """A conversation that outgrew the model ends a run; anything else fails it, and the rollout knows the cause."""
+    """A conversation too long for the model ends a run; any other failure fails it, and the rollout has the cause."""
     text = json.dumps(answer)
     is_overflow = status in (400, 413) and any(marker in text.casefold() for marker in CONTEXT_OVERFLOW_MARKERS)
     return ProgramResult(exit_code=0 if is_overflow else 1, stdout="", stderr="" if is_overflow else text)

@@ -18,11 +18,11 @@ Message = dict[str, Any]
 
 
 class LineRefused(ValueError):
-    """A line that is not one JSON object, or is too long. The pipe goes on with the next one."""
+    """A line that is not one JSON object, or is too long. Reading continues with the next one."""
 
 
 class Wire:
-    """The pipe to the parent. `on_message` gets every object, `on_refused` every line that is none, `on_end` the end."""
+    """The pipe to the parent. `on_message` gets every object, `on_refused` every invalid line, `on_end` the end."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, spill: str, line_max: int, spill_above: int) -> None:
         self._loop = loop
@@ -31,7 +31,7 @@ class Wire:
         self._spill_above = spill_above
         self._transport: asyncio.WriteTransport | None = None
         self._pending: list[bytes] = []
-        #: The parent closed the pipe, maybe before anybody listened.
+        #: Whether the parent closed the pipe, possibly before reading began.
         self.ended = False
         self.on_message: Callable[[Message], None] = lambda _: None
         self.on_refused: Callable[[LineRefused], None] = lambda _: None
@@ -48,7 +48,7 @@ class Wire:
         self._write(to_line(message))
 
     def send_result(self, request: object, result: object) -> None:
-        """Through a file in the spill folder where it is too large for a line; the parent removes the file."""
+        """Replaces a message too large for a line by a file in the spill folder; the parent removes the file."""
         body = to_line(result)
         head = to_line(request)
         if len(body) <= self._spill_above:
@@ -59,11 +59,11 @@ class Wire:
         self.send({"id": request, "ok": True, "spilled": str(path), "bytes": len(body)})
 
     def new_file(self, suffix: str) -> Path:
-        """A path in the spill folder that nothing has."""
+        """An unused path in the spill folder."""
         return self._spill / f"{os.getpid()}-{uuid.uuid4().hex}.{suffix}"
 
     def _write(self, line: bytes) -> None:
-        # Lines of one turn of the loop are one write: with hundreds of rollouts at work that is most of them.
+        # Lines of one turn of the loop are one write, which saves most writes with hundreds of rollouts.
         if not self._pending:
             self._loop.call_soon(self.flush)
         self._pending.append(line)
@@ -75,7 +75,7 @@ class Wire:
             self._pending.clear()
 
     async def drain(self, timeout_s: float) -> None:
-        """Until all is written, or the parent does not read."""
+        """Returns when all is written, or the parent does not read."""
         self.flush()
         until = self._loop.time() + timeout_s
         while self._transport and self._transport.get_write_buffer_size() > 0 and self._loop.time() < until:
@@ -83,7 +83,7 @@ class Wire:
 
 
 class Lines(asyncio.Protocol):
-    """Cuts what comes into lines; of a line that is too long nothing is kept."""
+    """Splits input into lines; drops a line that is too long."""
 
     def __init__(self, wire: Wire, line_max: int) -> None:
         self._wire = wire
@@ -138,7 +138,10 @@ def parse_line(line: bytes) -> Message:
 
 
 def to_line(value: object) -> bytes:
-    """JSON without line breaks. NaN and infinities become null; what JSON has not is written as verifiers' own files have it."""
+    """
+    JSON without line breaks. NaN and infinities become null; other values without a JSON form are written as in verifiers'
+    own files.
+    """
     try:
         return to_json(value, exclude_none=True, inf_nan_mode="null", fallback=plain)
     except ValueError:  # bytes that are no UTF-8, half a surrogate pair: rare, and slower
@@ -146,7 +149,7 @@ def to_line(value: object) -> bytes:
 
 
 def plain(value: object) -> object:
-    """What JSON has in place of `value`, as verifiers' `make_serializable` says it."""
+    """JSON form of `value`, as in verifiers' `make_serializable`."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_none=True)
     if isinstance(value, date):
@@ -175,7 +178,7 @@ def finite(value: object) -> object:
 
 
 def survives_json(value: object) -> bool:
-    """True where JSON gives back what it was given: no tuples, sets, numbers as keys, NaN, or objects of any kind."""
+    """True if JSON preserves the value: no tuples, sets, numbers as keys, NaN, or other objects."""
     if value is None or type(value) in (str, bool, int):
         return True
     if type(value) is float:

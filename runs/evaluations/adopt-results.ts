@@ -2,21 +2,30 @@ import { cutEvaluation, positionsOf } from '../../core/eval/chunks.ts';
 import type { EvaluationInput } from '../../core/eval/evaluation.ts';
 import { exampleOrder } from '../../core/eval/example-order.ts';
 import { differencesFromMetadata, goodRowsByExample, rolloutOfRow } from '../../core/eval/verifiers-results.ts';
-import type { Rollout, RolloutRow } from '../../core/rl/rollout.ts';
-import type { Environment } from '../../backends/environments/types.ts';
-import type { Store } from '../../backends/store/index.ts';
-import { decodeJson } from '../../backends/store/objects.ts';
-import { encodeStoredRows } from '../stored-forms.ts';
-import { evaluationKeys, type ScoredExample } from '../evaluation-store.ts';
+import type { Rollout, RolloutRow } from '../../core/rl/rollout/rollout.ts';
+import type { JsonValue } from '../../core/json-value.ts';
+import type { Store } from '../../store/index.ts';
+import { decodeJson, rowOfOthers } from '../../store/objects.ts';
+import { encodeStoredRows } from '../forms/stored-forms.ts';
+import { evaluationKeys, type ScoredExample } from './evaluation-store.ts';
 
-/** Attempts of ours begin with 1. */
+/** Our own attempts count from 1. */
 const theirAttempt = 0;
+
+/** Request to an opened environment. */
+interface OpenedEnvironment {
+  readonly evalDataset: { readonly length: number };
+  /** Whether its rewards compare the rollouts of an example. */
+  readonly isComparing?: boolean;
+  /** Sampling settings of its own. */
+  readonly sampling?: Readonly<Record<string, JsonValue>>;
+}
 
 /** Whether vf-eval was here, and we were not; what of its evaluation differs from ours, or null where nothing of it lies there. */
 export async function differencesFromTheirs(
   store: Store,
   input: EvaluationInput,
-  { sampling = {} }: Pick<Environment, 'sampling'>,
+  { sampling = {} }: Pick<OpenedEnvironment, 'sampling'>,
   examples: number,
 ): Promise<string[] | null> {
   const key = evaluationKeys.metadata(input.results);
@@ -27,18 +36,19 @@ export async function differencesFromTheirs(
 }
 
 /**
- * Takes over what vf-eval finished: whole examples as they are; of others the rollouts that are good, unless their rewards compare an
- * example's rollouts, which are then sampled anew. Failed rows, torn lines and rows beyond the number of rollouts are left out.
+ * Adopts vf-eval's finished work: whole examples unchanged; from others the good rollouts, unless rewards compare an
+ * example's rollouts, which are then sampled again. Leaves out failed rows, torn lines and rows beyond the number of
+ * rollouts.
  */
 export async function adoptTheirs(
   store: Store,
   input: EvaluationInput,
-  environment: Environment,
+  environment: OpenedEnvironment,
   cut: { readonly chunkExamples: number; readonly examples: number },
 ): Promise<void> {
   const { results, rolloutsPerExample, maxConcurrent, shuffleSeed } = input;
   const bytes = (await store.read(evaluationKeys.results(results))) ?? Buffer.of();
-  const byExample = goodRowsByExample(Buffer.from(bytes).toString('utf8'));
+  const byExample = goodRowsByExample(Buffer.from(bytes).toString('utf8'), rowOfOthers);
   const exampleAt = exampleOrder(environment.evalDataset.length, shuffleSeed);
   const { chunks } = cutEvaluation({ ...cut, rolloutsPerExample, maxConcurrent });
   for (let chunk = 0; chunk < chunks; chunk++) {

@@ -12,8 +12,8 @@ export function isEpisode(value: unknown): value is Json {
 }
 
 /**
- * An episode as a row: that of its first agent that is trained, with the conversation that led to its last message. Rewards are
- * added up with their weights, and stand among the metrics unweighted.
+ * An episode as the row of its first trained agent, with the conversation that led to its last message. The reward is
+ * the weighted sum; metrics have the parts unweighted.
  */
 export function rowOfEpisode(episode: Json): Json {
   const traces = objectsIn(episode['traces']);
@@ -57,7 +57,7 @@ interface Heard {
   readonly sampled: boolean;
 }
 
-/** Nodes are a tree: the way from its root to the last of them. */
+/** Nodes form a tree: the path from its root to the last of them. */
 function conversation(nodes: readonly Json[]): Heard[] {
   const way: Heard[] = [];
   const been = new Set<number>();

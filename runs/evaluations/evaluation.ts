@@ -1,26 +1,25 @@
 import type { ResultMetadata } from '../../core/eval/result-metadata.ts';
 
-/** An evaluation that was found, and nothing of its rows read. */
+/** An evaluation that was found, without its rows. */
 export interface FoundEvaluation {
   readonly environment: string;
   readonly model: string;
   /** Its folder's name: verifiers' eight digits, `step_20`. */
   readonly id: string;
-  /** Folder or URI, for people. */
+  /** Folder or URI, to show to people. */
   readonly where: string;
   readonly metadata: ResultMetadata;
-  /** Of a run: which version was evaluated, or sampled. */
+  /** Version of the run that was evaluated, or sampled from. */
   readonly step: number | null;
-  /** `training`: what was sampled to be trained. */
+  /** `training`: the rollouts sampled for training. */
   readonly of: 'evaluation' | 'training';
-  /** The file of its rows on this machine; brought here where it lies elsewhere. */
+  /** Path of the file with its rows on this machine, copied here first if needed. */
   readonly rows: () => Promise<string>;
 }
 
-/** What was looked through. */
 export interface FoundEvaluations<E extends FoundEvaluation = FoundEvaluation> {
   readonly evaluations: readonly E[];
-  /** Folders that hold one of the two files that an evaluation has, or one that is no JSON; with what is wrong. */
+  /** Folders with only one of an evaluation's two files, or with invalid JSON, and the problem. */
   readonly incomplete: readonly { readonly where: string; readonly why: string }[];
 }
 

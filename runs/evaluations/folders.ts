@@ -3,13 +3,13 @@ import path from 'node:path';
 import { readMetadata } from '../../core/eval/result-metadata.ts';
 import { metadataOfConfig } from './episodes.ts';
 import { type FoundEvaluations, type FoundEvaluation, namesFromFolder } from './evaluation.ts';
-import { readRegularText } from '../../engine/regular-file.ts';
+import { readRegularText } from '../../host/regular-file.ts';
 
-/** Evaluations that lie in folders: of `vf-eval`, `prime eval run`, `ratchet eval run`, and verifiers' v1. */
+/** Evaluations in folders, from `vf-eval`, `prime eval run`, `ratchet eval run`, and verifiers' v1. */
 
-/** How far below a folder evaluations are looked for: `environments/ENV/outputs/evals/ENV--MODEL/ID` and one more. */
+/** Depth of the search below a folder: `environments/ENV/outputs/evals/ENV--MODEL/ID` and one more. */
 const depthMax = 7;
-/** Never looked into. */
+/** Folders that are never searched. */
 const skipped = new Set([
   'node_modules',
   '.git',
@@ -22,7 +22,7 @@ const skipped = new Set([
   'batches',
 ]);
 
-/** Where verifiers and Ratchet put evaluations, below a project's folder. */
+/** Folders below a project in which verifiers and Ratchet put evaluations. */
 export async function usualFolders(project: string): Promise<string[]> {
   const environments = await foldersIn(path.join(project, 'environments'));
   const below = environments.map((name) => path.join(project, 'environments', name, 'outputs'));
@@ -110,7 +110,7 @@ async function readJson(folder: string, name: string): Promise<unknown> {
   try {
     return JSON.parse(await readRegularText(path.join(folder, name), undefined, { within: [folder] })) as unknown;
   } catch {
-    return null; // not there, or not JSON: the caller says so
+    return null; // missing, or not JSON: reported by the caller
   }
 }
 

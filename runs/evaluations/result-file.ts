@@ -11,12 +11,12 @@ import {
   type RowFacts,
 } from '../../core/eval/result-rows.ts';
 import { type RowExample, saysNoExample, tellExamples } from '../../core/eval/tell-examples.ts';
-import { openRegular } from '../../engine/regular-file.ts';
+import { openRegular } from '../../host/regular-file.ts';
 import { isEpisode, rowOfEpisode } from './episodes.ts';
 
-/** A row as it is kept: what lists and sums need of it, and where the rest lies. */
+/** A row as kept in memory: the facts for lists and sums, and the place of the rest in the file. */
 export interface IndexedRow extends RowFacts {
-  /** Of the prompt's roles and words. */
+  /** Digest of the prompt's roles and texts. */
   readonly promptDigest: string;
   readonly offset: number;
   readonly bytes: number;
@@ -27,21 +27,21 @@ interface ReadProgress {
   readonly bytesTotal: number;
 }
 
-/** How much is read at once; between two pieces whoever draws the screen has a turn. */
+/** Bytes read at once; between two pieces the screen can be redrawn. */
 const pieceBytes = 4 * 1024 * 1024;
-/** A line that does not end is no row: it would have to be held whole. */
+/** Most bytes of a line: a longer one is not a row, and would have to be held whole. */
 const lineBytesMax = 256 * 1024 * 1024;
 
 /**
- * `results.jsonl` or `traces.jsonl`: its facts are held, its texts stay where they are until somebody looks at a row. Lines that
- * are no rows (torn by a crash, or of something else) are counted and passed over.
+ * `results.jsonl` or `traces.jsonl`: facts are kept in memory, texts stay in the file until a row is shown. Lines that
+ * are not rows (torn by a crash, or of another kind) are counted and skipped.
  */
 export class ResultFile {
   readonly file: string;
   readonly rows: IndexedRow[] = [];
-  /** Lines that are no rows. */
+  /** Number of lines that are not rows. */
   unreadable = 0;
-  /** Rows that have neither an id nor a prompt: each is taken for an example of its own. */
+  /** Rows with neither an id nor a prompt; each counts as an example of its own. */
   withoutExample = 0;
   readonly #rolloutsPerExample: number | null;
   #examples: RowExample[] = [];
@@ -52,7 +52,10 @@ export class ResultFile {
     this.#rolloutsPerExample = rolloutsPerExample;
   }
 
-  /** Reads all lines from the beginning. Rows can be used as they come; which are of one example is settled at the end. `onRows` is told of each piece. */
+  /**
+   * Reads all lines from the beginning. Rows can be used as they arrive; only at the end is it known which belong to
+   * one example. Calls `onRows` after each piece.
+   */
   async read(onRows: (progress: ReadProgress) => void = () => undefined, signal?: AbortSignal): Promise<this> {
     const handle = await this.#open();
     try {
@@ -76,7 +79,7 @@ export class ResultFile {
     }
   }
 
-  /** All of a row; null where the file is no longer what was read. */
+  /** A complete row; null when the file has changed since it was read. */
   async row(index: number): Promise<ResultRow | null> {
     const { offset, bytes } = this.rows[index]!;
     let handle: FileHandle | null = null;
@@ -91,7 +94,7 @@ export class ResultFile {
     }
   }
 
-  /** Adds to `found` the numbers of those rows in whose texts the words are, upper and lower case alike. */
+  /** Adds to `found` the numbers of rows whose texts contain the words, ignoring case. */
   async search(
     words: string,
     found: Set<number>,
@@ -122,7 +125,7 @@ export class ResultFile {
     if (this.rows.length === 0) onProgress(1);
   }
 
-  /** A link to rows elsewhere is refused: what is made of these rows, such as a page, may be given to others. */
+  /** Refuses a link, since output made from these rows, such as a page, may be given to others. */
   #open(): Promise<FileHandle> {
     return openRegular(this.file, { within: [path.dirname(this.file)] });
   }
@@ -153,7 +156,7 @@ function endOf({ offset, bytes }: IndexedRow): number {
   return offset + bytes;
 }
 
-/** What a person reads of a row. */
+/** Texts of a row that a search looks through. */
 function textsOf({ prompt, completion, answer, error }: ResultRow): string[] {
   const messages = [...prompt, ...completion].flatMap(({ text, reasoning, calls }) => [
     text,
@@ -168,16 +171,16 @@ function rowIn(line: Buffer): { readonly [key: string]: unknown } | null {
     const value: unknown = JSON.parse(line.toString('utf8'));
     return isEpisode(value) ? rowOfEpisode(value) : isRow(value) ? value : null;
   } catch {
-    return null; // counted
+    return null; // counted as unreadable
   }
 }
 
-/** Lines out of pieces; one that is longer than a row may be is dropped. */
+/** Splits pieces into lines; drops one that is longer than a row may be. */
 class Lines {
   readonly #take: (line: Buffer, offset: number) => void;
   #begun: Buffer[] = [];
   #begunBytes = 0;
-  /** Of what comes next. */
+  /** Offset of the next line. */
   #offset = 0;
   tooLong = 0;
 
@@ -199,7 +202,7 @@ class Lines {
     else this.#begun = [];
   }
 
-  /** A last line without an end may be whole. */
+  /** A last line without a line break may be complete. */
   end(): void {
     if (this.#begunBytes > 0) this.#finish(Buffer.alloc(0));
   }

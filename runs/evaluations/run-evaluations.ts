@@ -7,11 +7,11 @@ import { jsonOrNull } from '../../core/json-or-null.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { readMetadata } from '../../core/eval/result-metadata.ts';
 import { layout, olderScoredNames, recordsName, chunkOfResults, stepOf } from '../layout.ts';
-import { decodeStoredRows } from '../stored-forms.ts';
-import { type RecordRow, rowsOfRound } from '../../core/rl/results.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
-import type { Store } from '../../backends/store/index.ts';
-import { decodeRows, encodeRows, isRecord } from '../../backends/store/objects.ts';
+import { decodeStoredRows } from '../forms/stored-forms.ts';
+import { type RecordRow, rowsOfRound } from '../../core/rl/rollout/results.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
+import type { Store } from '../../store/index.ts';
+import { decodeRows, encodeRows, isRecord, rowLike } from '../../store/objects.ts';
 import { type FoundEvaluations, type FoundEvaluation, namesFromFolder } from './evaluation.ts';
 
 export interface RunEvaluation extends FoundEvaluation {
@@ -22,7 +22,7 @@ export interface RunEvaluation extends FoundEvaluation {
 /** metadata.json files that are read at once. */
 const readsAtOnce = 16;
 
-/** The evaluations of a run and, where asked for, what was sampled to train it, wherever its store is; by step. */
+/** Evaluations of a run and, on request, its training rounds, in any store; by step. */
 export async function runEvaluations(
   store: Store,
   lineages: readonly string[],
@@ -81,7 +81,7 @@ async function openStored(
   };
 }
 
-/** The rows of a chunk that was sampled to be trained, made of what is stored of it, in a file that lasts as long as this process. */
+/** Rows of a training chunk, made from its stored objects, in a file that lasts as long as this process. */
 async function rowsOfTraining(store: Store, folder: string, environment: string): Promise<string> {
   const round = chunkOfResults(folder);
   const found = round && (await scoredOf(store, round));
@@ -99,7 +99,7 @@ async function rowsOfTraining(store: Store, folder: string, environment: string)
   const tools = isRecord(about) ? about['tools'] : undefined;
   const file = path.join(await temporaryFolder(), randomUUID(), 'results.jsonl');
   await mkdir(path.dirname(file));
-  await writeFile(file, encodeRows(rowsOfRound(groups, { step: round.step, records, tools })));
+  await writeFile(file, encodeRows(rowsOfRound(groups, { step: round.step, records, tools, like: rowLike })));
   return file;
 }
 
@@ -120,7 +120,7 @@ async function scoredOf(
 
 let temporary: Promise<string> | null = null;
 
-/** Of this process; it goes with it. */
+/** Folder of this process, removed when it exits. */
 function temporaryFolder(): Promise<string> {
   temporary ??= mkdtemp(path.join(os.tmpdir(), 'ratchet-rows-')).then((folder) => {
     process.once('exit', () => rmSync(folder, { recursive: true, force: true }));

@@ -1,34 +1,16 @@
 import { jsonOrNull } from '../../core/json-or-null.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { isRecord } from '../../backends/store/objects.ts';
+import type { RolloutLabel } from '../../core/rl/rollout/rollout-label.ts';
+import { isRecord } from '../../store/objects.ts';
 
-/** What the index says of one rollout. */
-export interface IndexedRollout {
-  readonly lineage: string;
-  /** The commit in which its group ended. */
-  readonly step: number;
-  /** Its group's ordinal, and its position in it. */
-  readonly group: number;
-  readonly index: number;
-  readonly environment: string;
-  readonly exampleId: number;
-  readonly outcome: string;
-  /** How its group ended: `trained`, `filtered:too_easy`, `failed:infra_failure`, …, as the ledger has it. */
-  readonly end: string;
-  /** As float32; null = it has none. */
-  readonly reward: number | null;
-  /** The versions that its first turn began and its last one ended with. */
-  readonly version: number;
-  readonly versionEnd: number;
-  /** Sampled, over all turns. */
-  readonly tokens: number;
-  readonly turns: number;
+/** Index entry of one rollout. */
+export interface IndexedRollout extends RolloutLabel {
   /** The object that its group lies in, and the row of it there. */
   readonly object: string;
   readonly line: number;
 }
 
-/** Numbers by column, each so many bytes wide, in the order in which they are stored. */
+/** Number columns with their bytes per value, in the order stored. */
 const columnTypes = {
   step: Uint32Array,
   group: Uint32Array,
@@ -46,14 +28,16 @@ const columnTypes = {
   turns: Uint16Array,
 } as const;
 type ColumnName = keyof typeof columnTypes;
-export type Columns = { readonly [name in ColumnName]: InstanceType<(typeof columnTypes)[name]> };
+type Columns = { readonly [name in ColumnName]: InstanceType<(typeof columnTypes)[name]> };
 const columnNames = Object.keys(columnTypes) as ColumnName[];
 
 /** Columns that hold places in a list of texts. */
 const dictionaryNames = ['environment', 'outcome', 'end', 'object'] as const;
 type DictionaryName = (typeof dictionaryNames)[number];
 
-/** Where what was said lies in the text object beside a block: a segment is compressed by itself, and has the rows from one on. */
+/**
+ * Place of a segment in the text object beside a block: each is compressed by itself, and holds the rows from `row` on.
+ */
 export interface Segment {
   readonly row: number;
   readonly at: number;
@@ -93,7 +77,7 @@ export function blockOf(rows: readonly Omit<IndexedRollout, 'lineage'>[], segmen
   return { rows: rows.length, columns, dictionaries, segments };
 }
 
-/** Blocks of consecutive steps as one; segments lie one after another as the text objects do. */
+/** Joins blocks of consecutive steps; their segments follow one another as in the joined text object. */
 export function joinBlocks(blocks: readonly (Block & { readonly textBytes: number })[]): Block {
   const columns = emptyColumns(blocks.reduce((sum, { rows }) => sum + rows, 0));
   const dictionaries = { environment: [], outcome: [], end: [], object: [] } as Record<DictionaryName, string[]>;
@@ -141,7 +125,7 @@ export function encodeBlock({ rows, columns, dictionaries, segments }: Block): U
   return all;
 }
 
-/** What of the index is there and cannot be read. It is no loss: all of it is made of the run's own records. */
+/** Error for an index that cannot be read. Nothing is lost: it is rebuilt from the run's own records. */
 export function spoiledIndex(where: string, what: string, cause?: unknown): RatchetError {
   const run = /([^/]+)\/(?:lineages\/[^/]+\/)?index\/rollouts\//.exec(where)?.[1] ?? 'RUN';
   return new RatchetError(
@@ -151,7 +135,7 @@ export function spoiledIndex(where: string, what: string, cause?: unknown): Ratc
   );
 }
 
-/** Throws `CheckpointDamaged`, with `where`, for what is no block. Columns are looked at where they lie. */
+/** Throws `CheckpointDamaged`, with `where`, for anything but a block. Columns are views of the given bytes. */
 export function decodeBlock(given: Uint8Array, where: string): Block {
   const bytes = given.byteOffset % alignment === 0 ? given : new Uint8Array(given);
   const view = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
@@ -174,7 +158,7 @@ export function decodeBlock(given: Uint8Array, where: string): Block {
   return { rows, columns: columns as Columns, dictionaries, segments };
 }
 
-/** One row of a block. */
+/** Entry of one row of a block. */
 export function rowOf({ columns, dictionaries }: Block, lineage: string, row: number): IndexedRollout {
   const text = (name: DictionaryName): string => dictionaries[name][columns[name][row]!] ?? '';
   const reward = columns.reward[row]!;

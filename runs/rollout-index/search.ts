@@ -1,38 +1,38 @@
-import type { Store } from '../../backends/store/index.ts';
+import type { Store } from '../../store/index.ts';
 import { layout, stepsOfBlock } from '../layout.ts';
 import { currentLineage, type RunPlace, storeOf, stretchesOf } from '../run-access.ts';
 import { type Block, decodeBlock, type IndexedRollout, rowOf } from './block.ts';
 import { type RolloutText, textsOfSegment, unpackSegment } from './texts.ts';
 
-/** Which rollouts are looked for; what is absent is not asked. */
+/** Conditions on rollouts; absent ones do not restrict. */
 export interface RolloutFilter {
   readonly step?: readonly [from: number, to: number];
   readonly environment?: string;
   readonly outcome?: string;
-  /** A state of the ledger, or its kind: `filtered` stands for every `filtered:…`. */
+  /** A fate in the ledger, or its kind: `filtered` matches every `filtered:…`. */
   readonly end?: string;
   readonly reward?: readonly [from: number, to: number];
   readonly version?: readonly [from: number, to: number];
   readonly exampleId?: number;
   readonly group?: number;
-  /** In what was asked or said, in any case. */
+  /** Text in the prompt or the answer, ignoring case. */
   readonly text?: string;
 }
 
 export const rolloutOrders = ['newest', 'reward', '-reward', 'tokens'] as const;
 export type RolloutOrder = (typeof rolloutOrders)[number];
 
-export interface FoundRollout extends IndexedRollout, RolloutText {}
+interface FoundRollout extends IndexedRollout, RolloutText {}
 
-export interface RolloutsFound {
+interface RolloutsFound {
   readonly rollouts: readonly FoundRollout[];
-  /** All that match the numbers of the filter; with a text, those of them that have it among the ones looked at. */
+  /** Matches by numbers; with a text, those of them found in the part searched so far. */
   readonly matches: number;
-  /** All there are. */
+  /** Number of all matches. */
   readonly of: number;
-  /** Looked through for a text; absent where none was asked for. `next` goes on from there, null at the end. */
+  /** Progress of a text search; absent without a text. A search continues from `next`, which is null at the end. */
   readonly searched?: { readonly rows: number; readonly of: number; readonly next: number | null };
-  /** Of the matches by numbers alone: how many of each. */
+  /** Counts over matches by numbers only, before any text search. */
   readonly counts: Readonly<Record<'environment' | 'outcome' | 'end', Readonly<Record<string, number>>>>;
 }
 
@@ -40,16 +40,16 @@ export interface Looked {
   readonly order?: RolloutOrder;
   readonly limit?: number;
   readonly skip?: number;
-  /** Of a search for a text, in order of age: as `searched.next` said. */
+  /** Position, by age, at which a text search continues: an earlier `searched.next`. */
   readonly from?: number;
-  /** A search for a text answers after so long with what it has. */
+  /** Time limit of a text search, which then answers with what it has. */
   readonly budgetMs?: number;
 }
 
 /** Columns of blocks that are held; 128 MiB are 2.6 million rollouts. */
 const columnsHeldBytes = 128 * 1024 * 1024;
 const segmentsHeld = 256;
-/** Text that is read at once while all of it is looked through. */
+/** Bytes of text read at once during a search. */
 const textReadBytes = 2 * 1024 * 1024;
 
 interface BlockPlace {
@@ -58,7 +58,7 @@ interface BlockPlace {
   readonly last: number;
   /** Steps after this one are another lineage's. */
   readonly upTo: number;
-  /** As is this one, and those before it. */
+  /** This step and those before it are an earlier lineage's. */
   readonly after: number;
 }
 
@@ -67,7 +67,10 @@ interface OpenBlock {
   readonly block: Block;
 }
 
-/** Finds rollouts of the lineages that led to where a run stands. Blocks are read when they are needed, and let go when there are many. */
+/**
+ * Finds rollouts of the lineages that led to a run's position. Reads blocks on demand, and drops some when there are
+ * many.
+ */
 export class RolloutIndex {
   readonly #run: RunPlace;
   readonly #store: Store;
@@ -81,7 +84,7 @@ export class RolloutIndex {
     this.#store = storeOf(run);
   }
 
-  /** Which blocks there are now. */
+  /** Looks for new blocks. */
   async refresh(): Promise<void> {
     const places: BlockPlace[] = [];
     for (const { lineage, from, upTo } of await stretchesOf({
@@ -93,7 +96,7 @@ export class RolloutIndex {
         .filter((block) => block !== null)
         .sort((a, b) => b.last - b.first - (a.last - a.first));
       const chosen: BlockPlace[] = [];
-      // One that was joined stands for those of its steps, which may not be removed yet.
+      // A joined block replaces those of its steps, which may not be removed yet.
       for (const { first, last } of blocks)
         if (!chosen.some((one) => one.first <= first && last <= one.last) && first <= upTo)
           chosen.push({ lineage, first, last, upTo, after: from });
@@ -103,7 +106,7 @@ export class RolloutIndex {
     this.#places = places.sort((a, b) => order.get(a)! - order.get(b)!);
   }
 
-  /** The last step that is indexed; null where none is. */
+  /** Last indexed step; null without any. */
   get lastStep(): number | null {
     return this.#places.reduce<number | null>((last, one) => Math.max(last ?? 0, Math.min(one.last, one.upTo)), null);
   }
@@ -221,7 +224,7 @@ export class RolloutIndex {
     };
   }
 
-  /** Segments that hold these rows, which descend; each is unpacked when it is asked for. */
+  /** Segments with these rows, in descending order; each is unpacked on demand. */
   #segmentsOf(
     open: OpenBlock,
     rows: readonly number[],
@@ -252,7 +255,7 @@ export class RolloutIndex {
     }));
   }
 
-  /** With their words. */
+  /** Adds the texts of rollouts. */
   async #tell(places: readonly (OpenBlock & { readonly row: number })[]): Promise<FoundRollout[]> {
     return Promise.all(
       places.map(async ({ block, place, row }) => {
@@ -283,7 +286,7 @@ export class RolloutIndex {
     return packed === null ? [] : textsOfSegment(await unpackSegment(packed, this.#store.uri + key));
   }
 
-  /** Newest first; those that hold none of the steps asked for are not read. */
+  /** Newest first; skips blocks without any of the requested steps. */
   async *#blocks({ step }: RolloutFilter): AsyncGenerator<OpenBlock> {
     for (const place of this.#places.toReversed()) {
       if (step && (place.last < step[0] || place.first > step[1])) continue;
@@ -314,7 +317,7 @@ export class RolloutIndex {
   }
 }
 
-/** Whether a row of a block is asked for: texts are compared once a block, numbers once a row. */
+/** Tests rows of a block against the filter: texts are compared once a block, numbers once a row. */
 function matcher(filter: RolloutFilter, { block, place }: OpenBlock): (row: number) => boolean {
   const { columns, dictionaries } = block;
   const tests: ((row: number) => boolean)[] = [];
@@ -389,7 +392,7 @@ class Counts {
 
 type Candidate = OpenBlock & { readonly row: number; readonly value: number };
 
-/** The first so many in an order. Newest first, they are offered in it. */
+/** The first `max` rows in an order. Offered newest first. */
 class Best {
   readonly #order: RolloutOrder;
   readonly #most: number;
@@ -416,7 +419,7 @@ class Best {
     return this.#all;
   }
 
-  /** Rollouts without a reward come last, whichever way. */
+  /** Rollouts without a reward come last in either order. */
   #valueOf({ columns }: Block, row: number): number {
     if (this.#order === 'tokens') return columns.tokens[row]!;
     const reward = columns.reward[row]!;

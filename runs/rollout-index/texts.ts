@@ -1,16 +1,16 @@
 import { promisify } from 'node:util';
 import { deflateRaw, inflateRaw } from 'node:zlib';
-import type { ScoredGroup, ScoredRollout } from '../../core/rl/rollout.ts';
+import type { ScoredGroup, ScoredRollout } from '../../core/rl/rollout/rollout.ts';
 import { type Segment, spoiledIndex } from './block.ts';
 
 /** Rollouts whose texts are compressed together: one list of results opens a few segments. */
-export const rowsOfSegment = 64;
+const rowsOfSegment = 64;
 /** Of one rollout, so much is found and shown in lists; all of it is where the rollout is stored. */
-export const charsKept = { asked: 2_000, said: 32_000 } as const;
+const charsKept = { asked: 2_000, said: 32_000 } as const;
 
 const [pack, unpack] = [promisify<Uint8Array, Buffer>(deflateRaw), promisify<Uint8Array, Buffer>(inflateRaw)];
 
-/** What was asked, and what the policy said: as the index keeps them. */
+/** Prompt and answer of a rollout as the index keeps them. */
 export interface RolloutText {
   readonly asked: string;
   readonly said: string;
@@ -19,14 +19,17 @@ export interface RolloutText {
 const between = '\u0001';
 const after = '\u0000';
 
-/** A rollout's words: the example's last question, and all turns with what the environment said between them. */
+/**
+ * Searchable text of a rollout: the example's last question, and all turns with the environment's messages between
+ * them.
+ */
 export function textOf(group: ScoredGroup, rollout: ScoredRollout): RolloutText {
   const asked = group.example?.prompt.findLast(({ role }) => role === 'user')?.content ?? '';
   const said = rollout.turns.flatMap(({ heard = [], text }) => [...heard.map(({ content }) => content), text]);
   return { asked: asked.slice(0, charsKept.asked), said: said.join('\n').slice(0, charsKept.said) };
 }
 
-/** Texts in rows' order, compressed in segments that lie one after another. */
+/** Texts in row order, compressed in consecutive segments. */
 export async function encodeTexts(
   texts: readonly RolloutText[],
 ): Promise<{ readonly bytes: Uint8Array; readonly segments: readonly Segment[] }> {
@@ -46,7 +49,7 @@ export async function encodeTexts(
   return { bytes: Buffer.concat(packed), segments };
 }
 
-/** A segment as one text: whoever looks for a word need not take it apart where it has none. */
+/** A segment as one text, so that a search splits it only when the text occurs in it. */
 export async function unpackSegment(bytes: Uint8Array, where: string): Promise<string> {
   try {
     return (await unpack(bytes)).toString('utf8');
@@ -62,7 +65,7 @@ export function textsOfSegment(unpacked: string): RolloutText[] {
   });
 }
 
-/** The two characters that divide texts. */
+/** Removes the two separator characters from a text. */
 function clean(text: string): string {
   // oxlint-disable-next-line no-control-regex
   return text.replaceAll(/[\u0000\u0001]/g, ' ');

@@ -3,25 +3,25 @@ import { open, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { decodeRanges } from '../../core/rl/ledger.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
-import type { Store } from '../../backends/store/index.ts';
-import { orIfDamaged } from '../../backends/store/objects.ts';
-import { decodeStoredRows } from '../stored-forms.ts';
+import type { Store } from '../../store/index.ts';
+import { orIfDamaged } from '../../store/objects.ts';
+import { decodeStoredRows } from '../forms/stored-forms.ts';
 import { layout, stepOf, stepsOfBlock } from '../layout.ts';
 import { committedSteps, type LineagePlace, lineagesOf, requireCommit, type RunPlace, storeOf } from '../run-access.ts';
-import { scoredShape } from '../scored-groups.ts';
+import { scoredShape } from '../rollouts/scored-groups.ts';
 import { type Block, blockOf, decodeBlock, encodeBlock, type IndexedRollout, joinBlocks } from './block.ts';
 import { encodeTexts, type RolloutText, textOf } from './texts.ts';
 
 /** A block of so many steps takes the place of their own blocks: 10,000 steps are 157 objects. */
-export const stepsOfJoinedBlock = 64;
+const stepsOfJoinedBlock = 64;
 /** Read and copied at once while blocks are joined. */
 const copyBytes = 4 * 1024 * 1024;
 
 /**
- * Indexes all committed steps that are not in the index: one block for each, and one for 64 together once the last of them is there.
- * Objects depend only on what is committed, so two that index the same run write the same bytes. Yields each step.
+ * Indexes all committed steps that are missing: one block for each, and one for 64 together once the last of them is
+ * there. Objects depend only on commits, so concurrent indexers write the same bytes. Yields each step.
  */
 export async function* indexRun(run: RunPlace): AsyncGenerator<{ readonly lineage: string; readonly step: number }> {
   for (const lineage of await lineagesOf(run)) {
@@ -43,8 +43,8 @@ export async function* indexRun(run: RunPlace): AsyncGenerator<{ readonly lineag
 }
 
 /**
- * Removes blocks that cannot be read, or whose texts are shorter than they say, as after a disk that was full: the next look makes them anew.
- * Returns their keys.
+ * Removes blocks that cannot be read, or whose texts are shorter than recorded, as after a full disk: the next look
+ * rebuilds them. Returns their keys.
  */
 export async function removeDamagedBlocks(run: RunPlace): Promise<readonly string[]> {
   const store = storeOf(run);
@@ -86,12 +86,12 @@ export async function rolloutsOfStep(
   return (await rolloutsOf(run, commit, before)).map(({ row }) => row);
 }
 
-/** Removes the index: the next look makes it anew. */
+/** Removes the index: the next look rebuilds it. */
 export async function removeIndex(run: RunPlace): Promise<void> {
   for (const lineage of await lineagesOf(run)) await storeOf(run).removeAll(layout.rolloutIndex(lineage));
 }
 
-export function coveredBy(keys: readonly string[]): (step: number) => boolean {
+function coveredBy(keys: readonly string[]): (step: number) => boolean {
   const blocks = keys.map(stepsOfBlock).filter((block) => block !== null);
   const single = new Set(blocks.filter(({ first, last }) => first === last).map(({ first }) => first));
   const joined = blocks.filter(({ first, last }) => first !== last);
@@ -104,8 +104,8 @@ interface WrittenRollout {
 }
 
 /**
- * Rollouts of the groups that ended with a commit. They were sampled for its step, or for one before whose rounds were in play by then,
- * or waited for a batch.
+ * Rollouts of the groups that ended with a commit. They were sampled for its step, or for an earlier one whose rounds
+ * were still open or whose groups waited for a batch.
  */
 async function rolloutsOf(run: LineagePlace, commit: StepCommit, before: StepCommit | null): Promise<WrittenRollout[]> {
   const ends = new Map<number, string>();
@@ -121,7 +121,7 @@ async function rolloutsOf(run: LineagePlace, commit: StepCommit, before: StepCom
   const found = new Map<number, WrittenRollout[]>();
   for (const key of keys) {
     const bytes = await store.read(key);
-    if (bytes === null) continue; // removed by gc: what it held is found no more
+    if (bytes === null) continue; // removed by gc: its rollouts are no longer found
     for (const [line, group] of decodeStoredRows<ScoredGroup>(bytes, store.uri + key, scoredShape).entries()) {
       const end = ends.get(group.ordinal);
       if (end === undefined || found.has(group.ordinal)) continue;
@@ -167,10 +167,10 @@ export async function writeBlock(
     segments,
   );
   await store.put(layout.indexBlock(lineage, step, step, 'text'), bytes);
-  await store.put(layout.indexBlock(lineage, step, step, 'columns'), encodeBlock(block)); // last: it names the text
+  await store.put(layout.indexBlock(lineage, step, step, 'columns'), encodeBlock(block)); // written last, since it names the text
 }
 
-/** Blocks that end at `last`, of up to 64 steps each with its own, as one. */
+/** Joins blocks that end at `last`, of up to 64 single steps. */
 export async function joinUpTo(store: Store, lineage: string, last: number): Promise<void> {
   const parts = (await store.list(layout.rolloutIndex(lineage)))
     .map(stepsOfBlock)
@@ -189,7 +189,7 @@ export async function joinUpTo(store: Store, lineage: string, last: number): Pro
           layout.indexBlock(lineage, part.first, part.last, what),
         ) as [string, string];
         const bytes = await store.read(columns);
-        if (bytes === null) return; // somebody else has joined them
+        if (bytes === null) return; // joined meanwhile by another process
         let textBytes = 0;
         for (;;) {
           const piece = await store.readRange(text, textBytes, copyBytes);

@@ -4,16 +4,16 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { FileStore } from '../../backends/store/file-store.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { FileStore } from '../../store/file-store.ts';
 import { OnnxTrainer } from '../../backends/trainer/onnx.ts';
 import { keptPermutation } from '../../core/numpy-shuffle.ts';
 import { createPreset } from '../../engine/index.ts';
-import { openBatch } from '../../runs/batches.ts';
+import { openBatch } from '../../runs/rollouts/batches.ts';
 import { layout } from '../../runs/layout.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { RunHandle, RunState } from '../../core/rl/run-state.ts';
-import { forkRun } from '../../runs/fork-run.ts';
+import { forkRun } from '../../runs/lineages/fork-run.ts';
 import { specOf, storeOf } from '../../runs/run-access.ts';
 import { trainDrawn } from './drawn-steps.ts';
 import { act, commitFirst, type Committed, openRoles, type Roles, type TestRun } from './runs.ts';
@@ -38,7 +38,7 @@ interface Project {
   readonly test: TestRun;
 }
 
-/** As `train` opens it. */
+/** Opens the run as `train` does. */
 async function open(t: TestContext, text = config, data: readonly object[] = rows): Promise<Project> {
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-rows-'));
   t.after(() => rm(folder, { recursive: true, force: true }));

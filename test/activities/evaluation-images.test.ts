@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test, type TestContext } from 'node:test';
 import { openDatasets } from '../../backends/environments/open-datasets.ts';
-import { closeProcesses } from '../../backends/processes-open.ts';
+import { closeProcesses } from '../../host/processes-open.ts';
 import type { EvaluationInput } from '../../core/eval/evaluation.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { ResultFile } from '../../runs/evaluations/result-file.ts';
@@ -20,7 +20,7 @@ const address = 'https://example.org/chart.png?a=1&b=é';
 /** The picture in words, as it is shown. */
 const inWords = /^\[image image\/png, 70 bytes, [0-9a-f]{8}\]$/;
 
-/** An API that says what it is told to, and keeps what it was asked. */
+/** A scripted API that records its requests. */
 async function api(t: TestContext, owner = 'somebody'): Promise<FakeModelServer> {
   const server = await fakeModelServer(t);
   server.answers = {

@@ -4,7 +4,7 @@ import { copyFile, mkdir, readdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, test } from 'node:test';
 import { promisify } from 'node:util';
-import { closeProcesses } from '../../backends/processes-open.ts';
+import { closeProcesses } from '../../host/processes-open.ts';
 import type { ContentServer } from '../../bench/content-server.ts';
 import type { EvaluationInput } from '../../core/eval/evaluation.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
@@ -83,7 +83,7 @@ function rounded(value: unknown): unknown {
   );
 }
 
-/** What cannot be the same: when, where, and by which code. */
+/** Fields that always differ: time, place and code version. */
 const notCompared = ['time', 'base_url', 'version_info'];
 
 for (const asked of [
@@ -127,7 +127,7 @@ for (const asked of [
   );
 }
 
-/** Of steps: times and ids are each writer's own, and so is what a client notes of its answer. */
+/** Normalizes steps: times and ids are each writer's own, as are a client's notes on its answer. */
 function comparable(value: unknown): unknown {
   if (!Array.isArray(value)) return value;
   return value.map((step: unknown) => {

@@ -3,11 +3,11 @@ import { readdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { test } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
-import type { ChunkProgress } from '../../activities/evaluation/evaluate-chunk.ts';
+import type { ChunkProgress } from '../../play/evaluated-chunk.ts';
 import { createEnvironments } from '../../backends/environments/index.ts';
 import { loadEnvironment } from '../../backends/environments/load.ts';
 import type { Environment } from '../../backends/environments/types.ts';
-import { pricesAt } from '../../backends/inference/prices.ts';
+import { pricesAt } from '../../backends/inference/openai/prices.ts';
 import { pricesOf } from '../../activities/evaluation/open-evaluation.ts';
 import type { EvaluationHandle, EvaluationInput } from '../../core/eval/evaluation.ts';
 import {

@@ -1,8 +1,8 @@
-/** Evaluations in environments that misbehave: they end, and what failed is told as what it is. */
+/** Evaluations in environments that misbehave: they end, and failures are reported under their own kind. */
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 import { createEnvironments, openEnvironment, type Environment } from '../../backends/environments/index.ts';
-import { readMetrics } from '../../runs/metrics.ts';
+import { readMetrics } from '../../runs/metrics/metrics.ts';
 import { evalLine, evalValues } from '../../workflows/control/lines.ts';
 import { commitFirst, evaluateVersion, makeRun, openRoles, WordsInference } from './runs.ts';
 

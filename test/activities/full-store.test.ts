@@ -1,15 +1,15 @@
-/** What becomes of work whose store is full at the moment. */
+/** Work whose store is full at the moment. */
 import assert from 'node:assert/strict';
 import { appendFile, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { test } from 'node:test';
 import type { LeasedGroups } from '../../core/rl/run-state.ts';
-import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import { initialCurriculum } from '../../core/rl/sampling/curriculum.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { appendMetrics } from '../../runs/metrics.ts';
-import { FileStore } from '../../backends/store/file-store.ts';
+import { appendMetrics } from '../../runs/metrics/metrics.ts';
+import { FileStore } from '../../store/file-store.ts';
 import { readJson } from '../../runs/run-access.ts';
-import { hasCode } from '../backends/store.contract.ts';
+import { hasCode } from '../store/store.contract.ts';
 import { act, commitFirst, datasets, makeRun, openRoles, WordsInference } from './runs.ts';
 
 const full = (): RatchetError => new RatchetError('StoreFull', 'No space left');

@@ -1,10 +1,10 @@
-/** A run file for supervised training, played here on recorded rows: what `test/data/golden-runs` compares with what prime-rl computes. */
+/** A run file for supervised training on recorded rows, which `test/data/golden-runs` compares with prime-rl. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { TestContext } from 'node:test';
-import { readSftData } from '../../backends/configs/sft-data.ts';
-import { sha256 } from '../../backends/store/file-store.ts';
+import { readSftData } from '../../load/data/sft-data.ts';
+import { sha256 } from '../../store/file-store.ts';
 import { OnnxTrainer } from '../../backends/trainer/onnx.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { loadTokenizer } from '../../engine/index.ts';

@@ -1,4 +1,4 @@
-/** A run file of another system, played here on recorded rollouts: what `test/data/golden-runs` compares with what that system computes. */
+/** A run file of another system on recorded rollouts, which `test/data/golden-runs` compares with that system. */
 import assert from 'node:assert/strict';
 import { cp, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -7,25 +7,25 @@ import type { TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { gunzipSync } from 'node:zlib';
 import { present } from '../../core/present.ts';
-import { resolveStoreUri } from '../../backends/store/index.ts';
-import { putJson, putRows } from '../../backends/store/objects.ts';
+import { resolveStoreUri } from '../../store/index.ts';
+import { putJson, putRows } from '../../store/objects.ts';
 import { OnnxTrainer } from '../../backends/trainer/onnx.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import type { ScoredGroup, ScoredRollout, Turn } from '../../core/rl/rollout.ts';
+import type { ScoredGroup, ScoredRollout, Turn } from '../../core/rl/rollout/rollout.ts';
 import type { ObjectRef, StepPlan } from '../../core/rl/run-state.ts';
 import { presetFiles } from '../../engine/index.ts';
-import { openBatch } from '../../runs/batches.ts';
+import { openBatch } from '../../runs/rollouts/batches.ts';
 import { readJson, storeOf } from '../../runs/run-access.ts';
 import { act, commitFirst, type Committed, openRoles, type Roles, type TestRun } from './runs.ts';
 
 export const goldenFolder = fileURLToPath(new URL('../data/golden-runs/', import.meta.url));
 
-/** As `recording.py` writes it. */
+/** Format written by `recording.py`. */
 export interface GoldenRow {
   readonly tokens: readonly number[];
   readonly mask: readonly number[];
   readonly advantages: readonly number[];
-  /** Of supervised rows: the packed sequence of the step that it lies in; of others their rollout, where it has several. */
+  /** The packed sequence of a supervised row in its step; else the rollout, when it has several rows. */
   readonly sequence?: number;
 }
 
@@ -38,7 +38,7 @@ export interface GoldenStep {
   readonly masked: number;
 }
 
-/** As `make_rollouts.py` writes it. */
+/** Format written by `make_rollouts.py`. */
 interface RecordedRollout {
   readonly turns: readonly {
     readonly prompt: readonly number[];
@@ -52,7 +52,7 @@ interface RecordedRollout {
 
 type RecordedStep = readonly (readonly RecordedRollout[])[];
 
-/** What of the recorded rollouts a peer cannot take. */
+/** Features of the recorded rollouts that a peer lacks. */
 export interface Without {
   /** Its rollouts do not fail: those that would have their reward. */
   readonly failures?: boolean;
@@ -68,7 +68,7 @@ async function recorded<T>(file: string): Promise<T> {
   return JSON.parse(gunzipSync(await readFile(path.join(goldenFolder, file))).toString()) as T;
 }
 
-/** What the peer computed, of the figures that it has. */
+/** The peer's step, with the figures that it has. */
 type PeerStep = Pick<GoldenStep, 'rows'> & Partial<GoldenStep>;
 
 export async function goldenSteps(name: string): Promise<readonly PeerStep[]> {

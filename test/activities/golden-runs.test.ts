@@ -6,11 +6,14 @@ import { playGoldenRows } from './golden-rows.ts';
 import { type GoldenRow, type GoldenStep, goldenSteps, goldenText, playGolden, type Without } from './golden-run.ts';
 
 interface Golden {
-  /** Of the run file, and of what the peer recorded from it. */
+  /** Name of the run file, and of the peer's recording from it. */
   readonly name: string;
   readonly dialect: string;
   readonly without?: Without;
-  /** turns: each turn is a row there, and here turns that go on share one, which is the same but for the work. The trained tokens are compared. */
+  /**
+   * turns: each turn is a row there, and here consecutive turns share one, which only saves work. Compares the trained
+   * tokens.
+   */
   readonly rows?: 'turns';
   /** Figures that are other numbers on purpose, and the line with which `check` says so before the run. */
   readonly differs?: Readonly<Partial<Record<keyof GoldenStep, RegExp>>>;

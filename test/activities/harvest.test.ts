@@ -1,37 +1,45 @@
-/** Groups that are scored as they end, and told to their run while others of their chunk are in play. */
+/** Groups that are scored as they end, and reported to their run while others of their chunk are in flight. */
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import type { PlayedChunk } from '../../activities/index.ts';
-import { sha256 } from '../../backends/store/file-store.ts';
-import { chunkName } from '../../core/rl/chunks.ts';
-import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import { sha256 } from '../../store/file-store.ts';
+import { chunkName } from '../../core/rl/sampling/chunks.ts';
+import { slowPlayS } from '../../core/rl/sampling/window.ts';
+import { initialCurriculum } from '../../core/rl/sampling/curriculum.ts';
 import { breakerReason } from '../../core/rl/failures.ts';
-import { factsOfGroup } from '../../core/rl/group-facts.ts';
+import { factsOfGroup } from '../../core/rl/rollout/group-facts.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
 import { stepMetrics } from '../../core/rl/metrics.ts';
-import { Packer } from '../../core/rl/pack.ts';
-import type { PartsNotice, PlayedPart } from '../../core/rl/played-part.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import { Packer } from '../../core/rl/learning/pack.ts';
+import type { PartsNotice, PlayedPart } from '../../core/rl/rollout/played-part.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import { groupsEndedSignalName } from '../../core/names.ts';
 import { layout } from '../../runs/layout.ts';
 import { readRows, requireCommit } from '../../runs/run-access.ts';
-import { noteServed } from '../../runs/served-version.ts';
+import { storeScored } from '../../runs/rollouts/scored-groups.ts';
+import { encodeStoredRows } from '../../runs/forms/stored-forms.ts';
+import { noteServed } from '../../play/served-version.ts';
 import { until } from '../workflows/look.ts';
 import { act, commitFirst, datasets, makeRun, openRoles, WordsInference } from './runs.ts';
-import { encodeJson } from '../../backends/store/objects.ts';
-import { examineStore } from '../../runs/examine-store.ts';
-import { hasCode } from '../backends/store.contract.ts';
+import { encodeJson } from '../../store/objects.ts';
+import { examineStore } from '../../runs/lineages/examine-store.ts';
+import { hasCode } from '../store/store.contract.ts';
 
 const chunk = { index: 0, count: 1 };
 const count = 4;
 let runs = 0;
 
-async function leased(t: TestContext, inference: WordsInference, settings: Record<string, string> = {}) {
+async function leased(
+  t: TestContext,
+  inference: WordsInference,
+  settings: Record<string, string> = {},
+  slow = slowPlayS,
+) {
   const run = await makeRun(t, settings);
-  const roles = openRoles(inference);
+  const roles = openRoles(inference, { slowPlayS: slow });
   const { state } = await commitFirst(run, roles);
   const lease = { run: run.run, step: 1, count, curriculum: initialCurriculum, datasets, policy: state.policy };
   const { round } = await roles.leaseGroups(lease);
@@ -85,20 +93,23 @@ test('groups are told as they end; whoever goes on with their chunk says them ag
 
   const fresh = new WordsInference();
   const again = hearing();
-  const second = (await again.environment().run(openRoles(fresh).playGroups, { ...input, attempt: 2 })) as PlayedChunk;
+  const second = (await again
+    .environment()
+    .run(openRoles(fresh, { slowPlayS }).playGroups, { ...input, attempt: 2 })) as PlayedChunk;
   assert.deepEqual([second.unfinished, fresh.asked.length], [undefined, 1]);
-  assert.deepEqual(ordinalsIn(second.parts), [1, 3, 4], 'it is not known what the run has heard');
-  assert.deepEqual(ordinalsIn(again.heard), [2]);
+  const said = ordinalsIn([...second.parts, ...again.heard]).toSorted((a, b) => a - b);
+  assert.deepEqual(said, [1, 2, 3, 4], 'it is not known what the run has heard');
 
-  const retried = (await hearing().environment().run(openRoles(fresh).playGroups, input)) as PlayedChunk;
+  const retried = (await hearing().environment().run(openRoles(fresh, { slowPlayS }).playGroups, input)) as PlayedChunk;
   assert.deepEqual([retried.endedBy, fresh.asked.length], ['shutdown', 1], 'a retry of an attempt says what it said');
 });
 
-test('the same rollouts come of it as where all are scored together', async (t) => {
-  const one = await leased(t, new WordsInference());
-  const { parts } = (await hearing().environment().run(one.roles.playGroups, one.input)) as PlayedChunk;
+test('the result of a quick chunk has its groups as one part, whether or not a run may be told of them', async (t) => {
+  const one = await leased(t, new WordsInference(), {}, Infinity);
+  const { heard, environment } = hearing();
+  const { parts } = (await environment().run(one.roles.playGroups, one.input)) as PlayedChunk;
   const { tells: _, ...together } = one.input;
-  const other = await leased(t, new WordsInference());
+  const other = await leased(t, new WordsInference(), {}, Infinity);
   const whole = await act(other.roles.playGroups, { ...together, run: other.run, round: other.round });
   const rowsOf = async (run: typeof one.run, found: readonly PlayedPart[]) =>
     (await Promise.all(found.map(({ scored }) => readRows<ScoredGroup>(run, scored)))).flat();
@@ -114,7 +125,7 @@ test('the same rollouts come of it as where all are scored together', async (t) 
     await Promise.all(scored.map(async (key) => readRows<ScoredGroup>(one.run, await refOf(one, key))))
   ).flat();
   assert.deepEqual(tokensIn(all), tokensIn(await rowsOf(other.run, whole.parts)));
-  assert.deepEqual(parts, [], 'all of it was told');
+  assert.deepEqual([parts.map(({ ordinals }) => ordinals), heard], [['1-4'], []]);
 });
 
 test('a run that cannot be told hears all of it with the end of the activity', async (t) => {
@@ -140,7 +151,7 @@ test('what was stored and not described when its worker died is neither sampled 
   for (const key of await store.list(layout.allRounds('main')))
     if (layout.isPlayedPart(key)) await store.removeAll(key);
   const fresh = new WordsInference();
-  const again = (await hearing().environment().run(openRoles(fresh).playGroups, input)) as PlayedChunk;
+  const again = (await hearing().environment().run(openRoles(fresh, { slowPlayS }).playGroups, input)) as PlayedChunk;
   assert.deepEqual([ordinalsIn(again.parts), fresh.asked.length], [[1, 2, 3, 4], 0]);
 });
 
@@ -167,15 +178,33 @@ test('a part whose description was edited is refused by its name, and fsck says 
   }
 });
 
-test('a chunk that was begun as a whole is played to its end as one', async (t) => {
-  const { roles, input } = await leased(t, new WordsInference());
-  const { tells: _, ...together } = input;
-  const whole = await act(roles.playGroups, together);
-  const again = (await hearing().environment().run(roles.playGroups, input)) as PlayedChunk;
+test('a chunk that an older Ratchet generated and scored as one object is neither generated nor scored again', async (t) => {
+  const { run, store, roles, round, input } = await leased(t, new WordsInference());
+  const { tells: _, ...untold } = input;
+  const { parts } = await act(roles.playGroups, untold);
+  const read = async (found: readonly PlayedPart[]): Promise<ScoredGroup[]> =>
+    (await Promise.all(found.map(({ scored }) => readRows<ScoredGroup>(run, scored)))).flat();
+  const groups = (await read(parts)).toSorted((a, b) => a.ordinal - b.ordinal);
+  const folder = layout.round('main', 1, round.first, round.last);
+  const keys = await store.list(folder);
+  for (const key of keys) if (key.includes(chunkName(chunk))) await store.removeAll(key);
+  const rollouts = groups.flatMap((group) => group.rollouts);
+  const generated = `${folder}${chunkName(chunk)}.jsonl`;
+  await store.put(generated, encodeStoredRows(generated, rollouts));
+
+  const fresh = new WordsInference();
+  const scoredNow = await act(openRoles(fresh).playGroups, untold);
+  assert.deepEqual([fresh.asked.length, scoredNow.adopted], [0, 16]);
   assert.deepEqual(
-    again.parts.map(({ scored }) => scored),
-    whole.parts.map(({ scored }) => scored),
+    (await read(scoredNow.parts)).toSorted((a, b) => a.ordinal - b.ordinal),
+    groups,
   );
+
+  for (const key of await store.list(folder)) if (key.includes('_from_')) await store.removeAll(key);
+  const name = layout.scored('main', round, chunkName(chunk));
+  await storeScored(store, name, groups);
+  const again = await act(openRoles(fresh).playGroups, untold);
+  assert.deepEqual([fresh.asked.length, again.parts.map(({ scored }) => scored.key)], [0, [name]]);
 });
 
 test('the deadline of the last attempt ends the groups that it cut off, with the rewards that there are', async (t) => {
@@ -196,9 +225,10 @@ test('a group that was leased long ago is as old as its first token: it begins w
   const commit = (await requireCommit(run, 0)).commit;
   await noteServed(run, { ...commit.policy, step: 2 });
   const { heard, environment } = hearing();
-  await environment().run(roles.playGroups, { ...input, takesNewest: true });
-  assert.ok(heard.length > 0);
-  for (const { filtered } of heard) {
+  const { parts } = (await environment().run(roles.playGroups, { ...input, takesNewest: true })) as PlayedChunk;
+  const all = [...heard, ...parts];
+  assert.deepEqual(ordinalsIn(all).length, count);
+  for (const { filtered } of all) {
     const { policyStep, oldest, ordinals } = filtered.kept;
     assert.deepEqual([policyStep, oldest], [0, ordinals === '' ? undefined : decodeRanges(ordinals).map(() => 2)]);
   }

@@ -1,4 +1,7 @@
-/** Run files of prime-rl as they are, played for a step with a tiny model and a stand-in for their environment; `bench fidelity --play` plays all. */
+/**
+ * Unchanged run files of prime-rl, run for a step with a tiny model and a stand-in for their environment; `bench
+ * fidelity --play` runs all.
+ */
 import assert from 'node:assert/strict';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

@@ -12,8 +12,8 @@ import { layout } from '../../runs/layout.ts';
 import { versionsPendingMax } from '../../core/limits.ts';
 import { policyName, versionName } from '../../core/names.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
-import { sha256 } from '../../backends/store/file-store.ts';
-import { hasCode } from '../backends/store.contract.ts';
+import { sha256 } from '../../store/file-store.ts';
+import { hasCode } from '../store/store.contract.ts';
 import {
   act,
   advance,
@@ -27,7 +27,7 @@ import {
   type TestRun,
 } from './runs.ts';
 
-/** A hold under way: what the run was told, and how to end it. */
+/** A hold under way: signals to the run, and a way to end it. */
 async function hold(t: TestContext, test: TestRun, roles: Roles, epoch: number) {
   const environment = new MockActivityEnvironment();
   let tell!: (held: TrainerLeased) => void;
@@ -221,7 +221,7 @@ describe('a version that was lost before its upload', () => {
 });
 
 describe('a replay that gives other weights', () => {
-  /** Step 3 is committed and not uploaded; whoever comes next computes otherwise. */
+  /** Step 3 is committed and not uploaded; the next worker computes other weights. */
   async function differing(t: TestContext) {
     const { test, last } = await lostBeforeUpload(t);
     const roles = openRoles(undefined, { salt: 'another engine' });

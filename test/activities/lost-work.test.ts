@@ -1,17 +1,25 @@
-/** What a retry finds missing of what the attempt before it had under way. */
+/** Work under way in one attempt that its retry does not find. */
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import type { PlayedChunk } from '../../activities/index.ts';
 import type { GenerationProgress } from '../../activities/around/generation-attempt.ts';
-import { readRows } from '../../runs/run-access.ts';
-import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import { initialCurriculum } from '../../core/rl/sampling/curriculum.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../runs/layout.ts';
 import { nothingLost } from '../../core/rl/lost-work.ts';
-import type { Rollout } from '../../core/rl/rollout.ts';
-import { act, commitFirst, datasets, makeRun, openRoles, planNext, WordsInference, type TestRun } from './runs.ts';
+import {
+  act,
+  commitFirst,
+  datasets,
+  makeRun,
+  openRoles,
+  planNext,
+  scoredRollouts,
+  WordsInference,
+  type TestRun,
+} from './runs.ts';
 
 /** A chunk of 8 rollouts that the inference leaves unanswered from a call on, until `stuck` is aborted. */
 async function chunkOf(t: TestContext, answers: number) {
@@ -45,7 +53,7 @@ async function partsOf({ run, store }: TestRun): Promise<string[]> {
   return keys.filter((key) => key.includes('/part_'));
 }
 
-/** Of what it has begun itself, with at least so many tokens. */
+/** Resolves with progress of work that this attempt has begun itself, with at least so many tokens. */
 function firstWord(environment: MockActivityEnvironment, tokens = 0): Promise<GenerationProgress> {
   const { attempt } = environment.context.info;
   return new Promise((resolve) => {
@@ -62,7 +70,7 @@ function retry(input: Chunk['input'], attempt: number, heartbeatDetails: Generat
 }
 
 const tokensOf = async ({ run }: TestRun, chunk: PlayedChunk): Promise<Map<string, number>> => {
-  const rollouts = await readRows<Rollout>(run, chunk.finished!);
+  const rollouts = await scoredRollouts(run, chunk);
   return new Map(
     rollouts.map(({ group, index, turns }) => [
       `${group}/${index}`,
@@ -91,7 +99,9 @@ describe('a rollout worker that dies', () => {
   test('answers that came and were not stored before it died are lost with their tokens', async (t) => {
     const chunk = await chunkOf(t, 5);
     const said = await die(chunk, {}, 1);
-    for (const key of await partsOf(chunk.test)) await chunk.test.store.removeAll(key);
+    const { run, store } = chunk.test;
+    const stored = await store.list(layout.round(run.lineage, 1, 1, 2));
+    for (const key of stored) if (/part_|_from_/.test(key)) await store.removeAll(key);
     const retried = await retry(chunk.input, 2, said);
     const tokens = [...(await tokensOf(chunk.test, retried)).values()].sort((a, b) => a - b);
     assert.deepEqual([retried.lost?.rollouts, retried.adopted], [8, 0]);

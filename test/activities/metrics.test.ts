@@ -1,13 +1,14 @@
-/** What a commit measures, and its projection in `metrics.jsonl`. */
+/** Metrics of a commit, and their projection in `metrics.jsonl`. */
 import assert from 'node:assert/strict';
 import { appendFile, cp, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
-import { recordCommit, recordMissing } from '../../runs/record-metrics.ts';
-import { appendMetrics, type MetricsRow, readMetrics } from '../../runs/metrics.ts';
-import { costOfRun } from '../../runs/cost.ts';
+import { recordCommit, recordMissing } from '../../runs/metrics/record-metrics.ts';
+import { appendMetrics, readMetrics } from '../../runs/metrics/metrics.ts';
+import type { MetricsRow } from '../../core/rl/metric-rows.ts';
+import { costOfRun } from '../../runs/metrics/cost.ts';
 import { partName } from '../../core/rl/cost.ts';
-import { decodeRows, encodeJson } from '../../backends/store/objects.ts';
+import { decodeRows, encodeJson } from '../../store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import { advance, commitFirst, evaluateVersion, makeRun, openRoles, type TestRun, WordsInference } from './runs.ts';

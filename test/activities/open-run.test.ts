@@ -7,13 +7,13 @@ import { fileURLToPath } from 'node:url';
 import { createOpenRun, type OpenedRun, type TakenOver, type TrainRunInput } from '../../activities/open-run.ts';
 import { nothingAsked, type PolicyVersion } from '../../core/rl/run-state.ts';
 import { servedPolicy } from '../../runs/run-access.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
-import { appendMetrics, readMetrics } from '../../runs/metrics.ts';
-import { openRunStore } from '../../backends/store/index.ts';
-import { putJson } from '../../backends/store/objects.ts';
+import { appendMetrics, readMetrics } from '../../runs/metrics/metrics.ts';
+import { openRunStore } from '../../store/index.ts';
+import { putJson } from '../../store/objects.ts';
 import { layout } from '../../runs/layout.ts';
-import { hasCode } from '../backends/store.contract.ts';
+import { hasCode } from '../store/store.contract.ts';
 import { advance, commitFirst, configText, openRoles, runIn } from './runs.ts';
 
 const wordsFile = fileURLToPath(new URL('../../environments/reverse-text/index.ts', import.meta.url));
@@ -198,7 +198,7 @@ describe('a run keeps its identity', () => {
       again.warnings.join('\n'),
       /the environment own was changed since this run began: .*continues with it as it is now/,
     );
-    // What the first execution left under way is told, rather than played with other code.
+    // The change is reported, and the first execution's work is not continued with other code.
     await assert.rejects(
       openEnvironment({ ...entry!, args: { fresh: true } }),
       hasCode('ConfigInvalid', 'was changed in the middle of its run'),

@@ -5,12 +5,12 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
-import { readSftData, type SftPair } from '../../backends/configs/sft-data.ts';
-import { sha256 } from '../../backends/store/file-store.ts';
-import { putJson } from '../../backends/store/objects.ts';
-import type { PackedRow } from '../../core/rl/batch.ts';
+import { readSftData, type SftPair } from '../../load/data/sft-data.ts';
+import { sha256 } from '../../store/file-store.ts';
+import { putJson } from '../../store/objects.ts';
+import type { PackedRow } from '../../core/rl/learning/batch.ts';
 import type { Trainer } from '../../backends/trainer/types.ts';
-import { pairLoss } from '../../core/rl/preferences.ts';
+import { pairLoss } from '../../core/rl/learning/preferences.ts';
 import { EngineOptimizer } from '../../engine/index.ts';
 import { layout } from '../../runs/layout.ts';
 import { accept, only } from '../config/read-run.ts';
@@ -143,7 +143,7 @@ async function preferringRun(t: TestContext): Promise<TestRun> {
   return { ...made, spec, run: { ...made.run, spec: await putJson(made.store, 'specs/test.json', spec) } };
 }
 
-/** Whose weights say how likely a token is: each segment another. */
+/** A trainer whose weights decide the probabilities of tokens, so that each segment has others. */
 class ScoringTrainer extends ChainTrainer implements Trainer {
   async logprobs(rows: readonly PackedRow[]): Promise<readonly Float32Array[]> {
     const at = Number.parseInt((await this.digest()).slice(0, 6), 16) / 2 ** 24;

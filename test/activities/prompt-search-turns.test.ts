@@ -2,11 +2,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
-import { createEvaluatePrompt } from '../../activities/prompt-search/lease-search.ts';
+import { createAnswerSearch } from '../../activities/prompt-search/answer-search.ts';
 import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
 import { createEnvironments } from '../../backends/environments/index.ts';
 import { listDataset, multiTurn, rubric } from '../../backends/environments/kit.ts';
-import type { PlayedSlice, PromptSlice } from '../../core/gepa/leases.ts';
+import type { AnsweredLease, PromptSlice } from '../../core/gepa/leases.ts';
 import type { PromptSearchHandle, PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import type { RunState } from '../../core/rl/run-state.ts';
 import { makeRun, openTokenizer, WordsInference } from './runs.ts';
@@ -66,12 +66,14 @@ test('a rollout that was broken off as its worker went away goes on from the tur
     return { handle, slice: { ...slice, texts: handle.start } };
   };
   const play = async (
-    asked: Awaited<ReturnType<typeof opened>>,
+    { handle, slice: one }: Awaited<ReturnType<typeof opened>>,
     inference: WordsInference,
     worker = new MockActivityEnvironment(),
-  ): Promise<PlayedSlice> => {
+  ): Promise<{ readonly scores: readonly (number | null)[]; readonly adopted: number }> => {
     const dependencies = { inference: () => inference, tokenizer: openTokenizer, environments };
-    return (await worker.run(createEvaluatePrompt(dependencies), asked)) as PlayedSlice;
+    const lease = { handle, work: { kind: 'slices', slices: [one] } } as const;
+    const { played, adopted } = (await worker.run(createAnswerSearch(dependencies), lease)) as AnsweredLease;
+    return { scores: played[0]!.scores, adopted };
   };
 
   const alone = new WordsInference();

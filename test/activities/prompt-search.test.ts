@@ -5,10 +5,9 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
-import { createSearchPrompts } from '../../activities/prompt-search/search-prompts.ts';
-import { createEvaluatePrompt, createReflectOnPrompt } from '../../activities/prompt-search/lease-search.ts';
+import { createAnswerSearch } from '../../activities/prompt-search/answer-search.ts';
 import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
-import { createOpenTrial, createTryPrompt, type TryPromptInput } from '../../activities/prompt-search/try-prompt.ts';
+import { createOpenTrial, recordTrial, type TrialInput } from '../../activities/prompt-search/record-trial.ts';
 import { createClosePromptSearch } from '../../activities/prompt-search/write-results.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type {
@@ -17,14 +16,20 @@ import type {
   PromptSearchInput,
   PromptSearchResult,
   PromptTrial,
-  SearchAttempt,
 } from '../../core/gepa/prompt-search.ts';
-import { answerOf, type PlayedSlice, type PromptSlice, type Reflected, slicesOf } from '../../core/gepa/leases.ts';
+import {
+  type AnsweredLease,
+  answerOf,
+  type LeasedWork,
+  type PromptSlice,
+  slicesOf,
+  slowPace,
+} from '../../core/gepa/leases.ts';
 import { next, result, settle, startSearch } from '../../core/gepa/search.ts';
 import type { SearchAnswer, SearchRequest, SearchState } from '../../core/gepa/search-state.ts';
-import type { EndpointRequest } from '../../backends/inference/endpoint.ts';
+import type { EndpointRequest } from '../../backends/inference/openai/endpoint.ts';
 import type { ChatSample } from '../../backends/inference/index.ts';
-import { resolveStoreUri } from '../../backends/store/index.ts';
+import { resolveStoreUri } from '../../store/index.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { openTokenizer } from './runs.ts';
 
@@ -88,56 +93,69 @@ async function openSearch(t: TestContext, over: Partial<PromptSearchInput> = {})
   return (await new MockActivityEnvironment().run(open, { input })) as PromptSearchHandle;
 }
 
-async function search(
+type Models = ReturnType<typeof models>;
+
+async function answered(
   handle: PromptSearchHandle,
-  { dependencies }: ReturnType<typeof models>,
-): Promise<{ state: SearchState; attempts: SearchAttempt[] }> {
-  let state = startSearch(handle.settings, handle.start);
-  const attempts: SearchAttempt[] = [];
-  while (!result(state).isFinished) {
-    const sit = createSearchPrompts(dependencies);
-    const attempt = (await new MockActivityEnvironment().run(sit, { handle, state, begunAt: 0 })) as SearchAttempt;
-    for (const batch of attempt.answers) state = settle(state, batch);
-    attempts.push(attempt);
-  }
-  return { state, attempts };
+  work: LeasedWork,
+  { dependencies }: Models,
+  environment = new MockActivityEnvironment(),
+): Promise<AnsweredLease> {
+  return (await environment.run(createAnswerSearch(dependencies), { handle, work })) as AnsweredLease;
 }
 
-/** The same search, its leases dealt out to these workers; `play` is one of them with a slice. */
+/** All of a search by one worker, whose rollouts are quick. */
+async function search(
+  handle: PromptSearchHandle,
+  worker: Models,
+): Promise<{ state: SearchState; leases: AnsweredLease[] }> {
+  let state = startSearch(handle.settings, handle.start);
+  const leases: AnsweredLease[] = [];
+  while (!result(state).isFinished) {
+    const work: LeasedWork = { kind: 'search', state, begunAt: 0, pace: { seconds: 0, beside: 1 } };
+    const lease = await answered(handle, work, worker);
+    for (const batch of lease.answers) state = settle(state, batch);
+    leases.push(lease);
+  }
+  return { state, leases };
+}
+
+/** The same search, its leases dealt out to these workers. */
 async function searchLeased(
   handle: PromptSearchHandle,
-  workers: readonly ReturnType<typeof models>[],
-  play: (slice: PromptSlice, worker: ReturnType<typeof models>) => Promise<PlayedSlice> = (slice, worker) =>
-    playedBy(handle, slice, worker),
+  workers: readonly Models[],
   from = startSearch(handle.settings, handle.start),
 ): Promise<SearchState> {
   let dealt = 0;
   const whoseTurn = () => workers[dealt++ % workers.length]!;
   const answer = async (request: SearchRequest): Promise<readonly SearchAnswer[]> => {
-    if (request.kind === 'evaluate') {
-      const slices = slicesOf(request, { inFlightMax: Infinity });
-      return [answerOf(request, await Promise.all(slices.map((slice) => play(slice, whoseTurn()))))];
+    if (request.kind === 'reflect') {
+      return (await answered(handle, { kind: 'reflections', requests: [request] }, whoseTurn())).answers.flat();
     }
-    const reflect = createReflectOnPrompt(whoseTurn().dependencies);
-    const asked = { handle, requests: [request] };
-    const reflected = (await new MockActivityEnvironment().run(reflect, asked)) as Reflected;
-    return reflected.answers;
+    const slices = slicesOf(request, { inFlightMax: Infinity });
+    const leases = await Promise.all(slices.map((slice) => playedBy(handle, slice, whoseTurn())));
+    return [
+      answerOf(
+        request,
+        leases.flatMap(({ played }) => played),
+      ),
+    ];
   };
   let state = from;
   while (!result(state).isFinished) state = settle(state, (await Promise.all(next(state).map(answer))).flat());
   return state;
 }
 
-async function playedBy(
+function playedBy(
   handle: PromptSearchHandle,
   slice: PromptSlice,
-  { dependencies }: ReturnType<typeof models>,
+  worker: Models,
   environment = new MockActivityEnvironment(),
-): Promise<PlayedSlice> {
-  return (await environment.run(createEvaluatePrompt(dependencies), { handle, slice })) as PlayedSlice;
+): Promise<AnsweredLease> {
+  return answered(handle, { kind: 'slices', slices: [slice] }, worker, environment);
 }
 
-/** Rollouts that a model was asked for, by what it was told. */
+/** Rollouts requested from a model, by its prompt. */
 function rolloutsOf({ asked }: ReturnType<typeof models>): EndpointRequest[] {
   return asked.filter(({ messages }) => !messages[0]!.content.includes('# Example 1'));
 }
@@ -157,28 +175,28 @@ test('a better prompt is found, a reflection sees what verifiers shows it, and t
   assert.deepEqual([closed.isImproved, closed.startScore], [true, 0]);
 });
 
-test('an attempt that is held again asks nobody for what is in the store', async (t) => {
+test('a lease that is held again asks nobody for what is in the store', async (t) => {
   const handle = await openSearch(t);
   const first = models();
   const { state } = await search(handle, first);
   const again = models();
-  const { state: same, attempts } = await search(handle, again);
+  const { state: same, leases } = await search(handle, again);
   assert.equal(again.asked.length, 0);
   assert.deepEqual(result(same), result(state));
   assert.equal(
-    attempts.reduce((sum, { adopted }) => sum + adopted, 0),
+    leases.reduce((sum, { adopted }) => sum + adopted, 0),
     first.asked.length,
   );
 });
 
 test('a rollout that infrastructure took is no 0: it is asked for again, counted, and said', async (t) => {
   const both = models({ fails: (asked) => asked === 2 });
-  const { state, attempts } = await search(await openSearch(t), both);
+  const { state, leases } = await search(await openSearch(t), both);
   const tasks = both.asked.filter(({ messages }) => !messages[0]!.content.includes('# Example 1')).length;
   assert.equal(result(state).calls, tasks, 'each try is a call');
   assert.ok(result(state).candidates[0]!.scores.every((score) => score === 0));
-  assert.equal(attempts[0]!.failed, 1);
-  assert.match(attempts[0]!.firstFailure!, /the line went dead/);
+  assert.equal(leases[0]!.failed, 1);
+  assert.match(leases[0]!.firstFailure!, /the line went dead/);
 });
 
 test('a first prompt that cannot be scored ends the search, within its budget', async (t) => {
@@ -196,7 +214,10 @@ test('a server that refuses the very first prompts is no weather', async (t) => 
       throw new RatchetError('InferenceRejected', 'there is no model m');
     },
   });
-  await assert.rejects(search(handle, refusing), { code: 'InferenceRejected', message: /there is no model m/ });
+  const [request] = next(startSearch(handle.settings, handle.start));
+  assert.ok(request?.kind === 'evaluate');
+  const { played } = await playedBy(handle, { ...request, from: 0 }, refusing);
+  assert.match(played[0]!.refused!, /refuses every request: .*there is no model m/);
 });
 
 test('a folder with another search is refused, with what differs', async (t) => {
@@ -319,17 +340,23 @@ test('a trial of a winner is shared among workers, one of which vanishes: it com
     const { place } = handle;
     return { place, policy, prompt: await storeOf(place).put('found.txt', Buffer.from(prompt)) };
   };
-  const compare = (asked: TryPromptInput, { dependencies }: ReturnType<typeof models>): Promise<PromptTrial> =>
-    new MockActivityEnvironment().run(createTryPrompt(dependencies), asked);
+  const compare = (asked: TrialInput): Promise<PromptTrial> => new MockActivityEnvironment().run(recordTrial, asked);
+  const open = async (asked: TrialInput): Promise<OpenedTrial> => {
+    const opening = createOpenTrial({ countRolloutWorkers: () => Promise.resolve(2) });
+    return (await new MockActivityEnvironment().run(opening, asked)) as OpenedTrial;
+  };
   const alone = models();
-  const expected = await compare(await searched(), alone);
+  const undisturbed = await searched();
+  const whole = await open(undisturbed);
+  const all = whole.asked.flatMap((one) => slicesOf(one, { inFlightMax: Infinity }));
+  await answered(whole.handle, { kind: 'slices', slices: all }, alone);
+  const expected = await compare(undisturbed);
   assert.deepEqual([expected.examples, expected.before, expected.after, alone.asked.length], [9, 0, 1, 18]);
 
   const asked = await searched();
-  const open = createOpenTrial({ countRolloutWorkers: () => Promise.resolve(2) });
-  const trial = (await new MockActivityEnvironment().run(open, asked)) as OpenedTrial;
+  const trial = await open(asked);
   const slices = trial.asked.flatMap((one) => slicesOf(one, { inFlightMax: Infinity }));
-  const [vanishing, other, last] = [models(), models(), models()];
+  const [vanishing, other] = [models(), models()];
   const { chat } = vanishing.dependencies.endpoint();
   const worker = new MockActivityEnvironment();
   vanishing.dependencies.endpoint = () => ({
@@ -340,14 +367,15 @@ test('a trial of a winner is shared among workers, one of which vanishes: it com
     },
   });
   const [first, ...rest] = slices;
-  const whole = { ...first!, examples: trial.asked[0]!.examples };
-  await assert.rejects(playedBy(trial.handle, whole, vanishing, worker));
-  for (const slice of [whole, ...rest.filter(({ id }) => id !== whole.id)]) await playedBy(trial.handle, slice, other);
-  assert.deepEqual(await compare(asked, last), expected);
-  assert.deepEqual([vanishing.asked.length + other.asked.length, last.asked.length], [18, 0]);
+  const long = { ...first!, examples: trial.asked[0]!.examples };
+  await assert.rejects(playedBy(trial.handle, long, vanishing, worker));
+  await assert.rejects(compare(asked), { code: 'CheckpointDamaged' }, 'what was not played is not compared');
+  for (const slice of [long, ...rest.filter(({ id }) => id !== long.id)]) await playedBy(trial.handle, slice, other);
+  assert.deepEqual(await compare(asked), expected);
+  assert.equal(vanishing.asked.length + other.asked.length, 18);
 });
 
-test('an attempt whose rollouts turn out slow ends, and what it had in flight is not counted', async (t) => {
+test('a lease of the whole search whose rollouts turn out slow ends, and what it had in flight is not counted', async (t) => {
   const handle = await openSearch(t);
   const both = models();
   const { chat } = both.dependencies.endpoint();
@@ -362,13 +390,11 @@ test('an attempt whose rollouts turn out slow ends, and what it had in flight is
   });
   const state = startSearch(handle.settings, handle.start);
   const pace = { seconds: 0.01, beside: 1 };
-  const sit = createSearchPrompts(both.dependencies);
-  const asked = { handle, state, begunAt: 0, pace };
-  const attempt = (await new MockActivityEnvironment().run(sit, asked)) as SearchAttempt;
-  assert.equal(attempt.pace, null);
+  const attempt = await answered(handle, { kind: 'search', state, begunAt: 0, pace }, both);
+  assert.deepEqual(attempt.pace, slowPace);
   const before = attempt.answers.reduce(settle, state);
   assert.equal(result(before).calls, 10, 'the start is answered, the minibatch is not');
-  const after = await searchLeased(handle, [both], undefined, before);
+  const after = await searchLeased(handle, [both], before);
   assert.deepEqual(result(after), result(await searchLeased(await openSearch(t), [models()])));
   assert.equal(rolloutsOf(both).length, result(after).calls, 'what was finished of the minibatch is not played again');
 });

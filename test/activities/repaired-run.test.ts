@@ -1,4 +1,4 @@
-/** A record that its readers refuse is named by fsck, and after a repair the run goes on from where it was. */
+/** A record that its readers refuse is named by fsck, and after a repair the run continues from its position. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
@@ -7,13 +7,13 @@ import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { createOpenRun } from '../../activities/open-run.ts';
 import { claimTrainer } from '../../activities/trainer-claims.ts';
-import { putJson } from '../../backends/store/objects.ts';
-import { storedStandings } from '../../cli/stored-runs.ts';
-import { examineStore } from '../../runs/examine-store.ts';
+import { putJson } from '../../store/objects.ts';
+import { storedStandings } from '../../cli/stored/stored-runs.ts';
+import { examineStore } from '../../runs/lineages/examine-store.ts';
 import { layout } from '../../runs/layout.ts';
-import { readMetrics, unreadableRows } from '../../runs/metrics.ts';
-import type { RunRecord } from '../../runs/record-settings.ts';
-import { repairRecord } from '../../runs/repair-store.ts';
+import { readMetrics, unreadableRows } from '../../runs/metrics/metrics.ts';
+import type { RunRecord } from '../../runs/forms/record-settings.ts';
+import { repairRecord } from '../../runs/lineages/repair-store.ts';
 import { requireStore, storeOf } from '../../runs/run-access.ts';
 import { advance, commitFirst, configText, openRoles, runIn } from './runs.ts';
 

@@ -1,16 +1,7 @@
 /** Runs in folders of their own, driven step by step through the real activities with a trainer and a server of a few lines. */
 import assert from 'node:assert/strict';
 import type { EvaluationResult } from '../../core/eval/evaluation.ts';
-import { onlineEvaluation } from '../../runs/online-evaluation.ts';
-import type { RecordedEvaluation } from '../../activities/index.ts';
-import { createHash } from 'node:crypto';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import path from 'node:path';
-import type { TestContext } from 'node:test';
-import { Context } from '@temporalio/activity';
-import { MockActivityEnvironment } from '@temporalio/testing';
+import { onlineEvaluation } from '../../runs/evaluations/online-evaluation.ts';
 import {
   createLeaseActivities,
   createOrchestratorActivities,
@@ -18,21 +9,35 @@ import {
   createTrainActivities,
   createUploadActivities,
   type LeaseInput,
+  type PlayedChunk,
+  type RecordedEvaluation,
 } from '../../activities/index.ts';
-import { PolicyTrainer, type Recovery } from '../../runs/policy-trainer.ts';
+import { createHash } from 'node:crypto';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import type { TestContext } from 'node:test';
+import { Context } from '@temporalio/activity';
+import type { Client } from '@temporalio/client';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import { planStep, type StepToPlan } from '../../learn/plan-step.ts';
+import { PolicyTrainer, type Recovery } from '../../learn/policy-trainer.ts';
 import type { Environments } from '../../backends/environments/index.ts';
 import { ProcessLease } from '../../activities/around/process-lease.ts';
-import { PendingVersions } from '../../runs/pending-versions.ts';
+import { PendingVersions } from '../../learn/pending-versions.ts';
 import type { Inference, SampleRequest } from '../../backends/inference/index.ts';
-import { resolveStoreUri, type Store } from '../../backends/store/index.ts';
-import { putJson } from '../../backends/store/objects.ts';
+import { resolveStoreUri, type Store } from '../../store/index.ts';
+import { putJson } from '../../store/objects.ts';
 import type { Trainer, SftOutcome, TrainOutcome } from '../../backends/trainer/types.ts';
-import { storeOf } from '../../runs/run-access.ts';
-import type { OpenTokenizer } from '../../runs/stored-template.ts';
+import { readJson, readRows, storeOf } from '../../runs/run-access.ts';
+import type { OpenTokenizer } from '../../play/policy/policy-tokenizer.ts';
 import { hash32 } from '../../core/random.ts';
-import type { TrainSample } from '../../core/rl/batch.ts';
-import { initialCurriculum } from '../../core/rl/curriculum.ts';
-import type { ObjectRef, RunHandle, RunState, SamplingRound } from '../../core/rl/run-state.ts';
+import type { TrainSample } from '../../core/rl/learning/batch.ts';
+import { initialCurriculum } from '../../core/rl/sampling/curriculum.ts';
+import type { Rollout, ScoredGroup } from '../../core/rl/rollout/rollout.ts';
+import type { PlayedPart } from '../../core/rl/rollout/played-part.ts';
+import type { ObjectRef, RunHandle, RunState, SamplingRound, StepPlan } from '../../core/rl/run-state.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { createPreset, loadModelFolder } from '../../engine/index.ts';
@@ -109,9 +114,9 @@ export class ChainTrainer implements Trainer {
   /** Fails this call number of `trainStep` and `sftStep`, counted from 1. */
   failAt = 0;
   refuse = false;
-  /** What this call fails with, if anything. */
+  /** Failure of the next call, if any. */
   failure: () => Error | null = () => null;
-  /** Of an engine whose bits are its own: another salt gives other weights for the same batch. */
+  /** Simulates engines whose bits differ: another salt gives other weights for the same batch. */
   salt = '';
   isClosed = false;
 
@@ -134,7 +139,7 @@ export class ChainTrainer implements Trainer {
     ]);
     if (!tellsTokens) return outcome;
     const each = (of: (id: number) => number) => samples.map(({ tokenIds }) => Float32Array.from(tokenIds, of));
-    // Of the sampler's −id / 10 (see WordsInference), a quarter more.
+    // The sampler's −id / 10 (see WordsInference), a quarter more.
     return { ...outcome, scores: { logprobs: each((id) => -id / 8), entropies: each((id) => id / 4) } };
   }
 
@@ -217,10 +222,11 @@ export function openRoles(
     engine,
     projectFolder = tmpdir(),
     tokenizer = openTokenizer,
+    slowPlayS = Infinity,
   }: {
     readonly environments?: Environments;
     readonly salt?: string;
-    /** Of every trainer that is opened. */
+    /** Failure for every trainer that is opened. */
     readonly failure?: ChainTrainer['failure'];
     /** New versions wait in the run's own folder. */
     readonly stages?: boolean;
@@ -229,6 +235,8 @@ export function openRoles(
     readonly engine?: () => Trainer;
     readonly projectFolder?: string;
     readonly tokenizer?: OpenTokenizer;
+    /** A chunk is one part, however slow the machine is, unless a test is about parts. */
+    readonly slowPlayS?: number;
   } = {},
 ) {
   const trainers: ChainTrainer[] = [];
@@ -247,7 +255,7 @@ export function openRoles(
     pending: new PendingVersions(pendingFolder, { isElsewhere: !stages }),
     lease,
   };
-  const { warmUp, trainStep, remakeVersion, restoreVersion } = createTrainActivities({
+  const { warmUp, trainBatch, remakeVersion, restoreVersion } = createTrainActivities({
     ...training,
     tokenizer,
   });
@@ -255,6 +263,7 @@ export function openRoles(
   const generating = {
     inference: () => inference,
     tokenizer,
+    slowPlayS,
     ...(environments ? { environments } : {}),
   };
   const orchestrator = createOrchestratorActivities({
@@ -271,22 +280,28 @@ export function openRoles(
     ...orchestrator,
     readSpec: alone(orchestrator.readSpec),
     leaseGroups: alone(orchestrator.leaseGroups),
-    reopenRounds: alone(orchestrator.reopenRounds),
+    /** Without workflows that generate rounds of an earlier execution. */
+    reopenRounds: (input: Omit<Parameters<typeof orchestrator.reopenRounds>[0], 'flows'>) =>
+      new MockActivityEnvironment({}, { client: withoutWorkflows }).run(orchestrator.reopenRounds, {
+        ...input,
+        flows: [],
+      }) as ReturnType<typeof orchestrator.reopenRounds>,
     filterGroups: alone(orchestrator.filterGroups),
     packBatch: alone(orchestrator.packBatch),
-    planStep: alone(orchestrator.planStep),
+    planStep,
     commitStep: alone(orchestrator.commitStep),
     nextTrainerEpoch: alone(orchestrator.nextTrainerEpoch),
     findUnpublished: alone(orchestrator.findUnpublished),
     ...createRolloutActivities(generating),
     ...createLeaseActivities(training, () => Promise.resolve()),
     warmUp: atFirstEpoch(warmUp),
-    trainStep: atFirstEpoch(trainStep),
+    trainBatch: atFirstEpoch(trainBatch),
+    trainStep: trainPlanned(atFirstEpoch(trainBatch)),
     remakeVersion: atFirstEpoch(remakeVersion),
     restoreVersion: atFirstEpoch(restoreVersion),
     publishVersion: atFirstEpoch(publishVersion),
   };
-  /** Of a run that has examples left to draw, as most have. */
+  /** Asserts that there are examples left to draw, as in most runs. */
   const leaseGroups = async (input: LeaseInput) => {
     const leased = await activities.leaseGroups(input);
     assert(leased.round, 'there are examples to lease');
@@ -312,12 +327,27 @@ function atFirstEpoch<Input extends { readonly epoch: number }, Output>(activity
   return (input: Omit<Input, 'epoch'> & { readonly epoch?: number }): Promise<Output> =>
     activity({ epoch: 1, ...input } as Input);
 }
+
+/** Trains a plan that is stored: asked for again, it stands. */
+function trainPlanned<Output>(
+  train: (input: StepToPlan & { readonly epoch?: number }) => Promise<Output>,
+): (input: { readonly run: RunHandle; readonly plan: ObjectRef; readonly epoch?: number }) => Promise<Output> {
+  return async ({ run, plan: ref, ...lease }) => {
+    const { step, attempt, from, packed, reference, klBeta } = await readJson<StepPlan>(run, ref);
+    return train({ run, step, attempt, from, packed, reference, klBeta, overrides: {}, ...lease });
+  };
+}
 export type Roles = ReturnType<typeof openRoles>;
 
 /** Runs an activity as a worker would. */
 export function act<Input, Output>(activity: (input: Input) => Promise<Output>, input: Input): Promise<Output> {
   return new MockActivityEnvironment().run(activity, input);
 }
+
+const withoutWorkflows = {
+  workflow: { list: () => [] },
+  withAbortSignal: <T>(_: AbortSignal, work: () => T): T => work(),
+} as unknown as Client;
 
 /** In a context of its own, as a worker would call it, unless a test has given it one. */
 function alone<Input, Output>(activity: (input: Input) => Promise<Output>): (input: Input) => Promise<Output> {
@@ -386,10 +416,16 @@ export async function sampleRound(
   { run }: TestRun,
   roles: Roles,
   input: Pick<LeaseInput, 'step' | 'policy' | 'curriculum'> & Partial<Pick<LeaseInput, 'datasets'>>,
-): Promise<{ round: SamplingRound; scored: ObjectRef; curriculum: RunState['curriculum'] }> {
+): Promise<{
+  round: SamplingRound;
+  parts: readonly PlayedPart[];
+  /** The rollouts of the first part. */
+  scored: ObjectRef;
+  curriculum: RunState['curriculum'];
+}> {
   const { round, curriculum } = await roles.leaseGroups({ run, count: 2, datasets, ...input });
   const { parts } = await act(roles.playGroups, { run, round, chunk: { index: 0, count: 1 } });
-  return { round, scored: parts[0]!.scored, curriculum };
+  return { round, parts, scored: parts[0]!.scored, curriculum };
 }
 
 /** One step up to the plan: every group of one round is trained, whatever the filter would say. */
@@ -402,16 +438,27 @@ export async function planNext(
   const { run } = test;
   const { state } = from;
   const step = state.step + 1;
-  const { round, scored, curriculum } = await sampleRound(test, roles, {
+  const { round, parts, curriculum } = await sampleRound(test, roles, {
     step,
     policy: state.policy,
     curriculum: state.curriculum,
     ...more,
   });
   const ordinals = `${round.first}-${round.last}`;
-  const trained = [{ scored, policyStep: round.policyStep, ordinals }];
+  // On a slow machine a chunk reports its groups one by one.
+  const trained = parts.map((part) => ({
+    scored: part.scored,
+    policyStep: round.policyStep,
+    ordinals: part.ordinals,
+  }));
   const before = state.baselines && { baselines: state.baselines };
-  const { packed, baselines } = await roles.packBatch({ run, step, trained, scored: [scored], ...before });
+  const { packed, baselines } = await roles.packBatch({
+    run,
+    step,
+    trained,
+    scored: trained.map(({ scored }) => scored),
+    ...before,
+  });
   const { reference, klBeta, overrides, policy } = state;
   const planned = await roles.planStep({ run, step, attempt: 1, from: policy, reference, klBeta, overrides, packed });
   return { ...planned, packed, curriculum, step, ordinals, ...(baselines && { baselines }) };
@@ -467,4 +514,14 @@ export async function damage({ folder }: TestRun, key: string): Promise<void> {
   const bytes = await readFile(file);
   bytes[bytes.length >> 1]! ^= 1;
   await writeFile(file, bytes);
+}
+
+/** The scored rollouts of a chunk's groups, by group and index. */
+export async function scoredRollouts(
+  run: RunHandle,
+  { parts }: Pick<PlayedChunk, 'parts'>,
+): Promise<(ScoredGroup['rollouts'][number] & Rollout)[]> {
+  const groups = await Promise.all(parts.map(({ scored }) => readRows<ScoredGroup>(run, scored)));
+  const rollouts = groups.flat().flatMap((group) => group.rollouts);
+  return rollouts.toSorted((a, b) => a.group - b.group || a.index - b.index);
 }

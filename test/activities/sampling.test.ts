@@ -7,13 +7,23 @@ import { MockActivityEnvironment } from '@temporalio/testing';
 import type { PlayedChunk } from '../../activities/index.ts';
 import { readJson, readRows } from '../../runs/run-access.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
-import { FileStore } from '../../backends/store/file-store.ts';
-import { putRows } from '../../backends/store/objects.ts';
+import { FileStore } from '../../store/file-store.ts';
+import { putRows } from '../../store/objects.ts';
 import { RatchetError } from '../../core/errors.ts';
-import type { FailedOutcome, Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
+import type { FailedOutcome, Rollout, ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { LeasedGroups, PolicyVersion, SamplingRound } from '../../core/rl/run-state.ts';
-import { initialCurriculum } from '../../core/rl/curriculum.ts';
-import { act, commitFirst, datasets, makeRun, openRoles, type Roles, type TestRun, WordsInference } from './runs.ts';
+import { initialCurriculum } from '../../core/rl/sampling/curriculum.ts';
+import {
+  act,
+  commitFirst,
+  datasets,
+  makeRun,
+  openRoles,
+  type Roles,
+  scoredRollouts,
+  type TestRun,
+  WordsInference,
+} from './runs.ts';
 
 /** A run with v0 and a round of four groups leased for step 1. */
 async function leased(t: TestContext, inference = new WordsInference(), environments?: Environments) {
@@ -62,9 +72,9 @@ describe('generating rollouts', () => {
     const { test, roles, round, inference } = await leased(t);
     const rollouts: Rollout[] = [];
     for (const index of [0, 1, 2]) {
-      const { finished, adopted } = await generate(test, roles, round, { index, count: 3 });
-      assert.equal(adopted, 0);
-      rollouts.push(...(await readRows<Rollout>(test.run, finished!)));
+      const played = await generate(test, roles, round, { index, count: 3 });
+      assert.equal(played.adopted, 0);
+      rollouts.push(...(await scoredRollouts(test.run, played)));
     }
     assert.deepEqual(places(rollouts), allPlaces);
     assert.equal(inference.asked.length, 16);
@@ -75,7 +85,7 @@ describe('generating rollouts', () => {
     const { test, roles, round, inference } = await leased(t);
     const once = await generate(test, roles, round);
     const again = await generate(test, openRoles(inference), round);
-    assert.deepEqual(again.finished, once.finished);
+    assert.deepEqual(again.parts, once.parts);
     assert.deepEqual([again.adopted, again.rollouts], [16, 16]);
     assert.equal(inference.asked.length, 16);
   });
@@ -92,7 +102,7 @@ describe('generating rollouts', () => {
 
     const other = await leased(t);
     const undisturbed = await generate(other.test, other.roles, other.round);
-    assert.equal(retried.finished!.sha256, undisturbed.finished!.sha256);
+    assert.equal(retried.parts[0]!.scored.sha256, undisturbed.parts[0]!.scored.sha256);
   });
 
   test('what finished is stored while the rest still runs, so a killed worker loses half a second', async (t) => {
@@ -106,13 +116,13 @@ describe('generating rollouts', () => {
     const fresh = new WordsInference();
     const retried = await generate(test, openRoles(fresh), round); // the killed one never answers
     assert.deepEqual([retried.adopted, fresh.asked.length], [10, 6]);
-    assert.deepEqual(places(await readRows<Rollout>(test.run, retried.finished!)), allPlaces);
+    assert.deepEqual(places(await scoredRollouts(test.run, retried)), allPlaces);
 
     inference.beforeAnswer = () => Promise.resolve();
     stuck.abort(); // it was only frozen, and wakes up: the chunk that is stored stands
     await killed;
-    assert.deepEqual(places(await readRows<Rollout>(test.run, retried.finished!)), allPlaces);
-    assert.deepEqual((await generate(test, roles, round)).finished, retried.finished);
+    assert.deepEqual(places(await scoredRollouts(test.run, retried)), allPlaces);
+    assert.deepEqual((await generate(test, roles, round)).parts, retried.parts);
   });
 
   test('of two attempts that overlap, both return the chunk of the first', async (t) => {
@@ -125,8 +135,8 @@ describe('generating rollouts', () => {
       logprobs: [-1, -1],
     });
     const first = await generate(test, openRoles(fast), round);
-    assert.deepEqual((await overlapping).finished, first.finished);
-    assert.equal((await readRows<Rollout>(test.run, first.finished!)).length, 16);
+    assert.deepEqual((await overlapping).parts[0]!.scored, first.parts[0]!.scored);
+    assert.equal((await scoredRollouts(test.run, first)).length, 16);
   });
 
   test('a store that is full for a while costs no finished rollout', async (t) => {
@@ -168,7 +178,7 @@ describe('generating rollouts', () => {
   test('an environment that breaks is tried again in a fresh one, opened once for all its rollouts', async (t) => {
     const { environments, lives } = breaking((life) => life === 1);
     const { test, roles, round } = await leased(t, new WordsInference(), environments);
-    const rollouts = await readRows<Rollout>(test.run, (await generate(test, roles, round)).finished!);
+    const rollouts = await scoredRollouts(test.run, await generate(test, roles, round));
     assert(rollouts.every(({ outcome }) => outcome === 'ok'));
     assert.equal(lives(), 2);
   });
@@ -178,7 +188,7 @@ describe('generating rollouts', () => {
     const { environments, lives } = breaking((_, exampleId) => exampleId === broken);
     const { test, roles, round } = await leased(t, new WordsInference(), environments);
     broken = (await readJson<LeasedGroups>(test.run, round.leases)).leases[1]!.exampleId;
-    const rollouts = await readRows<Rollout>(test.run, (await generate(test, roles, round)).finished!);
+    const rollouts = await scoredRollouts(test.run, await generate(test, roles, round));
     const spoiled = rollouts.filter(({ outcome }) => outcome === 'infra_failure');
     assert.deepEqual(places(spoiled), ['2/0', '2/1', '2/2', '2/3']);
     for (const { turns, error = '' } of spoiled) {

@@ -2,21 +2,31 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { forkRun } from '../../runs/fork-run.ts';
-import { poolsOf } from '../../runs/pools.ts';
+import { forkRun } from '../../runs/lineages/fork-run.ts';
+import { poolsOf } from '../../runs/rollouts/pools.ts';
 import { readJson, readRows, storeOf } from '../../runs/run-access.ts';
-import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
-import type { PlayedPart } from '../../core/rl/played-part.ts';
+import type { FilteredGroups } from '../../core/rl/filters/filter-groups.ts';
+import type { PlayedPart } from '../../core/rl/rollout/played-part.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
-import { encodeJson } from '../../backends/store/objects.ts';
-import { rolloutsAtOnce } from '../../core/rl/chunks.ts';
+import { encodeJson } from '../../store/objects.ts';
+import { rolloutsAtOnce } from '../../core/rl/sampling/chunks.ts';
 import { layout } from '../../runs/layout.ts';
-import { initialCurriculum, type CurriculumState } from '../../core/rl/curriculum.ts';
+import { initialCurriculum, type CurriculumState } from '../../core/rl/sampling/curriculum.ts';
 import { encodeRanges } from '../../core/rl/ledger.ts';
-import { Packer } from '../../core/rl/pack.ts';
-import type { Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
+import { Packer } from '../../core/rl/learning/pack.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { KeptGroups, LeasedGroups } from '../../core/rl/run-state.ts';
-import { act, advance, commitFirst, makeRun, openRoles, type Roles, type TestRun, WordsInference } from './runs.ts';
+import {
+  act,
+  advance,
+  commitFirst,
+  makeRun,
+  openRoles,
+  type Roles,
+  scoredRollouts,
+  type TestRun,
+  WordsInference,
+} from './runs.ts';
 import type { PackedBatch } from '../../core/rl/run-state.ts';
 
 const entries = [
@@ -29,7 +39,7 @@ const datasets = [
   { name: 'slow', weight: 0.3, datasetLength: 4 },
 ];
 
-/** Environments of which one behaves as it is told. */
+/** Environments, one of them scripted. */
 function environmentsWhere(slow: (word: string) => Promise<void> | void): Environments {
   return createEnvironments(async (entry) => {
     const words = await openEnvironment(entry);
@@ -110,7 +120,7 @@ describe('a sampling round over several environments', () => {
       );
     const slow = generate('slow');
     const well = await generate('well'); // or this test never ends
-    const rollouts = (await Promise.all(well.map(({ finished }) => readRows<Rollout>(run, finished!)))).flat();
+    const rollouts = (await Promise.all(well.map((chunk) => scoredRollouts(run, chunk)))).flat();
     assert.ok(rollouts.length === groups['well']! * 4 && rollouts.every(({ outcome }) => outcome === 'ok'));
 
     breakIt(new Error('the sandbox has no disk left'));
@@ -125,7 +135,7 @@ describe('a sampling round over several environments', () => {
     assert.match(ofSlow!['slow']!.failures.causes.infra_failure!.first, /no disk left/);
   });
 
-  test('a slow environment has its share of the rollouts in flight and no more', async (t) => {
+  test('a slow environment may have all of the rollouts in flight that the run may have, but what is kept for others', async (t) => {
     let [atOnce, most] = [0, 0];
     const slow = environmentsWhere(async () => {
       most = Math.max(most, ++atOnce);
@@ -136,7 +146,7 @@ describe('a sampling round over several environments', () => {
     const chunk = { index: 0, count: 1, environment: 'slow' };
     await act(run.roles.playGroups, { run: run.test.run, round: run.round, chunk });
     const rollouts = run.groups['slow']! * 4;
-    assert.equal(most, Math.min(rollouts, rolloutsAtOnce(chunk, run.test.spec, 1)));
+    assert.equal(most, Math.min(rollouts, rolloutsAtOnce(run.test.spec, 1)));
   });
 
   test('scored, groups are in the order of their ordinals, and metrics tell each environment apart', async (t) => {

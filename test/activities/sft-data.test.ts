@@ -4,20 +4,20 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
-import { demonstrationRows } from '../../core/rl/demonstration-rows.ts';
-import { samplesOf } from '../../runs/sft-rows.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { readSftData, type SftRow } from '../../backends/configs/sft-data.ts';
-import type { TrainSample } from '../../core/rl/batch.ts';
-import { sha256 } from '../../backends/store/file-store.ts';
-import { putJson } from '../../backends/store/objects.ts';
+import { demonstrationRows } from '../../core/rl/rollout/demonstration-rows.ts';
+import { samplesOf } from '../../learn/sft-rows.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { readSftData, type SftRow } from '../../load/data/sft-data.ts';
+import type { TrainSample } from '../../core/rl/learning/batch.ts';
+import { sha256 } from '../../store/file-store.ts';
+import { putJson } from '../../store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 import { createPreset } from '../../engine/index.ts';
-import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
+import { ChatTokenizer } from '../../engine/model/tokenizer/tokenizer.ts';
 import { act, ChainTrainer, makeRun, openRoles, type TestRun } from './runs.ts';
 
 const { tokenizer } = createPreset('preset:reverse-text-0.2m', { seed: 0 });
-/** With a template that knows tools. */
+/** A tokenizer whose template knows tools. */
 const hermes = withTemplate(readFileSync(new URL('../engine/golden/chat/hermes.jinja', import.meta.url), 'utf8'));
 const golden = JSON.parse(readFileSync(new URL('../data/algorithms/golden.json', import.meta.url), 'utf8')) as {
   readonly sftRows: readonly {

@@ -4,19 +4,19 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { readCommit, readJson, storeOf } from '../../runs/run-access.ts';
-import { resolveStoreUri } from '../../backends/store/index.ts';
+import { resolveStoreUri } from '../../store/index.ts';
 import { openTrainer } from '../../backends/trainer/index.ts';
 import type { Trainer } from '../../backends/trainer/types.ts';
-import { batchOf } from '../../core/rl/batch.ts';
+import { batchOf } from '../../core/rl/learning/batch.ts';
 import { decodeSafetensors, encodeSafetensors, type NamedTensor } from '../../engine/index.ts';
 import { layout } from '../../runs/layout.ts';
 import { nothingLost } from '../../core/rl/lost-work.ts';
-import { nextBeta } from '../../core/rl/kl-controller.ts';
+import { nextBeta } from '../../core/rl/learning/kl-controller.ts';
 import type { KeptGroups, LeasedGroups, RunState, StepPlan } from '../../core/rl/run-state.ts';
-import { selectGroups } from '../../core/rl/selection.ts';
+import { selectGroups } from '../../core/rl/learning/selection.ts';
 import { stepOutcomes } from '../../workflows/step/step-outcomes.ts';
 import { act, type Committed, commitFirst, makeRun, openRoles, sampleRound, type Roles, type TestRun } from './runs.ts';
-import { openBatch } from '../../runs/batches.ts';
+import { openBatch } from '../../runs/rollouts/batches.ts';
 
 /**
  * Everything a commit and its checkpoint hold is there because N + N steps would differ from 2N without it. Here two
@@ -32,7 +32,7 @@ const excused: Readonly<Record<string, string>> = {
   'overrides.stopAfter': 'a wish for the execution that has ended: a run that starts again forgets it on purpose',
 };
 
-/** So few that each step comes to examples that were played before. */
+/** So few that each step repeats examples. */
 const datasets = [{ name: 'reverse-text', weight: 1, datasetLength: 6 }];
 
 const settings = {
@@ -122,7 +122,7 @@ async function copyOf(t: TestContext, test: TestRun): Promise<TestRun> {
   return { ...test, run, folder, store: storeOf(run) };
 }
 
-/** What two further steps come to: weights, ledger, what is told and begun. A failure is a difference too. */
+/** Result of two further steps: weights, ledger, reports, and work begun. A failure is a difference, too. */
 async function goOn(t: TestContext, original: TestRun, from: Committed): Promise<string> {
   const test = await copyOf(t, original);
   try {
@@ -155,7 +155,7 @@ function leaves(value: unknown, at: Path = []): Path[] {
   return found.length > 0 ? found : [at];
 }
 
-/** A copy without what lies at a path; null at the leaf where the text or number was. */
+/** A copy without the value at a path; null at the leaf of a text or number. */
 function without<T>(value: T, [key, ...rest]: Path): T {
   const copy = structuredClone(value) as Record<string | number, unknown>;
   if (rest.length === 0) delete copy[key!];

@@ -4,19 +4,22 @@ import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import fc from 'fast-check';
 import { readHead, readJson } from '../../runs/run-access.ts';
+import { createBroadcastWeights } from '../../activities/broadcast-weights.ts';
+import type { Inference } from '../../backends/inference/index.ts';
 import { keptCheckpoints } from '../../activities/save-checkpoint.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
-import { putJson } from '../../backends/store/objects.ts';
+import { putJson } from '../../store/objects.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
 import { runStateBytesMax } from '../../core/limits.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
-import { hasCode } from '../backends/store.contract.ts';
+import { hasCode } from '../store/store.contract.ts';
 import {
   act,
   advance,
   type Committed,
   commitFirst,
   damage,
+  datasets,
   makeRun,
   openRoles,
   planNext,
@@ -24,7 +27,7 @@ import {
   type Roles,
   type TestRun,
 } from './runs.ts';
-import { openBatch } from '../../runs/batches.ts';
+import { openBatch } from '../../runs/rollouts/batches.ts';
 
 async function started(t: TestContext, overrides: Readonly<Record<string, string>> = {}) {
   const test = await makeRun(t, overrides);
@@ -55,6 +58,24 @@ describe('packing a batch', () => {
     assert.equal(once.rows, 8);
     const batch = await openBatch(run, { packed: once.packed });
     assert.equal((await batch.read([...batch.rows.keys()])).length, 8);
+  });
+});
+
+describe('leasing with a broadcast', () => {
+  test('it is the round that a lease of its own would give, and twice is once', async (t) => {
+    const { test, roles, first } = await started(t);
+    const { policy, curriculum } = first.state;
+    const lease = { run: test.run, step: 1, count: 2, datasets, policy, curriculum };
+    const servers = { bringTo: () => Promise.resolve() } as unknown as Inference;
+    const broadcast = createBroadcastWeights(
+      () => servers,
+      (input) => roles.leaseGroups(input),
+    );
+    const once = await act(broadcast, { run: test.run, policy, lease });
+    const again = await act(broadcast, { run: test.run, policy, lease });
+    assert.equal(once.leased?.round?.last, 2);
+    assert.deepEqual([again.leased, await roles.leaseGroups(lease)], [once.leased, once.leased]);
+    assert.equal((await act(broadcast, { run: test.run, policy })).leased, undefined, 'nobody asked for one');
   });
 });
 
@@ -170,6 +191,13 @@ describe('committing a step', () => {
       assert.equal((await readHead(test.run))!.sha256, sha256);
     });
   }
+
+  test('a step of a lineage that a rewind has left is refused before anything is written', async (t) => {
+    const { test, roles, commit } = await ready(t);
+    await roles.beginLineage({ run: test.run, step: 0, request: 'wf/1' });
+    await assert.rejects(roles.commitStep(commit), hasCode('CommitConflict', 'has begun since', 'ratchet-rl rewind'));
+    assert.equal(await test.store.read(layout.commit('main', 1)), null);
+  });
 
   test('a run state that outgrew its limit is refused before anything is written', async (t) => {
     const { test, roles, commit } = await ready(t);

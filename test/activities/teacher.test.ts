@@ -6,18 +6,18 @@ import { test } from 'node:test';
 import { createAskTeacher } from '../../activities/ask-teacher.ts';
 import { openDatasets } from '../../backends/environments/open-datasets.ts';
 import { demonstrationOf } from '../../backends/environments/what-is-lacking.ts';
-import { openScorer } from '../../backends/rollouts/teacher.ts';
+import { openScorer } from '../../play/teacher/teacher.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { createPreset, saveModelFolder } from '../../engine/index.ts';
 import { teacherRowsAtOnce } from '../../core/limits.ts';
-import { putJson } from '../../backends/store/objects.ts';
-import { encodeTaught } from '../../runs/batch-parts.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
-import { BatchWriter, openBatch, putPacked } from '../../runs/batches.ts';
+import { putJson } from '../../store/objects.ts';
+import { encodeTaught } from '../../runs/rollouts/batch-parts.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
+import { BatchWriter, openBatch, putPacked } from '../../runs/rollouts/batches.ts';
 import { readRows } from '../../runs/run-access.ts';
 import { layout } from '../../runs/layout.ts';
-import { hasCode } from '../backends/store.contract.ts';
+import { hasCode } from '../store/store.contract.ts';
 import { randomBatch } from '../engine/models.ts';
 import {
   act,

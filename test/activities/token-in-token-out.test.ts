@@ -5,17 +5,18 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { readRows, storeOf } from '../../runs/run-access.ts';
-import { samplePolicy } from '../../backends/rollouts/sample-policy.ts';
-import { policyTokenizer } from '../../runs/stored-template.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import type { Inference, SampleRequest, ServedPolicy } from '../../backends/inference/index.ts';
-import { sha256 } from '../../backends/store/file-store.ts';
-import { putJson } from '../../backends/store/objects.ts';
-import { weightsFolder } from '../../backends/store/weights-folder.ts';
+import { samplePolicy } from '../../play/policy/sample-policy.ts';
+import { policyTokenizer } from '../../play/policy/policy-tokenizer.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import type { Inference, SampleRequest } from '../../backends/inference/index.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
+import { sha256 } from '../../store/file-store.ts';
+import { putJson } from '../../store/objects.ts';
+import { weightsFolder } from '../../store/weights-folder.ts';
 import { layout } from '../../runs/layout.ts';
 import { countFailures } from '../../core/rl/failures.ts';
-import type { ScoredGroup, Turn } from '../../core/rl/rollout.ts';
-import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import type { ScoredGroup, Turn } from '../../core/rl/rollout/rollout.ts';
+import { initialCurriculum } from '../../core/rl/sampling/curriculum.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import {
   ChatTokenizer,
@@ -272,7 +273,7 @@ async function runWith(test: TestRun, more: Partial<RunSpec>): Promise<TestRun> 
   return { ...test, spec, run: { ...test.run, spec: await putJson(test.store, 'specs/own.json', spec) } };
 }
 
-/** As a trainer of one's own may leave a version: with the model's tokenizer and nothing of the run's. */
+/** A version as a custom trainer may leave it: with the model's tokenizer and nothing of the run's. */
 async function withoutTemplate({ store }: TestRun, weights: string): Promise<string> {
   for (const name of ['config.json', 'tokenizer.json'])
     await store.put(`weights/bare/${name}`, (await store.read(weights + name))!);

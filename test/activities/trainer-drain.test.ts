@@ -8,7 +8,7 @@ const call = (drain: TrainerDrain, activityType: string, work: () => Promise<unk
     drain.execute({ args: [{ run: { name: 'words' } }], headers: {} }, work),
   );
 
-/** Work that ends when it is told to. */
+/** Work that ends on request. */
 function held(): { readonly work: () => Promise<void>; readonly end: () => void } {
   let end = (): void => undefined;
   const over = new Promise<void>((resolve) => (end = resolve));
@@ -18,14 +18,14 @@ function held(): { readonly work: () => Promise<void>; readonly end: () => void 
 test('a GPU worker that is to end finishes its step and the upload of it, and begins no other', async () => {
   const drain = new TrainerDrain({ quietMs: 60_000 });
   const [step, upload] = [held(), held()];
-  const stepping = call(drain, 'trainStep', step.work);
+  const stepping = call(drain, 'trainBatch', step.work);
   const left = drain.drain(60_000);
   step.end();
   await stepping;
   const uploading = call(drain, 'publishVersion', upload.work);
   await assert.rejects(
-    call(drain, 'trainStep', () => Promise.resolve('begun')),
-    { code: 'TrainerDetached', message: /ends, and begins no trainStep/ },
+    call(drain, 'trainBatch', () => Promise.resolve('begun')),
+    { code: 'TrainerDetached', message: /ends, and begins no trainBatch/ },
   );
   upload.end();
   await uploading;
@@ -36,9 +36,9 @@ test('when nothing more is asked for it ends after a while; what outlasts its gr
   assert.deepEqual(await new TrainerDrain({ quietMs: 5 }).drain(60_000), []);
   const drain = new TrainerDrain({ quietMs: 5 });
   const step = held();
-  const stepping = call(drain, 'trainStep', step.work);
+  const stepping = call(drain, 'trainBatch', step.work);
   await new Promise((resolve) => setImmediate(resolve));
-  assert.deepEqual(await drain.drain(20), ['trainStep of words']);
+  assert.deepEqual(await drain.drain(20), ['trainBatch of words']);
   step.end();
   await stepping;
 });

@@ -1,22 +1,21 @@
-/** Generation that does not come to its end, and how the next attempt goes on with it. */
+/** Generation that is cut short, and its continuation by the next attempt. */
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { promisify } from 'node:util';
-import { fileURLToPath } from 'node:url';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import type { PlayedChunk } from '../../activities/index.ts';
 import { readJson, readRows } from '../../runs/run-access.ts';
-import { noteServed } from '../../runs/served-version.ts';
+import { noteServed } from '../../play/served-version.ts';
 import type { LeasedGroups } from '../../core/rl/run-state.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
 import { multiTurn, type RewardInput } from '../../backends/environments/kit.ts';
-import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import { until } from '../workflows/look.ts';
+import { initialCurriculum } from '../../core/rl/sampling/curriculum.ts';
+import { decodeRanges } from '../../core/rl/ledger.ts';
 import { rolloutAttemptsMax } from '../../core/limits.ts';
 import { RatchetError } from '../../core/errors.ts';
-import type { Rollout, ScoredGroup, UnfinishedRollout } from '../../core/rl/rollout.ts';
-import { act, commitFirst, datasets, makeRun, openRoles, WordsInference } from './runs.ts';
+import type { Rollout, UnfinishedRollout } from '../../core/rl/rollout/rollout.ts';
+import { act, commitFirst, datasets, makeRun, openRoles, scoredRollouts, WordsInference } from './runs.ts';
 
 /** Three turns: the policy is asked again with what it said. */
 function threeTurns(): Environments {
@@ -63,7 +62,7 @@ describe('an attempt that ends with rollouts unfinished', () => {
     stuckAfter(inference, 5);
     const first = await act(roles.playGroups, { ...input, attempt: 1 });
     assert.equal(first.endedBy, 'deadline');
-    const done = await readRows<Rollout>(run, first.finished!);
+    const done = [...(await scoredRollouts(run, first)), ...(await readRows<Rollout>(run, first.finished!))];
     const open = await readRows<UnfinishedRollout>(run, first.unfinished!);
     assert.deepEqual([done.length + open.length, first.rollouts], [8, done.length]);
     assert.deepEqual(await act(roles.playGroups, { ...input, attempt: 1 }), first, 'a retry says the same');
@@ -73,8 +72,8 @@ describe('an attempt that ends with rollouts unfinished', () => {
     assert.deepEqual([second.unfinished, second.rollouts, fresh.asked.length], [undefined, 8, open.length]);
 
     const other = await leased(t, new WordsInference());
-    const undisturbed = await act(other.roles.playGroups, other.input);
-    assert.equal(second.finished!.sha256, undisturbed.finished!.sha256, 'the same random numbers');
+    const undisturbed = await scoredRollouts(other.run, await act(other.roles.playGroups, other.input));
+    assert.deepEqual(await scoredRollouts(run, second), undisturbed, 'the same random numbers');
   });
 
   test('the last attempt gives up what is unfinished: a timeout without a reward, which is not trained', async (t) => {
@@ -83,10 +82,8 @@ describe('an attempt that ends with rollouts unfinished', () => {
     stuckAfter(inference, 7);
     const last = await act(roles.playGroups, { ...input, attempt: 3, isLast: true });
     assert.equal(last.unfinished, undefined);
-    const { scored, filtered } = last.parts[0]!;
-    const late = (await readRows<ScoredGroup>(run, scored))
-      .flatMap(({ rollouts }) => rollouts)
-      .filter(({ outcome }) => outcome === 'timeout');
+    const late = (await scoredRollouts(run, last)).filter(({ outcome }) => outcome === 'timeout');
+    const { filtered } = last.parts.find(({ ordinals }) => decodeRanges(ordinals).includes(late[0]!.group))!;
     assert.deepEqual(
       late.map(({ reward }) => reward),
       [null],
@@ -109,7 +106,7 @@ describe('an attempt that ends with rollouts unfinished', () => {
     stuckAfter(inference, 20);
     const last = await act(roles.playGroups, { ...input, attempt: 3, isLast: true });
     assert.equal(last.unfinished, undefined);
-    const all = (await readRows<ScoredGroup>(run, last.parts[0]!.scored)).flatMap(({ rollouts }) => rollouts);
+    const all = await scoredRollouts(run, last);
     const late = all.filter(({ isTimedOut }) => isTimedOut === true);
     assert.ok(late.length > 0);
     for (const { outcome, reward, turns } of late) {
@@ -139,10 +136,11 @@ describe('an attempt that ends with rollouts unfinished', () => {
     const inference = new WordsInference();
     const { run, roles, input } = await leased(t, inference, { environments });
     const first = await act(roles.playGroups, { ...input, leavesFailed: true });
-    assert.deepEqual([first.endedBy, first.unfinished?.count, first.parts], ['failures', 1, []]);
+    assert.deepEqual([first.endedBy, first.unfinished?.count, first.parts.length], ['failures', 1, 1]);
+    assert.equal(first.parts[0]!.ordinals, failing === '1' ? '2' : '1', 'the group that is whole is scored');
     const asked = inference.asked.length;
     const second = await act(openRoles(inference, { environments }).playGroups, { ...input, attempt: 2 });
-    const rollouts = await readRows<Rollout>(run, second.finished!);
+    const rollouts = await scoredRollouts(run, second);
     assert.ok(rollouts.length === 8 && rollouts.every(({ outcome }) => outcome === 'ok'));
     assert.equal(inference.asked.length - asked, 1, 'the others are not sampled again');
   });
@@ -208,8 +206,8 @@ describe('a rollout of several turns', () => {
     const second = await act(openRoles(fresh, { environments }).playGroups, { ...input, attempt: 2 });
     assert.equal(fresh.asked.length, 24 - 13);
     const other = await leased(t, new WordsInference(), { environments });
-    const undisturbed = await act(other.roles.playGroups, other.input);
-    assert.equal(second.finished!.sha256, undisturbed.finished!.sha256, 'what an undisturbed chunk gives');
+    const undisturbed = await scoredRollouts(other.run, await act(other.roles.playGroups, other.input));
+    assert.deepEqual(await scoredRollouts(run, second), undisturbed, 'what an undisturbed chunk gives');
   });
 
   test('a worker killed between two turns loses at most half a second of them', async (t) => {
@@ -239,8 +237,7 @@ describe('a rollout of several turns', () => {
       await noteServed(run, later);
       await delay(1_100); // it is looked for once a second
     };
-    const { finished } = await act(roles.playGroups, { ...input, takesNewest: true });
-    const rollouts = await readRows<Rollout>(run, finished!);
+    const rollouts = await scoredRollouts(run, await act(roles.playGroups, { ...input, takesNewest: true }));
     const steps = rollouts.map(({ turns }) => turns.map(({ policyStep }) => policyStep));
     assert.ok(steps.every(([first, , last]) => first === 0 && (last === 0 || last === 1)));
     assert.ok(
@@ -252,7 +249,7 @@ describe('a rollout of several turns', () => {
 
     const other = await leased(t, new WordsInference(), { environments });
     await noteServed(other.run, later);
-    const never = await readRows<Rollout>(other.run, (await act(other.roles.playGroups, other.input)).finished!);
+    const never = await scoredRollouts(other.run, await act(other.roles.playGroups, other.input));
     assert.ok(never.every(({ turns }) => turns.every(({ policyStep }) => policyStep === 0)));
   });
 
@@ -264,7 +261,7 @@ describe('a rollout of several turns', () => {
       request.promptTokenIds.length > 20 || inference.asked.length === 3
         ? Promise.reject(new RatchetError('PromptTooLong', 'maximum context length is 20 tokens'))
         : WordsInference.prototype.sample.call(inference, request);
-    const rollouts = await readRows<Rollout>(run, (await act(roles.playGroups, input)).finished!);
+    const rollouts = await scoredRollouts(run, await act(roles.playGroups, input));
     assert.equal(rollouts.length, 8);
     for (const { outcome, turns } of rollouts) {
       assert.equal(outcome, turns.length > 0 ? (turns.length === 3 ? 'ok' : 'truncated') : 'overlong_prompt');
@@ -273,21 +270,24 @@ describe('a rollout of several turns', () => {
   });
 });
 
-test('scoring works after the generating workers are gone: another process scores from the store alone', async (t) => {
-  const { run, store, roles, input } = await leased(t, new WordsInference());
-  const { finished, parts } = await act(roles.playGroups, input);
-  const here = parts[0];
-  await store.removeAll(here!.scored.key);
-  const script = `
-    import { scoreChunk } from './backends/rollouts/score-chunk.ts';
-    const asked = { finished: ${JSON.stringify(finished)}, signal: new AbortController().signal };
-    const { scored } = await scoreChunk({}, ${JSON.stringify(input)}, asked);
-    process.stdout.write(JSON.stringify(scored));`;
-  const cwd = fileURLToPath(new URL('../../', import.meta.url));
-  const child = await promisify(execFile)(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', script], {
-    cwd,
-  });
-  assert.deepEqual(JSON.parse(child.stdout), here!.scored);
-  const groups = await readRows<ScoredGroup>(run, here!.scored);
-  assert.ok(groups.every(({ rollouts }) => rollouts.every(({ reward }) => reward !== null)));
+test('rollouts whose judge takes its time are stored: another worker scores them from the store alone', async (t) => {
+  let letGo: () => void = () => undefined;
+  const stuck = new Promise<void>((resolve) => (letGo = resolve));
+  const judging = (until: Promise<void>): Environments =>
+    createEnvironments(async (entry) => {
+      const words = await openEnvironment(entry);
+      const score = (): Promise<number> => until.then(() => 1);
+      return { ...words, rubric: { functions: [{ name: 'judge', weight: 1, score }] } };
+    });
+  const { run, store, roles, input } = await leased(t, new WordsInference(), { environments: judging(stuck) });
+  const cutOff = act(roles.playGroups, input).catch(() => undefined); // as if its worker had died
+  const isStored = async (): Promise<boolean> => (await store.list('rollouts/')).some((key) => key.includes('/part_'));
+  await until('rollouts are stored before they are scored', isStored);
+  const fresh = new WordsInference();
+  const environments = judging(Promise.resolve());
+  const scored = await act(openRoles(fresh, { environments }).playGroups, input);
+  assert.deepEqual([fresh.asked.length, scored.adopted], [0, 8]);
+  assert.ok((await scoredRollouts(run, scored)).every(({ reward }) => reward === 1));
+  letGo();
+  await cutOff;
 });

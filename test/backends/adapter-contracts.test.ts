@@ -7,7 +7,7 @@ import createInference from '../../configs/own-engine/my-inference.ts';
 import createTrainer from '../../configs/own-engine/my-trainer.ts';
 import { writeTable } from '../../configs/own-engine/table.ts';
 import { openInference } from '../../backends/inference/index.ts';
-import { inferenceContract, trainerContract, trainVersions } from '../../backends/testing/index.ts';
+import { contractLosses, inferenceContract, trainerContract, trainVersions } from '../../backends/testing/index.ts';
 import { InferenceSpec } from '../../config/run-spec.ts';
 import { startPolicyServer } from '../../engine/index.ts';
 
@@ -16,7 +16,7 @@ const lora = { r: 4, alpha: 8, dropout: 0, targetModules: ['q_proj', 'v_proj', '
 trainerContract('the embedded engine', {
   open: () => Promise.resolve(new OnnxTrainer({ threads: 1 })),
   promises: {
-    losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'cross_entropy'],
+    losses: contractLosses,
     penalizesKl: true,
     exactReplay: true,
     savesOptimizer: true,
@@ -31,7 +31,7 @@ trainerContract('the embedded engine with adapters', {
   open: () => Promise.resolve(new OnnxTrainer({ threads: 1 })),
   part: { lora, seed: 3 },
   promises: {
-    losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'cross_entropy'],
+    losses: contractLosses,
     exactReplay: true,
     savesOptimizer: true,
     refuses: true,

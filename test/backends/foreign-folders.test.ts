@@ -4,10 +4,10 @@ import { mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync, writeFileSyn
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { namedIn, grantNamed } from '../../backends/configs/grant.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { namedIn, grantNamed } from '../../load/grants/grant.ts';
 import { trustedRootsVariable } from '../../core/child-environment.ts';
-import { requireModelPlace, trustedFile } from '../../engine/trusted-files.ts';
+import { requireModelPlace, trustedFile } from '../../host/trusted-files.ts';
 import { writePreset } from '../../backends/testing/index.ts';
 
 interface Place {

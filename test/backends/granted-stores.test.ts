@@ -1,4 +1,6 @@
-/** A folder that a workflow names as a store is used where its user said so, or where nobody else could have arranged it. */
+/**
+ * A folder that a workflow names as a store is used if its user said so, or if no other user could have arranged it.
+ */
 import assert from 'node:assert/strict';
 import { existsSync, lchownSync } from 'node:fs';
 import {
@@ -20,15 +22,9 @@ import { test, type TestContext } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { judgeEvaluation } from '../../activities/evaluation/judge-evaluation.ts';
 import { createOpenRun } from '../../activities/open-run.ts';
-import { grantByFile, grantNamed, namedIn } from '../../backends/configs/grant.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import {
-  checkStore,
-  linesOfStore,
-  openRunStore,
-  requireOwnFolder,
-  resolveStoreUri,
-} from '../../backends/store/index.ts';
+import { grantByFile, grantNamed, namedIn } from '../../load/grants/grant.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { checkStore, linesOfStore, openRunStore, requireOwnFolder, resolveStoreUri } from '../../store/index.ts';
 import { createOpenEvaluation } from '../../activities/evaluation/open-evaluation.ts';
 import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
@@ -36,9 +32,9 @@ import type { EvaluationInput, EvaluationResult } from '../../core/eval/evaluati
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import { claimRun } from '../../runs/claim-run.ts';
 import { trustedRootsVariable } from '../../core/child-environment.ts';
-import { grantedAt } from '../../engine/grants.ts';
-import { requireStorePlace } from '../../engine/trusted-files.ts';
-import { bytes, hasCode, text } from './store.contract.ts';
+import { grantedAt } from '../../host/grants.ts';
+import { requireStorePlace } from '../../host/trusted-files.ts';
+import { bytes, hasCode, text } from '../store/store.contract.ts';
 
 interface Place {
   readonly project: string;
@@ -46,7 +42,7 @@ interface Place {
   readonly elsewhere: string;
 }
 
-/** Of a worker of our own server. */
+/** Places of a worker of our own server. */
 async function places(t: TestContext): Promise<Place> {
   const folder = await realpath(await mkdtemp(path.join(tmpdir(), 'ratchet-granted-stores-')));
   const before = process.env[trustedRootsVariable];
@@ -175,7 +171,7 @@ test('a folder of the project that nobody named as a store is none, whatever its
     await assert.rejects(checkStore(uriOf(folder)), refused, folder);
   }
   assert.deepEqual((await readdir(project)).toSorted(), ['outputs']);
-  // As a command line that names it.
+  // Granted as by a command line that names it.
   grantNamed(project, linesOfStore(uriOf(path.join(project, 'src'))));
   await openRunStore(uriOf(path.join(project, 'src')), 'run').put('k', bytes('1'));
 });

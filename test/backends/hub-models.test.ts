@@ -3,8 +3,9 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, beforeEach, describe, test, type TestContext } from 'node:test';
-import { checkConfigText } from '../../backends/configs/check-model.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { checkConfigText } from '../../load/checks/check-model.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { notHere } from '../../load/checks/model-of-hub.ts';
 import { getModel } from '../../backends/hub/get-model.ts';
 import { findCached } from '../../backends/hub/hub-cache.ts';
 import { type HubSettings, hubSettings } from '../../backends/hub/hub-settings.ts';
@@ -283,4 +284,16 @@ test('the environment is read as huggingface_hub reads it', (t) => {
   });
   assert.equal(hubSettings({ HF_TOKEN: 'hf_variable', HF_HOME: '~/h' }, home).token?.from, 'HF_TOKEN');
   assert.equal(hubSettings({ HF_HUB_CACHE: '/x', HF_HOME: '~/h' }, home).cache, '/x');
+});
+
+test('a mixture that the engine computes is too large or not, and is called nothing else', async (t) => {
+  const project = mkdtempSync(path.join(tmpdir(), 'hub-mixture-'));
+  t.after(() => rmSync(project, { recursive: true, force: true }));
+  const why = async (model: string): Promise<string> => {
+    writeFileSync(path.join(project, 'run.toml'), `model = "${model}"\n[[env]]\nid = "reverse-text"\n`);
+    const { spec } = await loadRunConfig('run.toml', { projectFolder: project, isOnlyLookedAt: true });
+    return notHere(spec, 'model').says;
+  };
+  assert.doesNotMatch(await why('Qwen/Qwen3-30B-A3B'), /dense|experts/);
+  assert.match(await why('PrimeIntellect/INTELLECT-3'), /experts that every token goes through.*computes neither/);
 });

@@ -7,12 +7,8 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import {
-  type Inference,
-  openInference,
-  type SampleRequest,
-  type ServedPolicy,
-} from '../../backends/inference/index.ts';
+import { type Inference, openInference, type SampleRequest } from '../../backends/inference/index.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { InferenceSpec } from '../../config/run-spec.ts';
 import { startPolicyServer } from '../../engine/index.ts';

@@ -8,7 +8,7 @@ import { type ChatRequest, openInference } from '../../backends/inference/index.
 import type { RatchetError } from '../../core/errors.ts';
 import { InferenceSpec } from '../../config/run-spec.ts';
 import { complete, type FakeAnswer, type FakeModelServer, fakeModelServer, reply } from './fake-model-server.ts';
-import { OpenAiInference } from '../../backends/inference/openai.ts';
+import { OpenAiInference } from '../../backends/inference/openai/openai.ts';
 import { ServerPool } from '../../backends/inference/pool.ts';
 import { eventually } from '../eventually.ts';
 import { type Fate, startProxy } from './misbehaving-proxy.ts';

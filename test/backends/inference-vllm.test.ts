@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
-import { openInference, type ServedPolicy } from '../../backends/inference/index.ts';
+import { openInference } from '../../backends/inference/index.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
 import { InferenceSpec } from '../../config/run-spec.ts';
 import { startPolicyServer } from '../../engine/index.ts';
 import { startVllmStandIn, type StandInOptions, type VllmStandIn } from '../stand-ins/vllm/server.ts';
@@ -29,7 +30,7 @@ async function standIn(t: TestContext, { folder }: Versions, more: Partial<Stand
   return server;
 }
 
-/** What our own policy server says of the canary. */
+/** Log probabilities of the canary at our own policy server. */
 async function expectedOf(t: TestContext, { folder }: Versions, policy: ServedPolicy): Promise<readonly number[]> {
   const server = await startPolicyServer({ key: null, threads: 1, allowRoots: [folder] });
   const ours = openInference(InferenceSpec.parse({ kind: 'embedded', url: server.url }), '');
@@ -173,7 +174,7 @@ test('a turn of an older version continues with the newer weights and says so; i
   const server = await standIn(t, versions);
   const [older, newer] = [await versions.whole(1), await versions.whole(2)];
   await openVllm(t, [server.url], { loraRank: null }).bringTo(newer);
-  const elsewhere = openVllm(t, [server.url], { loraRank: null }); // another process, which was told of no broadcast
+  const elsewhere = openVllm(t, [server.url], { loraRank: null }); // another process, which has no broadcast
   assert.equal((await elsewhere.sample({ ...prompt, policy: older })).servedStep, 2);
   assert.equal((await elsewhere.sample({ ...prompt, policy: newer })).servedStep, undefined);
   assert.equal(count(server, 'POST /collective_rpc'), 1);

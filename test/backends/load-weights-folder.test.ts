@@ -30,7 +30,7 @@ async function said(server: ModelServer, model: string): Promise<string> {
   return choices[0]!.logprobs.token_logprobs.map((one) => one.toFixed(4)).join(' ');
 }
 
-/** What our own server says of the same folder. */
+/** Answer of our own server for the same folder. */
 async function expected(t: TestContext, { folder }: Versions, weights: string): Promise<string> {
   const inner = await startPolicyServer({ key: null, threads: 1, allowRoots: [folder] });
   const server = open(t, inner.url);

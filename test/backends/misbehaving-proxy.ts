@@ -9,7 +9,7 @@ import {
 import type { AddressInfo } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 
-/** What becomes of one request to the server behind. */
+/** Treatment of one request to the server behind the proxy. */
 export type Fate =
   | 'pass'
   /** Takes the request and never answers. */
@@ -32,7 +32,7 @@ export type Fate =
   | 'half answer'
   /** Reports success without doing anything. */
   | 'pretend'
-  /** The server does what it was asked to; nobody learns of it. */
+  /** The server carries the request out; the answer is lost. */
   | 'lose answer'
   /** Says that a conditional write worked where the server refused it, as one that knows no conditions would. */
   | 'ignore conditions'
@@ -40,7 +40,7 @@ export type Fate =
   | { readonly delayMs: number };
 
 export interface SeenRequest {
-  /** As S3 calls it, told from method and query: `PutObject`, `UploadPart`. */
+  /** S3's name of the operation, from method and query: `PutObject`, `UploadPart`. */
   readonly operation: string;
   readonly url: string;
   readonly headers: IncomingHttpHeaders;
@@ -55,13 +55,13 @@ export interface MisbehavingProxy {
   spoiled: number;
   /** Bytes of request bodies passed on. */
   uploadedBytes: number;
-  /** From now on nobody listens at the port, until `accept`: connections that were open break, new ones are refused. */
+  /** Closes the port until `accept`: open connections break, new ones are refused. */
   readonly refuse: () => Promise<void>;
   readonly accept: () => Promise<void>;
   readonly close: () => Promise<void>;
 }
 
-/** An HTTP proxy in front of a server on this machine, which does to each request what it is told to. */
+/** An HTTP proxy in front of a server on this machine, which treats each request as the test decides. */
 export async function startProxy(target: number): Promise<MisbehavingProxy> {
   const server = createServer((incoming, outgoing) => void handle(incoming, outgoing));
   const listen = (port: number): Promise<void> =>

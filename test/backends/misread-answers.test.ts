@@ -1,9 +1,9 @@
 /** Answers of servers that cannot be right are refused, with what came. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { turnIn } from '../../backends/inference/chat-answer.ts';
-import { samplesIn } from '../../backends/inference/openai-bodies.ts';
-import { compileTemplate, renderBounded } from '../../engine/model/bounded-template.ts';
+import { turnIn } from '../../backends/inference/openai/chat-answer.ts';
+import { samplesIn } from '../../backends/inference/openai/openai-bodies.ts';
+import { compileTemplate, renderBounded } from '../../engine/model/template/bounded-template.ts';
 
 const root = 'http://server';
 

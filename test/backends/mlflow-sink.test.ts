@@ -7,11 +7,12 @@ import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { describe, test, type TestContext } from 'node:test';
 import { mlflowName, MlflowSink } from '../../backends/metrics/mlflow.ts';
-import { openRunStore } from '../../backends/store/index.ts';
+import { openRunStore } from '../../store/index.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
-import { appendMetrics, readMetrics, type MetricsRow } from '../../runs/metrics.ts';
-import { readSinkStates, RunSinks } from '../../runs/run-sinks.ts';
-import { mlflowSink } from '../../workers/sink-settings.ts';
+import { appendMetrics, readMetrics } from '../../runs/metrics/metrics.ts';
+import type { MetricsRow } from '../../core/rl/metric-rows.ts';
+import { readSinkStates, RunSinks } from '../../runs/metrics/run-sinks.ts';
+import { mlflowSink } from '../../workers/metrics/sink-settings.ts';
 
 interface Metric {
   readonly key: string;
@@ -24,7 +25,7 @@ interface Kept {
   status: string;
   readonly tags: Map<string, string>;
   readonly params: Map<string, string>;
-  /** As a file store keeps them: what is sent twice is there twice. */
+  /** Kept as in MLflow's file store: a metric sent twice is there twice. */
   readonly metrics: Metric[];
 }
 
@@ -157,7 +158,7 @@ async function openRun(t: TestContext, server: TrackingServer) {
   return { store, address, told, open };
 }
 
-/** What the server has of a lineage, in the form of `metrics.jsonl` and without times. */
+/** Rows of a lineage at the server, in the form of `metrics.jsonl` and without times. */
 function rowsIn({ metrics, tags }: Kept): MetricsRow[] {
   const steps = [...new Set(metrics.map(({ step }) => step))].sort((a, b) => a - b);
   return steps.map((step) => {
@@ -179,7 +180,7 @@ const rowOf = (step: number, lineage = 'main'): MetricsRow => ({
   'eval/words/pass@4': 0.5,
 });
 
-/** As the follower does: it goes on until everything was sent. */
+/** Advances like the follower, until everything was sent. */
 async function untilSent(sinks: RunSinks): Promise<void> {
   for (;;) {
     await sinks.advance();

@@ -5,14 +5,14 @@ import { once } from 'node:events';
 import { text as textOf } from 'node:stream/consumers';
 import type { AddressInfo } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
-import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib';
+import * as zlib from 'node:zlib';
 import { openJudge } from '../../backends/environments/judge.ts';
-import { answerJson } from '../../backends/inference/answer-json.ts';
-import { turnIn } from '../../backends/inference/chat-answer.ts';
-import { type EndpointOptions, openEndpoint } from '../../backends/inference/endpoint.ts';
-import { chatPolicy } from '../../backends/rollouts/chat-policy.ts';
-import type { ChatMessage } from '../../core/rl/rollout.ts';
-import { samplesIn } from '../../backends/inference/openai-bodies.ts';
+import { answerJson } from '../../backends/inference/openai/answer-json.ts';
+import { turnIn } from '../../backends/inference/openai/chat-answer.ts';
+import { type EndpointOptions, openEndpoint } from '../../backends/inference/openai/endpoint.ts';
+import { chatPolicy } from '../../play/policy/chat-policy.ts';
+import type { ChatMessage } from '../../core/rl/rollout/rollout.ts';
+import { samplesIn } from '../../backends/inference/openai/openai-bodies.ts';
 
 const root = 'http://server';
 
@@ -98,7 +98,7 @@ describe('an answer with a text is used', () => {
       { reasoning: 'hm' },
     ],
     'reasoning that cannot be read': [chat({ ...said42, reasoning: 7 }), { text: '42' }],
-    // Log probabilities that nobody asked for.
+    // Unrequested log probabilities.
     'logprobs empty': [chat(said42, { logprobs: {} }), { text: '42', logprobs: null }],
     'logprobs null': [chat(said42, { logprobs: null }), { text: '42' }],
     'logprobs with an empty list': [chat(said42, { logprobs: { content: [] } }), { text: '42' }],
@@ -555,12 +555,23 @@ describe('a redirect', () => {
   });
 });
 
+/** Node supports zstd from 22.15 on; before that, the answer is refused with a message. */
+function zstdPacked(text: string): [string | undefined, Buffer][] {
+  const { zstdCompressSync: pack } = zlib as { readonly zstdCompressSync?: (text: string) => Buffer };
+  return pack === undefined ? [] : ['zstd', undefined].map((packing) => [packing, pack(text)]);
+}
+
 test('a packed answer that was not asked for is read; one that cannot be ends with a sentence', async (t) => {
   const packed: readonly (readonly [string | undefined, Buffer | string])[] = [
-    ['gzip', gzipSync(whole)],
-    [undefined, gzipSync(whole)],
-    ['deflate', deflateSync(whole)],
-    ['br', brotliCompressSync(whole)],
+    ['gzip', zlib.gzipSync(whole)],
+    [undefined, zlib.gzipSync(whole)],
+    ['deflate', zlib.deflateSync(whole)],
+    ['deflate', zlib.deflateRawSync(whole)],
+    ['Deflate', zlib.deflateSync(whole, { level: 1 })],
+    ['br', zlib.brotliCompressSync(whole)],
+    ['br, gzip', zlib.gzipSync(zlib.brotliCompressSync(whole))],
+    ['identity', zlib.gzipSync(whole)],
+    ...zstdPacked(whole),
     ['gzip', whole],
     ['frobnicate', whole],
   ];
@@ -572,9 +583,14 @@ test('a packed answer that was not asked for is read; one that cannot be ends wi
     [
       'frobnicate',
       'xxxx',
-      /expected a plain answer, or one packed by gzip, deflate or br, got content-encoding "frobnicate"/,
+      /expected a plain answer, or one packed by gzip, deflate(?: or br|, br or zstd), got content-encoding "frobnicate"/,
     ],
     ['gzip', 'xxxx', /not packed by gzip, as it says/],
+    [
+      'zstd',
+      Buffer.from('28b52ffd00', 'hex'),
+      /not packed by zstd, as it says|"zstd", which Node reads from 22\.15 on/,
+    ],
   ];
   for (const [packing, body, message] of wrong) {
     const server = await answering(t, { body, headers: { 'content-encoding': packing } });

@@ -4,10 +4,11 @@ import type { AddressInfo } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { type MetricsRow, readMetrics } from '../../runs/metrics.ts';
+import { readMetrics } from '../../runs/metrics/metrics.ts';
+import type { MetricsRow } from '../../core/rl/metric-rows.ts';
 import { layout } from '../../runs/layout.ts';
 import { advance, commitFirst, makeRun, openRoles } from '../activities/runs.ts';
-import { episodesOf, otlpSink } from '../../workers/sink-settings.ts';
+import { episodesOf, otlpSink } from '../../workers/metrics/sink-settings.ts';
 
 interface Value {
   readonly stringValue?: string;
@@ -75,7 +76,7 @@ function specOf(): RunSpec {
   return parsed.spec;
 }
 
-/** Of a run that has none. */
+/** A run without episodes. */
 const ofRun = { id: 'f00d', episodesOf: () => Promise.resolve([]) };
 
 const committed = '2026-11-21T00:00:10.000Z';

@@ -1,4 +1,7 @@
-/** Which servers the project's secret is told to: those that prove to have it, at their own address, on the connection that is used. */
+/**
+ * Servers that get the project's secret: those that prove to have it, at their own address, on the connection that is
+ * used.
+ */
 import assert from 'node:assert/strict';
 import dns, { type LookupOptions } from 'node:dns';
 import { once } from 'node:events';
@@ -10,7 +13,7 @@ import { serversOf } from '../../backends/inference/index.ts';
 import { ModelServer } from '../../backends/inference/model-server.ts';
 import { InferenceSpec } from '../../config/run-spec.ts';
 import { startPolicyServer } from '../../engine/index.ts';
-import { holdSecret } from '../../engine/project-secret.ts';
+import { holdSecret } from '../../host/project-secret.ts';
 import { addressOf, proofOf } from '../../engine/server/gate.ts';
 import { until } from '../eventually.ts';
 
@@ -18,7 +21,7 @@ const secret = 'secret-of-this-project';
 const key = { kind: 'secret', value: secret } as const;
 const get = { method: 'GET', route: '/v1/models', timeoutMs: 5_000 } as const;
 
-/** As a process of the project. */
+/** Acts as a process of the project. */
 function work(): void {
   holdSecret('', { RATCHET_SECRET: secret });
 }

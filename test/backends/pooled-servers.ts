@@ -1,12 +1,8 @@
 import assert from 'node:assert/strict';
 import type { TestContext } from 'node:test';
-import {
-  type Inference,
-  openInference,
-  type SampleRequest,
-  type ServedPolicy,
-} from '../../backends/inference/index.ts';
-import { OpenAiInference } from '../../backends/inference/openai.ts';
+import { type Inference, openInference, type SampleRequest } from '../../backends/inference/index.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
+import { OpenAiInference } from '../../backends/inference/openai/openai.ts';
 import { ServerPool } from '../../backends/inference/pool.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { InferenceSpec } from '../../config/run-spec.ts';
@@ -45,7 +41,7 @@ export function open(t: TestContext, servers: readonly FakeModelServer[] | strin
   return inference;
 }
 
-/** With patience for a test. */
+/** Opens a pool with little patience. */
 export function openImpatient(t: TestContext, servers: readonly FakeModelServer[], patienceMs: number): Inference {
   const addresses = servers.map(({ url }) => ({ url, apiKeyVar: null, headers: {}, headersFromEnv: {}, model: null }));
   const pool = new ServerPool(addresses, { maxConcurrent: 64, timeoutMs: 5_000, provider: 'cpu', patienceMs });

@@ -28,7 +28,7 @@ export function untimed(score: Score | undefined): unknown {
 
 export type TestBridge = Bridge & { readonly folder: string };
 
-/** What children are given as a judge's key: their logs must not have it. */
+/** Judge's key given to children: their logs must not contain it. */
 export const plantedKey = 'sk-planted-canary';
 
 /** Bridges of one test file, closed after it. `shared` is one for all tests that leave their child alive: importing verifiers takes seconds. */

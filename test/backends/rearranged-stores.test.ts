@@ -22,14 +22,14 @@ import { syncBuiltinESMExports } from 'node:module';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { FileStore } from '../../backends/store/file-store.ts';
+import { FileStore } from '../../store/file-store.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
-import { type MadeVersion, PendingVersions } from '../../runs/pending-versions.ts';
-import { sumFolder, verifyVersion } from '../../backends/store/version-files.ts';
-import { withFileSource } from '../../backends/store/s3-upload.ts';
-import { weightsFolder } from '../../backends/store/weights-folder.ts';
-import { openFolder, openRegular } from '../../engine/regular-file.ts';
-import { bytes, hasCode, text } from './store.contract.ts';
+import { type MadeVersion, PendingVersions } from '../../learn/pending-versions.ts';
+import { sumFolder, verifyVersion } from '../../store/version-files.ts';
+import { withFileSource } from '../../store/s3-upload.ts';
+import { weightsFolder } from '../../store/weights-folder.ts';
+import { openFolder, openRegular } from '../../host/regular-file.ts';
+import { bytes, hasCode, text } from '../store/store.contract.ts';
 
 const secretText = 'a key of the user\n';
 const part = (offset: number): string => String(offset).padStart(15, '0');
@@ -37,7 +37,7 @@ const part = (offset: number): string => String(offset).padStart(15, '0');
 interface Place {
   readonly store: FileStore;
   readonly root: string;
-  /** What is ours: a file `secret`, and a folder `private` with one of the same content. */
+  /** The user's own things: a file `secret`, and a folder `private` with one of the same content. */
   readonly home: string;
   readonly secret: string;
 }
@@ -361,7 +361,7 @@ test(
     assert.deepEqual((await readdir(home)).sort(), ['private', 'secret']);
     await assert.rejects(openFolder(path.join(root, 'a'), { within: [root] }), /leads out of/);
     await assert.rejects(openFolder(path.join(root, 'a'), { links: 'refused' }), /found a link/);
-    // Of real paths, none is looked up again: a root that becomes a link has nothing in it.
+    // Real paths are not resolved again: a root that becomes a link contains nothing.
     await rename(root, `${root}.moved`);
     await symlink(home, root);
     await assert.rejects(openRegular(path.join(root, 'secret'), { reallyWithin: [root] }), /leads out of/);

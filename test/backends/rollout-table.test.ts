@@ -4,11 +4,11 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { asyncBufferFromFile, parquetMetadataAsync, parquetReadObjects } from 'hyparquet';
-import { type RolloutTableRow, writeTable } from '../../backends/rollouts/table.ts';
-import { tableOf } from '../../cli/commands/export.ts';
-import { scoredGroups } from '../../cli/run-records.ts';
-import type { GroupAdvantages } from '../../core/rl/pack.ts';
-import { trainedAdvantages } from '../../runs/trained-advantages.ts';
+import { type RolloutTableRow, writeTable } from '../../play/table.ts';
+import { tableOf } from '../../cli/commands/stored/export.ts';
+import { scoredGroups } from '../../cli/stored/run-records.ts';
+import type { GroupAdvantages } from '../../core/rl/learning/pack.ts';
+import { trainedAdvantages } from '../../runs/rollouts/trained-advantages.ts';
 import { advance, commitFirst, makeRun, openRoles } from '../activities/runs.ts';
 
 test('every rollout is a row of the exported table, in JSON lines and in Parquet alike', async (t) => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { gradientBatch } from '../../backends/tinker/batch.ts';
-import { factsOf } from '../../core/rl/batch.ts';
+import { factsOf } from '../../core/rl/learning/batch.ts';
 import type { Datum } from '../../backends/tinker/types.ts';
 
 const samples = [

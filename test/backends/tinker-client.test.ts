@@ -34,7 +34,10 @@ async function scripted(t: TestContext, script: Readonly<Record<string, readonly
       given.set(route, turn + 1);
       const answer = answers[Math.min(turn, answers.length - 1)]!;
       if (answer === 'hang up') request.socket.destroy();
-      else response.writeHead(answer[0], { 'content-type': 'application/json' }).end(JSON.stringify(answer[1]));
+      else {
+        const body = Buffer.isBuffer(answer[1]) ? answer[1] : JSON.stringify(answer[1]);
+        response.writeHead(answer[0], { 'content-type': 'application/json' }).end(body);
+      }
     });
   });
   server.listen(0, '127.0.0.1');
@@ -254,7 +257,7 @@ function withSize(written: string): Buffer {
   return header;
 }
 
-/** A server that notes the key of whoever asks, and answers with a status and headers by path. */
+/** A server that records the client's key, and answers with a status and headers by path. */
 async function noting(
   t: TestContext,
   answers: Readonly<Record<string, readonly [number, Record<string, string>, string]>>,
@@ -270,6 +273,44 @@ async function noting(
   t.after(() => server.closeAllConnections());
   return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, asked };
 }
+
+describe('numbers as the JSON of Python writes them', () => {
+  const python = (text: string): Answer => [200, Buffer.from(text)];
+
+  test('are read in the metrics of a step', async (t) => {
+    const { result } = await step(t, python('{"metrics": {"a": NaN, "b": Infinity, "c": -Infinity, "d": 1.5}}'));
+    assert.deepEqual(await result, { a: NaN, b: Infinity, c: -Infinity, d: 1.5 });
+  });
+
+  test('are read in the answer to a pass', async (t) => {
+    const answer = python(
+      '{"loss_fn_outputs": [{"logprobs": {"data": [-0.5, NaN, -Infinity]}}], "metrics": {"loss:sum": NaN}}',
+    );
+    const stage = await scripted(t, { retrieve_future: [model, answer], forward: [[200, { request_id: '6' }]] });
+    const made = await stage.client.createModel(wish);
+    const passed = await made.forward([{ tokens: [1, 2, 3], inputs: {} }]);
+    assert.deepEqual(passed, { logprobs: [[-0.5, NaN, -Infinity]], metrics: { 'loss:sum': NaN } });
+  });
+
+  test('are read in a sample; the texts in it stay as they are', async (t) => {
+    const sampled =
+      '{"sequences": [{"stop_reason": "stop", "tokens": [7, 8], "logprobs": [-Infinity, NaN], "note": "NaN, -Infinity"}], "prompt_logprobs": [null, -Infinity]}';
+    const { client } = await scripted(t, { retrieve_future: [python(sampled)] });
+    const { sequences, promptLogprobs } = await client.sample({
+      path: 'tinker://a',
+      prompt: [1, 2],
+      params: { max_tokens: 1, temperature: 1, seed: 0, stop: [] },
+      promptLogprobs: true,
+    });
+    assert.deepEqual(sequences, [{ stopReason: 'stop', tokens: [7, 8], logprobs: [-Infinity, NaN] }]);
+    assert.deepEqual(promptLogprobs, [null, -Infinity]);
+  });
+
+  test('what is no JSON of Python either is told', async (t) => {
+    const { result } = await step(t, python('{"metrics": {"a": Nan}}'));
+    await assert.rejects(result, (error) => isTrouble(error) && /expected JSON, got/.test(error.message));
+  });
+});
 
 describe('the key of a Tinker server', () => {
   const variable = 'RATCHET_TEST_TINKER_KEY';

@@ -14,7 +14,7 @@ tinkerContracts('a Tinker server', {
   },
 });
 
-// As SkyRL 0.3.0 does: a checkpoint's moments come with it.
+// Like SkyRL 0.3.0: a checkpoint's moments are always loaded with it.
 tinkerContracts('a Tinker server that loads moments unasked', {
   preset,
   startsAfresh: false,

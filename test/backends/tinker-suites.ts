@@ -6,6 +6,7 @@ import { after, before, describe } from 'node:test';
 import { TinkerInference } from '../../backends/inference/tinker.ts';
 import {
   inferenceContract,
+  contractLosses,
   lossOf,
   planOf,
   rowsOf,
@@ -16,7 +17,7 @@ import {
 import { readVersion } from '../../backends/tinker/version-files.ts';
 import { TinkerTrainer } from '../../backends/trainer/tinker.ts';
 import { presetFiles } from '../../engine/index.ts';
-import { batchOf } from '../../core/rl/batch.ts';
+import { batchOf } from '../../core/rl/learning/batch.ts';
 
 const part = {
   lora: {
@@ -30,7 +31,7 @@ const part = {
 
 export interface ServedTinker {
   readonly url: string;
-  /** Whose words it speaks, and the name of the environment variable with its key; SkyRL's, and none, when left out. */
+  /** Dialect of the server, and the environment variable with its key; by default SkyRL's, and no key. */
   readonly server?: 'tinker' | 'skyrl';
   readonly apiKeyVar?: string;
   /** Folder of the model that it has, which is the preset's. */
@@ -44,7 +45,7 @@ export interface TinkerSuiteOptions {
   readonly start: (folder: string) => Promise<ServedTinker>;
   /** It loads an adapter without Adam's moments where that is asked. */
   readonly startsAfresh: boolean;
-  /** As a suite of `node:test` is skipped. */
+  /** Value for `node:test`'s skip option. */
   readonly skip?: string | false;
 }
 
@@ -117,7 +118,7 @@ export function tinkerContracts(name: string, { preset, start, startsAfresh, ski
       base: () => server.base,
       part,
       promises: {
-        losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'cross_entropy'],
+        losses: contractLosses,
         aggregations: ['token', 'sequence', 'dr_grpo'],
         penalizesKl: true,
         exactReplay: true,

@@ -3,15 +3,15 @@ import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { openInference, type ServedPolicy } from '../../backends/inference/index.ts';
+import { openInference } from '../../backends/inference/index.ts';
+import type { ServedPolicy, StepPlan } from '../../core/rl/run-state.ts';
 import { openTrainer } from '../../backends/trainer/index.ts';
-import type { StepPlan } from '../../core/rl/run-state.ts';
 import { InferenceSpec } from '../../config/run-spec.ts';
 import { createPreset, EngineOptimizer, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
 import { assembleModel } from '../../engine/model/model-folder.ts';
 import type { Trainer } from '../../backends/trainer/types.ts';
 import { optimizer, randomBatch } from '../engine/models.ts';
-import { batchOf } from '../../core/rl/batch.ts';
+import { batchOf } from '../../core/rl/learning/batch.ts';
 
 const version = {
   step: 0,
@@ -57,7 +57,7 @@ test('a policy with adapters is trained, exported beside its base, and served to
   const batch = batchOf(rows);
   const outcome = await trainer.trainStep({ plan, batch, referenceFolder: base });
   assert.ok(outcome.applied && outcome.metrics['kl_divergence']! >= 0);
-  // As the trainer sees it now, for the canary.
+  // the trainer's current values, for the canary
   const canary = rows.slice(0, 2);
   const positions = canary[0]!.lossMask.flatMap((mask, i) => (mask > 0 && i > 0 ? [i] : [])).slice(0, 3);
   assert.equal(positions.length, 3);

@@ -5,17 +5,16 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { setTimeout as delay } from 'node:timers/promises';
 import { after, before, describe, test } from 'node:test';
-import { batchOf, type TrainSample } from '../../core/rl/batch.ts';
+import { batchOf, type TrainSample } from '../../core/rl/learning/batch.ts';
 import { randomStream } from '../../core/random.ts';
-import type { StepPlan } from '../../core/rl/run-state.ts';
+import type { ServedPolicy, StepPlan } from '../../core/rl/run-state.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { decodeSafetensors, EngineOptimizer, presetFiles } from '../../engine/index.ts';
 import { TinkerInference } from '../../backends/inference/tinker.ts';
-import type { ServedPolicy } from '../../backends/inference/types.ts';
-import { closeProcesses } from '../../backends/processes-open.ts';
+import { closeProcesses } from '../../host/processes-open.ts';
 import { TinkerTrainer } from '../../backends/trainer/tinker.ts';
 import { readVersion } from '../../backends/tinker/version-files.ts';
-import { choosePort } from '../../workers/ports.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
 import { StandInProcess } from '../stand-ins/tinker/process.ts';
 import { startTinkerStandIn, type StandIn } from '../stand-ins/tinker/server.ts';
 
@@ -317,7 +316,7 @@ async function updates(url: string, loss: LossSettings) {
   return { outcome, expected };
 }
 
-/** The embedded engine with the adapter that lies in a version's folder. */
+/** The embedded engine with the adapter in a version's folder. */
 async function engineLike(version: string): Promise<EngineOptimizer> {
   return EngineOptimizer.open(version, { threads: 1 });
 }

@@ -1,19 +1,22 @@
-/** Another user names files of the project through Temporal: no message tells what is in them, and none of `.ratchet` is read. */
+/**
+ * Another user names files of the project through Temporal: no message reveals their contents, and nothing in
+ * `.ratchet` is read.
+ */
 import assert from 'node:assert/strict';
 import { mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { toFailure } from '../../activities/around/failures.ts';
-import { grantNamed } from '../../backends/configs/grant.ts';
-import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
-import { loadPromptSearchFile } from '../../backends/configs/load-prompt-search.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { grantNamed } from '../../load/grants/grant.ts';
+import { loadEvaluationFile } from '../../load/evaluations/load-evaluations.ts';
+import { loadPromptSearchFile } from '../../load/searches/load-prompt-search.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
 import { readVariablesFile } from '../../backends/environments/variables.ts';
-import { readEndpoints } from '../../backends/inference/endpoints-file.ts';
+import { readEndpoints } from '../../backends/inference/openai/endpoints-file.ts';
 import { secretFileVariable, trustedRootsVariable } from '../../core/child-environment.ts';
-import { requireModelPlace, trustedData, trustedFile } from '../../engine/trusted-files.ts';
-import { hasCode } from './store.contract.ts';
+import { requireModelPlace, trustedData, trustedFile } from '../../host/trusted-files.ts';
+import { hasCode } from '../store/store.contract.ts';
 
 const canary = 'canary7f3a';
 
@@ -141,7 +144,7 @@ test('a file is put into a table of a run by those alone who send its text', asy
     assert.match(told, /^secret\.toml is not put into \[sampling\] through Temporal/);
     assert.ok(!told.includes(canary));
   }
-  // Whoever has it is heard, and told what is wrong with it by line.
+  // A caller who has the file gets its problems with their lines.
   assert.match(await saidOf(() => load(text)), /secret\.toml/);
 });
 

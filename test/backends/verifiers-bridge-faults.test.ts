@@ -266,9 +266,15 @@ describe('an environment that cannot be loaded', { skip: installed.why }, () => 
     assert.equal(error.code, 'EnvironmentBroken');
     assert.match(error.message, /ZeroDivisionError: while it was loaded[^]*toy_faulty\.py/);
   });
+});
 
-  test('since it ends the process: with the end of the log', async () => {
-    const bridge = await open();
+describe('a child that ends', { skip: installed.why }, () => {
+  let opened: Promise<TestBridge> | null = null;
+  /** One whose children are ended again and again. */
+  const fragile = (): Promise<TestBridge> => (opened ??= open());
+
+  test('while it loads an environment is told of with the end of the log; the next one loads', async () => {
+    const bridge = await fragile();
     const load = (how: string) => bridge.load({ env: 'x', env_id: 'toy_faulty', args: { how } });
     await assert.rejects(load('exit-at-load'), {
       code: 'EnvironmentUnavailable',
@@ -276,12 +282,6 @@ describe('an environment that cannot be loaded', { skip: installed.why }, () => 
     });
     assert.equal((await load('loop-at-load')).class, 'FaultyEnv');
   });
-});
-
-describe('a child that ends', { skip: installed.why }, () => {
-  let opened: Promise<TestBridge> | null = null;
-  /** One whose children are ended again and again. */
-  const fragile = (): Promise<TestBridge> => (opened ??= open());
 
   test('takes with it what was at work, as a failure of infrastructure; the next call works', async () => {
     const bridge = await fragile();
@@ -339,30 +339,38 @@ describe('a child that ends', { skip: installed.why }, () => {
     await assert.rejects(bridge.score({ env, rollouts: [{ live: live! }] }), { code: 'EnvironmentUnavailable' });
   });
 
-  test('does so when its parent is killed, also in the middle of what hangs', async () => {
-    const bridge = await open(); // for its folder
-    for (const how of ['sleep', 'block']) {
-      const program = [
-        `import { openBridge } from ${JSON.stringify(new URL('../../backends/environments/verifiers/bridge.ts', import.meta.url).href)};`,
-        `const options = ${JSON.stringify({ python: installed.python, folder: bridge.folder, modulePaths })};`,
-        'const bridge = await openBridge(options);',
-        `await bridge.load({ env: 'e', env_id: 'toy_faulty', args: { how: '${how}' } });`,
-        "const asked = { env: 'e', input: { prompt: 'x', example_id: 0, answer: '' }, model: 'm', sampling: {} };",
-        'const more = { score: false, keep: false, with_tokens: false };',
-        'void bridge.rollout({ ...asked, ...more }, { onSample: () => new Promise(() => {}) }).catch(() => {});',
-        'setTimeout(() => console.log(bridge.pids[0]), 500);',
-      ].join('\n');
-      const parent = spawn(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', program], {
-        stdio: ['ignore', 'pipe', 'inherit'],
-      });
-      const [said] = (await once(parent.stdout, 'data')) as [Buffer];
-      const pid = Number(said.toString());
-      process.kill(pid, 0);
-      parent.kill('SIGKILL');
-      for (let tenths = 0; isThere(pid); tenths++) {
-        assert(tenths < 300, `the child of a killed parent still runs: ${how}`);
-        await delay(100);
-      }
+  test('does so when its parent is killed, also in the middle of what hangs', async (t) => {
+    const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-orphans-'));
+    t.after(() => rmSync(folder, { recursive: true, force: true }));
+    const bridgeUrl = new URL('../../backends/environments/verifiers/bridge.ts', import.meta.url).href;
+    const program = [
+      `import { mkdirSync } from 'node:fs';`,
+      `import { openBridge } from ${JSON.stringify(bridgeUrl)};`,
+      `const options = ${JSON.stringify({ python: installed.python, modulePaths })};`,
+      "const asked = { env: 'e', input: { prompt: 'x', example_id: 0, answer: '' }, model: 'm', sampling: {} };",
+      'const more = { score: false, keep: false, with_tokens: false };',
+      'async function hang(how) {',
+      `  const folder = ${JSON.stringify(folder)} + '/' + how;`,
+      '  mkdirSync(folder);',
+      '  const bridge = await openBridge({ ...options, folder });',
+      "  await bridge.load({ env: 'e', env_id: 'toy_faulty', args: { how } });",
+      '  void bridge.rollout({ ...asked, ...more }, { onSample: () => new Promise(() => {}) }).catch(() => {});',
+      '  return bridge;',
+      '}',
+      "const bridges = await Promise.all(['sleep', 'block'].map(hang));",
+      'setTimeout(() => console.log(bridges.map((bridge) => bridge.pids[0]).join()), 500);',
+    ].join('\n');
+    const parent = spawn(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', program], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const [said] = (await once(parent.stdout, 'data')) as [Buffer];
+    const pids = said.toString().trim().split(',').map(Number);
+    assert.equal(pids.length, 2);
+    for (const pid of pids) process.kill(pid, 0);
+    parent.kill('SIGKILL');
+    for (let tenths = 0; pids.some(isThere); tenths++) {
+      assert(tenths < 300, `a child of a killed parent still runs: ${pids.filter(isThere).join()}`);
+      await delay(100);
     }
   });
 

@@ -2,9 +2,10 @@ import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import type { TestContext } from 'node:test';
-import { type Inference, openInference, type ServedPolicy } from '../../backends/inference/index.ts';
+import { type Inference, openInference } from '../../backends/inference/index.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
 import { InferenceSpec } from '../../config/run-spec.ts';
-import { vllmSpecDefaults } from '../../config/vllm-spec.ts';
+import { vllmSpecDefaults } from '../stand-ins/vllm-spec-defaults.ts';
 import {
   adaptedLayers,
   createAdapter,
@@ -76,7 +77,7 @@ export async function makeVersions(t: TestContext, model = 'preset:reverse-text-
   };
 }
 
-/** As a run opens it. `loraRank` null = all weights are trained. */
+/** Opens it as a run does. `loraRank` null = all weights are trained. */
 export function openVllm(
   t: TestContext,
   urls: readonly string[],

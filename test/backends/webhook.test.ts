@@ -9,12 +9,13 @@ import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { describe, test, type TestContext } from 'node:test';
 import { isPublicAddress, postNotice, publicLookup, signatureOf, webhookOf } from '../../backends/webhook.ts';
-import { openRunStore } from '../../backends/store/index.ts';
+import { openRunStore } from '../../store/index.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import { NotifySpec } from '../../config/run-spec.ts';
 import { layout } from '../../runs/layout.ts';
-import { type StoredNotice, writeNotice } from '../../runs/notices.ts';
-import { NoticePost } from '../../workers/post-notices.ts';
+import { writeNotice } from '../../runs/metrics/notices.ts';
+import type { StoredNotice } from '../../core/rl/notices.ts';
+import { NoticePost } from '../../workers/metrics/post-notices.ts';
 
 const notice: StoredNotice = {
   id: 'main.step_15.entropy',

@@ -4,21 +4,21 @@ import type { AddressInfo } from 'node:net';
 import { gzipSync } from 'node:zlib';
 import { openJudge } from '../../backends/environments/judge.ts';
 import { HubClient } from '../../backends/hub/hub-client.ts';
-import { openEndpoint } from '../../backends/inference/endpoint.ts';
-import { examineReflection } from '../../backends/inference/examine-reflection.ts';
-import { examineServer } from '../../backends/inference/examine-server.ts';
+import { openEndpoint } from '../../backends/inference/openai/endpoint.ts';
+import { examineReflection } from '../../backends/inference/openai/examine-reflection.ts';
+import { examineServer } from '../../backends/inference/openai/examine-server.ts';
 import { ModelServer } from '../../backends/inference/model-server.ts';
-import { turnIn } from '../../backends/inference/chat-answer.ts';
-import { promptLogprobsIn, samplesIn, withTokenIds } from '../../backends/inference/openai-bodies.ts';
-import { pricesAt } from '../../backends/inference/prices.ts';
-import { VllmRoutes } from '../../backends/inference/vllm-routes.ts';
-import { askWeightsAgent } from '../../backends/inference/weights-agent-client.ts';
+import { turnIn } from '../../backends/inference/openai/chat-answer.ts';
+import { promptLogprobsIn, samplesIn, withTokenIds } from '../../backends/inference/openai/openai-bodies.ts';
+import { pricesAt } from '../../backends/inference/openai/prices.ts';
+import { VllmRoutes } from '../../backends/inference/vllm/vllm-routes.ts';
+import { askWeightsAgent } from '../../backends/inference/vllm/weights-agent-client.ts';
 import { MlflowSink } from '../../backends/metrics/mlflow.ts';
 import { OtlpSink } from '../../backends/metrics/otlp.ts';
 import { TinkerClient } from '../../backends/tinker/client.ts';
 import { postNotice } from '../../backends/webhook.ts';
 import type { PromptBranchSpec } from '../../config/settings/prompt-branches.ts';
-import type { ServedPolicy } from '../../backends/inference/types.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
 import type { Random } from './damages.ts';
 import { type BadCase, shuffled, some, WronglyTaken } from './part.ts';
 
@@ -34,17 +34,17 @@ interface Good {
 /** One way in which we ask servers. */
 interface Client {
   readonly name: string;
-  /** By the beginning of the path, the first that fits. */
+  /** Good answers by the beginning of the path; the first match counts. */
   readonly good: readonly (readonly [path: string, good: Good])[];
   /** The route whose answer is spoiled; the others answer well. Missing = all. */
   readonly spoiled?: string;
   /** Resolves with what came of the answer. */
   ask(url: string): Promise<unknown>;
-  /** What is wrong with it, which should have been refused; null = nothing. */
+  /** Fault of a result that should have been refused; null = none. */
   isWrong?(result: unknown): string | null;
   /** Waits longer for an answer than a case may take. */
   readonly isPatient?: boolean;
-  /** What it says where it cannot use an answer. */
+  /** Whether it stays silent when it cannot use an answer. */
   readonly isSilent?: boolean;
 }
 
@@ -67,7 +67,7 @@ function modelServer(url: string): ModelServer {
   return new ModelServer(address, { timeoutMs, provider: 'cpu' });
 }
 
-/** As an activity that is cancelled: what is said then is its own. */
+/** A signal like a cancelled activity's, whose reason is its own. */
 function givingUpAfter(ms: number): AbortSignal {
   const controller = new AbortController();
   setTimeout(() => controller.abort(new Error('whoever asked has given up')), ms).unref();
@@ -161,7 +161,7 @@ const clients: readonly Client[] = [
           maxConcurrent: 4,
           patienceMs: 300,
         }),
-        // A server that is busy is waited for as long as whoever asks does.
+        // A busy server is awaited for as long as the caller waits.
         (endpoint) =>
           endpoint.chat({
             messages: [{ role: 'user', content: 'a' }],
@@ -410,7 +410,7 @@ const said =
     void response.writeHead(status, { 'content-type': 'application/json', ...good.headers, ...headers }).end(text);
 const error = (message: string): string => json({ error: { message } });
 
-/** Writes until nobody listens any more. */
+/** Writes until the client is gone. */
 function endless(response: ServerResponse, piece: Buffer, everyMs = 0): void {
   const write = (): void => {
     if (response.destroyed) return;
@@ -424,7 +424,7 @@ function endless(response: ServerResponse, piece: Buffer, everyMs = 0): void {
 let bomb: Buffer | undefined;
 const wordless = '<html><body><h1>502 Bad Gateway</h1>nginx</body></html>';
 
-/** What any server may answer in place of what it should. */
+/** Wrong answers that any server may give. */
 const answers: Readonly<Record<string, Answer>> = {
   'says nothing': said(''),
   'says blanks': said(' \n '),
@@ -645,7 +645,7 @@ function isTolerated({ name }: Client, what: string): boolean {
   return (
     // Its answer is in its headers.
     (name === 'file of the Hub' && /^(?:says|is |answers 300)/.test(what)) ||
-    // Asked for as long as it takes: whoever asks gives up.
+    // Repeated without limit, until the caller gives up.
     (name.startsWith('Tinker') && what === 'answers 408')
   );
 }

@@ -1,14 +1,15 @@
 /** Commands in one process, one after the other: loading the program anew takes longer than most of them. See `cli-process.ts`. */
 import { runTyped } from '../../cli/run-command.ts';
+import { holdSecret } from '../../host/project-secret.ts';
 import type { Asked, Answered } from './cli-process.ts';
 
 class Left extends Error {}
 
 const exit = process.exit.bind(process);
-/** What the command under way left with, by `process.exit`. */
+/** Exit code of the command under way, from `process.exit`. */
 let left: number | undefined;
 let isUnderWay = false;
-/** A command that has been answered may still leave, as `status` does when its last words are written: the next one goes on. */
+/** An answered command may still exit later, as `status` does after its last output: the next one continues. */
 process.exit = (code?: number | string | null) => {
   if (isUnderWay) left = code === undefined || code === null ? exitCode() : Number(code);
   throw new Left();
@@ -17,35 +18,45 @@ const write = { out: process.stdout.write.bind(process.stdout), err: process.std
 /** More is not looked at. */
 const charsKept = 200_000;
 
+/** Each command gets these variables, whatever the one before it did to them. */
+const variables = { ...process.env };
+
+process.umask(process.umask() | 0o007); // as cli/ratchet.mjs
 process.on('uncaughtException', (error) => {
   if (!(error instanceof Left)) throw error;
 });
 process.on('message', (asked: Asked) => void answer(asked));
 process.on('disconnect', () => exit());
-process.send!({ id: -1, code: 0, text: '', chars: 0 } satisfies Answered);
+process.send!({ id: -1, code: 0, text: '', out: '', err: '', chars: 0 } satisfies Answered);
 
-async function answer({ id, args, folder }: Asked): Promise<void> {
-  let text = '';
+async function answer({ id, args, folder, env }: Asked): Promise<void> {
+  const said = { text: '', out: '', err: '' };
   let chars = 0;
   left = undefined;
   isUnderWay = true;
-  const take = (piece: string | Uint8Array, encoding?: unknown, done?: unknown): boolean => {
-    if (left !== undefined) return true; // what is said of being stopped here is the harness's own
-    const words = typeof piece === 'string' ? piece : Buffer.from(piece).toString('utf8');
-    chars += words.length;
-    if (text.length < charsKept) text += words.slice(0, charsKept);
-    const told = [encoding, done].find((one): one is () => void => typeof one === 'function');
-    if (told) setImmediate(told);
-    return true;
-  };
+  const takes =
+    (stream: 'out' | 'err') =>
+    (piece: string | Uint8Array, encoding?: unknown, done?: unknown): boolean => {
+      if (left !== undefined) return true; // what is said of being stopped here is the harness's own
+      const words = typeof piece === 'string' ? piece : Buffer.from(piece).toString('utf8');
+      chars += words.length;
+      for (const kept of ['text', stream] as const)
+        if (said[kept].length < charsKept) said[kept] += words.slice(0, charsKept);
+      const told = [encoding, done].find((one): one is () => void => typeof one === 'function');
+      if (told) setImmediate(told);
+      return true;
+    };
   process.chdir(folder);
   process.exitCode = undefined;
-  process.stdout.write = take;
-  process.stderr.write = take;
+  process.stdout.write = takes('out');
+  process.stderr.write = takes('err');
   try {
+    for (const name of Object.keys(process.env)) if (!(name in variables)) delete process.env[name];
+    Object.assign(process.env, variables, env);
+    holdSecret(folder);
     await runTyped(['node', 'ratchet', ...args]);
   } catch (error) {
-    if (!(error instanceof Left)) text += error instanceof Error ? error.stack : String(error);
+    if (!(error instanceof Left)) said.text += error instanceof Error ? error.stack : String(error);
   } finally {
     process.stdout.write = write.out;
     process.stderr.write = write.err;
@@ -53,7 +64,7 @@ async function answer({ id, args, folder }: Asked): Promise<void> {
   }
   const code = left ?? exitCode();
   process.exitCode = undefined;
-  process.send!({ id, code, text, chars } satisfies Answered);
+  process.send!({ id, code, ...said, chars } satisfies Answered);
 }
 
 function exitCode(): number {

@@ -7,36 +7,47 @@ export interface Asked {
   readonly id: number;
   readonly args: readonly string[];
   readonly folder: string;
+  /** Variables besides those of the process. */
+  readonly env?: Readonly<Record<string, string>>;
 }
 
 export interface Answered {
   readonly id: number;
   readonly code: number;
-  /** Of both streams. */
+  /** Beginning of both streams together. */
   readonly text: string;
+  /** What went to stdout alone, and to stderr; a part (`part-child.ts`) has neither. */
+  readonly out?: string;
+  readonly err?: string;
   /** Of all that was said, where `text` is only its beginning. */
   readonly chars: number;
   /** The input was taken although it cannot be right, as the answer shows. */
   readonly isWrong?: boolean;
 }
 
-/** What came of a command; null where it did not end within its bound. */
+/** Result of a command; null when it did not end in time. */
 export type Outcome = Omit<Answered, 'id'> | null;
+
+/** From source, or as they were built with the tests. */
+const programs = {
+  'cli-child.ts': import.meta.resolve('./cli-child.ts'),
+  'part-child.ts': import.meta.resolve('./part-child.ts'),
+} as const;
 
 /**
  * A process that does commands of ours, each as if it were typed, or cases of a part (`part-child.ts`). One that hangs is killed, and the next
  * has another process.
  */
 export class CliProcess {
-  readonly #program: string;
+  readonly #program: keyof typeof programs;
   #child: ChildProcess | null = null;
   #count = 0;
 
-  constructor(program: 'cli-child.ts' | 'part-child.ts' = 'cli-child.ts') {
+  constructor(program: keyof typeof programs = 'cli-child.ts') {
     this.#program = program;
   }
 
-  async run(folder: string, args: readonly string[], boundMs: number): Promise<Outcome> {
+  async run(folder: string, args: readonly string[], boundMs: number, env?: Asked['env']): Promise<Outcome> {
     const child = (this.#child ??= await started(this.#program));
     const id = this.#count++;
     const answer = new Promise<Outcome>((resolve) => {
@@ -56,7 +67,7 @@ export class CliProcess {
       };
       child.on('message', onMessage).on('exit', onExit);
     });
-    child.send({ id, args, folder } satisfies Asked);
+    child.send({ id, args, folder, ...(env ? { env } : {}) } satisfies Asked);
     return answer;
   }
 
@@ -66,11 +77,12 @@ export class CliProcess {
   }
 }
 
-async function started(program: string): Promise<ChildProcess> {
+async function started(name: keyof typeof programs): Promise<ChildProcess> {
   const env: NodeJS.ProcessEnv = { ...process.env, NO_COLOR: '1' };
   delete env['TEMPORAL_ADDRESS'];
-  const child = fork(fileURLToPath(new URL(program, import.meta.url)), {
-    execArgv: ['--import', 'tsx'],
+  const program = fileURLToPath(programs[name]);
+  const child = fork(program, {
+    execArgv: program.endsWith('.ts') ? ['--import', 'tsx'] : [],
     stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
     env,
   });

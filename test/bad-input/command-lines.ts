@@ -41,7 +41,7 @@ function leavesOf(command: Command, typed: readonly string[]): Leaf[] {
   return [...below, { typed, takesFile: /file/.test(first?.name() ?? ''), takesAny: first !== undefined, options }];
 }
 
-/** Words that nobody types, and some that one does. */
+/** Improbable words, and some probable ones. */
 const words: readonly string[] = [
   '',
   ' ',

@@ -13,7 +13,7 @@ import path from 'node:path';
 
 export type Random = () => number;
 
-/** What may become of a file, by what is said of it. */
+/** Damages to a file, by their description. */
 export const damages: Readonly<Record<string, (file: string, random: Random) => void>> = {
   'is gone': (file) => rmSync(file),
   'is empty': (file) => truncateSync(file, 0),
@@ -102,7 +102,7 @@ function placesIn(value: unknown): { table: Record<string, unknown>; key: string
   return found;
 }
 
-/** What a stranger's folder may have in place of a file or a folder. `secret` is a file of ours outside of it. */
+/** Replacements for a file or a folder in a stranger's folder. `secret` is a file of ours outside of it. */
 export const plants: Readonly<Record<string, (place: string, secret: string) => void>> = {
   'is a link to a file of ours': (place, secret) => planted(place, () => symlinkSync(secret, place)),
   'is a link to a folder of ours': (place, secret) => planted(place, () => symlinkSync(path.dirname(secret), place)),
@@ -129,7 +129,7 @@ function planted(place: string, put: () => void): void {
   put();
 }
 
-/** Names that nobody of ours gives. */
+/** Names that no code of ours uses. */
 export const oddNames: readonly string[] = [
   '\u001b[2J\u202eevil',
   '-rf',

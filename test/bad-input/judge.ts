@@ -2,18 +2,21 @@ import type { Outcome } from './cli-process.ts';
 
 export type Fault = 'unclear' | 'traces' | 'hangs' | 'silent';
 
-/** What a terminal would obey: C0 and C1 but for line breaks and tabs, and what turns the direction of writing. */
+/**
+ * Characters that a terminal would obey: C0 and C1 except line breaks and tabs, and those that turn the direction of
+ * writing.
+ */
 const steering = /[^\P{Cc}\n\t]|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/u;
 const trace = /^\s+at .*:\d+|\b(?:TypeError|RangeError|ReferenceError|ZodError|AssertionError)\b|UnhandledPromise/m;
-/** What says that nobody thought of it. */
+/** Signs of an error that was not foreseen. */
 const slips = /\[object |\bundefined\b|: NaN\b|\b(?:EISDIR|ENXIO|ELOOP|EINVAL|ENOTDIR): /;
 /** A screen, and a page beyond it. */
 const refusalCharsMax = 20_000;
 
 /**
- * What is wrong with the answer to bad input; null where nothing is. `names`: one of these says where, in a refusal.
- * `mustRefuse`: the input is known to be wrong, and what ends as if it were not has swallowed the error.
- * `wanted`: a refusal matches each of these.
+ * Fault of the answer to bad input; null without one. `names`: a refusal mentions one of these as the place.
+ * `mustRefuse`: the input is known to be wrong, so a normal end has swallowed the error. `wanted`: a refusal matches
+ * each of these.
  */
 export function faultIn(
   outcome: Outcome,

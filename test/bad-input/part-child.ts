@@ -4,8 +4,8 @@ import { TinkerTrouble } from '../../backends/tinker/trouble.ts';
 import { pathToFileURL } from 'node:url';
 import { allEvaluations } from '../../cli/eval/find.ts';
 import { readEvaluation } from '../../cli/eval/read.ts';
-import { forkRun } from '../../runs/fork-run.ts';
-import { storedSpec } from '../../runs/stored-spec.ts';
+import { forkRun } from '../../runs/lineages/fork-run.ts';
+import { storedSpec } from '../../runs/forms/stored-spec.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { withoutControls } from '../../core/steering.ts';
 import { randomFrom } from '../config/run-files.ts';
@@ -35,9 +35,9 @@ async function answer({ id, args, folder }: Asked): Promise<void> {
   process.send!({ id, ...outcome, text: outcome.text.slice(0, charsKept), chars: outcome.text.length });
 }
 
-/** What commands do behind a terminal, or with a run that is trained. */
+/** Parts of commands that need a terminal, or a run that is trained. */
 const looks: Readonly<Record<string, (theirs: string, here: string) => Promise<string>>> = {
-  /** What `eval tui` lists. */
+  /** The list of `eval tui`. */
   async list(theirs) {
     const { evaluations, incomplete } = await allEvaluations(theirs, {});
     const lines = incomplete.map(({ where, why }) => `${where}: ${why}`);
@@ -69,12 +69,12 @@ async function outcomeOf(part: PartName, one: BadCase): Promise<Pick<Answered, '
     return { code: 0, text: await one.run() };
   } catch (error) {
     if (error instanceof WronglyTaken) return { code: 0, text: error.message, isWrong: true };
-    // As whoever prints it, or keeps it in a history, does.
+    // Same treatment as where the text is printed, or kept in a history.
     return { code: 1, text: part === 'workflows' ? textOf(error) : withoutControls(textOf(error)) };
   }
 }
 
-/** What a person reads of it. An error that nobody thought of is shown with its trace. */
+/** Text for people. An unforeseen error is shown with its trace. */
 function textOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   const isOurs = error instanceof RatchetError || error instanceof TinkerTrouble || error instanceof ApplicationFailure;

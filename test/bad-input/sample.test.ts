@@ -5,14 +5,14 @@ import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, describe, test } from 'node:test';
-import { readRegular } from '../../engine/regular-file.ts';
+import { readRegular } from '../../host/regular-file.ts';
 import { nearestName } from '../../core/suggest.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
-import { formatProblems } from '../../config/problems.ts';
-import { warmUpStateIn } from '../../runs/warm-up-state.ts';
-import { sinkStatesIn } from '../../runs/sink-states.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { matching } from '../../cli/commands/metrics.ts';
+import { formatProblems } from '../../config/toml/problems.ts';
+import { warmUpStateIn } from '../../runs/versions/warm-up-state.ts';
+import { sinkStatesIn } from '../../runs/metrics/sink-states.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { matching } from '../../cli/commands/stored/metrics.ts';
 import { faultIn } from './judge.ts';
 import { badRunFiles } from './run-file-cases.ts';
 import { CliProcess } from './cli-process.ts';
@@ -29,7 +29,7 @@ describe('bad input', () => {
       const read = parseRunConfig(text, { file: 'bad.toml' });
       if (read.ok) continue;
       const said = formatProblems(read.problems);
-      // What steers a terminal is taken out where it is printed.
+      // Printing removes control characters.
       const text200 = said.replaceAll(/[^\P{Cc}\n]|[\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/gu, '');
       const outcome = { code: 2, text: text200, chars: Math.min(said.length, 300_000) };
       assert.notEqual(faultIn(outcome, ['bad.toml'])?.fault, 'traces', text.slice(0, 80));

@@ -1,10 +1,10 @@
 import { templateBytesMax, templateWorkMax } from '../../engine/limits.ts';
-import { compileTemplate, renderBounded } from '../../engine/model/bounded-template.ts';
-import { ChatTemplates, type TemplateMessage } from '../../engine/model/chat-template.ts';
+import { compileTemplate, renderBounded } from '../../engine/model/template/bounded-template.ts';
+import { ChatTemplates, type TemplateMessage } from '../../engine/model/template/chat-template.ts';
 import { hostileTemplates } from '../engine/hostile-templates.ts';
 import type { BadCase } from './part.ts';
 
-/** With all of the bounds a hostile template takes seconds. */
+/** Divides the bounds, with which a hostile template would take seconds. */
 const part = 8;
 
 const question: TemplateMessage = { role: 'user', content: 'a question' };

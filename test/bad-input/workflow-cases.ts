@@ -296,9 +296,9 @@ function jsonOf(value: unknown): string {
 
 interface Place {
   readonly keys: readonly (string | number)[];
-  /** As refusals name it. */
+  /** Path as refusals name it. */
   readonly path: string;
-  /** With [] for any index. */
+  /** The path with [] for any index. */
   readonly pattern: string;
   readonly value: unknown;
 }
@@ -470,7 +470,7 @@ function casesOfSample(sample: Sample): SentCase[] {
   return found;
 }
 
-/** What a client may send, each wrong in one way. */
+/** Inputs that a client may send, each wrong in one way. */
 export function sentCases(random: Random): readonly SentCase[] {
   return shuffled(samples.flatMap(casesOfSample), random);
 }
@@ -505,7 +505,7 @@ const running: SettingsContext = {
     maxMismatchKl: null,
     optimizer: { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 },
     eval: null,
-    checkpoints: { interval: 10, keepLast: 2, keepInterval: null },
+    checkpoints: { interval: 10 },
   },
   overrides: {},
   underWay: 41,
@@ -566,7 +566,7 @@ const anyRefusal: readonly RegExp[] = [
 ];
 const withExample = /For example|only a run starts/;
 
-/** What a refusal of these says. */
+/** Patterns that a refusal of the case must match. */
 export function wantedOf({ kind, name }: SentCase['sample']): readonly RegExp[] {
   if (name === 'set') return [/expected|Nothing to set|can be changed/, isShort];
   return kind === 'signal' ? anyRefusal : [...anyRefusal, withExample];

@@ -11,7 +11,7 @@ import { boundOf, utilisationOf } from '../../bench/rollouts-tail.ts';
 import { summarize } from '../../bench/smollm2-learning.ts';
 import { mean, median } from '../../bench/statistics.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 
 test('on-policy overhead is what is left of the time between commits, from the fourth step on', () => {
   const commits = [0, 900, 1800, 2700, 3200, 3800].map((at, step) => commit(step, at, { generate: 0.2, train: 0.1 }));

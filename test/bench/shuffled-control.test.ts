@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { trainOnShuffledRewards } from '../../bench/shuffled-control.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
 import { createPreset, saveModelFolder } from '../../engine/index.ts';
 import { demoConfig } from '../../bench/run-project.ts';
 

@@ -15,12 +15,14 @@ describe('the program as built', () => {
   before(() => {
     root = mkdtempSync(path.join(tmpdir(), 'built-'));
     folder = path.join(root, 'node_modules', '.cache', 'ratchet');
-    for (const folder of ['cli', 'workers', 'engine/server', 'engine/train', 'backends/environments'])
+    for (const folder of ['cli', 'workers/program', 'engine/server', 'engine/train', 'backends/environments'])
       mkdirSync(path.join(root, folder), { recursive: true });
     for (const file of [
       'package.json',
       'npm-shrinkwrap.json',
-      ...['built', 'temporal-packages', 'load-script'].map((name) => `workers/${name}.mjs`),
+      'workers/built.mjs',
+      'workers/program/temporal-packages.mjs',
+      'workers/program/load-script.mjs',
     ]) {
       cpSync(path.join(repository, file), path.join(root, file));
     }
@@ -116,7 +118,7 @@ describe("a command and a user's own environment", () => {
   function output(args: readonly string[]): Promise<string> {
     return new Promise((resolve) => {
       execFile(process.execPath, args, { cwd: folder }, (error, stdout, stderr) =>
-        // What is said where the machine is slow is no difference.
+        // Messages about a slow machine are not a difference.
         resolve(`${stdout}${stderr}exit ${error?.code ?? 0}`.replaceAll(/^still .* …\n/gm, '')),
       );
     });

@@ -3,7 +3,7 @@ import { mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
-import { describeKept, keptHere } from '../../cli/commands/cache.ts';
+import { describeKept, keptHere } from '../../cli/commands/stored/cache.ts';
 
 test('all that remains on the machine is listed with its size, in this folder and outside of it', async (t) => {
   const root = await mkdtemp(path.join(tmpdir(), 'ratchet-cache-'));

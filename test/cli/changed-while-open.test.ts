@@ -3,11 +3,11 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { attachOrStart } from '../../cli/start-run.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { attachOrStart } from '../../cli/start/start-run.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { TrainRunInput } from '../../activities/index.ts';
-import { handedOver, readBeginning } from '../../workers/take-over.ts';
+import { handedOver, readBeginning } from '../../workers/stack/take-over.ts';
 import { eventually } from '../eventually.ts';
 import { FakeRun, Gate, specWith } from '../workflows/fake-run.ts';
 import { begin, type Begun, type BegunRun, closeServer, freshName, shortHistoryQueue } from '../workflows/server.ts';
@@ -254,7 +254,7 @@ describe('a run file that is trained while its run is open', () => {
       taskQueue: shortHistoryQueue,
       text: text.replace('max_steps = 3', 'max_steps = 12'),
       fakes: {
-        trainStep: async (input, call) => {
+        trainBatch: async (input, call) => {
           if (call.nth > 8) await gate.pass();
           return call.usual(input);
         },

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 import { examineServers, type ServerReport } from '../../backends/inference/index.ts';
-import { describeServers } from '../../cli/describe-servers.ts';
+import { describeServers } from '../../cli/describe/servers.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { type FakeAnswer, fakeModelServer } from '../backends/fake-model-server.ts';
@@ -32,7 +32,7 @@ const completion = (logprob: (temperature: number) => number, ids?: readonly num
     ],
   }));
 
-/** What is said of a server with one model that answers so. */
+/** Report on a server with one model and these answers. */
 async function ask(
   t: TestContext,
   answers: Readonly<Record<string, FakeAnswer>>,

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { examineTeacher, type TeacherReport } from '../../backends/inference/index.ts';
-import { describeTeacher } from '../../cli/describe-servers.ts';
+import { describeTeacher } from '../../cli/describe/servers.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { createPreset, saveModelFolder, startPolicyServer } from '../../engine/index.ts';

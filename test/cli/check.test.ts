@@ -1,15 +1,14 @@
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
 import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
-import { fileURLToPath } from 'node:url';
 import { RunSpec } from '../../config/run-spec.ts';
 import { createPreset, saveModelFolder } from '../../engine/index.ts';
 import { startVllmStandIn } from '../stand-ins/vllm/server.ts';
+import { openCommands } from './typed.ts';
 
-const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
+const type = openCommands();
 
 interface Said {
   readonly code: number;
@@ -26,12 +25,10 @@ async function project(t: TestContext, files: Readonly<Record<string, string>>):
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-check-'));
   t.after(() => rm(folder, { recursive: true, force: true }));
   for (const [name, text] of Object.entries(files)) await writeFile(path.join(folder, name), text);
-  const ratchet = (...args: string[]): Promise<Said> =>
-    new Promise((resolve) => {
-      execFile(process.execPath, [program, ...args], { cwd: folder }, (error, stdout, stderr) =>
-        resolve({ code: typeof error?.code === 'number' ? error.code : 0, stdout, stderr }),
-      );
-    });
+  const ratchet = async (...args: string[]): Promise<Said> => {
+    const { code, out, err } = await type(folder, args);
+    return { code, stdout: out, stderr: err };
+  };
   return { folder, ratchet };
 }
 
@@ -57,6 +54,26 @@ describe('ratchet check', () => {
     assert.match(stdout, /^ {2}each step {5}8 groups × 8 rollouts, 100 steps/m);
   });
 
+  test('refuses max_tokens that leave a prompt no room in the context of the model', async (t) => {
+    const [head] = words.split('[sampling]');
+    const env = '[[env]]\nid = "reverse-text"\n';
+    const { ratchet } = await project(t, {
+      'left-out.toml': `${head}${env}`,
+      'in-eval.toml': `${words}[eval]\ninterval = 5\n[eval.sampling]\nmax_tokens = 200\n[[eval.env]]\nid = "reverse-text"\n`,
+      'shared.toml': words.replace('max_tokens = 10', 'max_tokens = 10_000\ncontext_tokens = 32'),
+    });
+    const leftOut = await ratchet('check', 'left-out.toml');
+    assert.equal(leftOut.code, 2);
+    assert.match(
+      leftOut.stdout + leftOut.stderr,
+      /sampling\.max_tokens\s+expected {2}less than the \d+ tokens of the model’s context, since the prompt needs room in it too\s+received {2}512\n/,
+    );
+    const inEval = await ratchet('check', 'in-eval.toml');
+    assert.equal(inEval.code, 2);
+    assert.match(inEval.stdout + inEval.stderr, /in-eval\.toml:\d+[^]*eval\.sampling\.max_tokens[^]*received {2}200\n/);
+    assert.equal((await ratchet('check', 'shared.toml')).code, 0);
+  });
+
   test('says what the policy server may have in memory, and refuses too little with what would do', async (t) => {
     const bound = (gb: number): string => `${words}[inference]\nmemory_gb = ${gb}\n`;
     const served = `${words}[inference]\nkind = "openai"\nurl = "http://127.0.0.1:9/v1"\nmemory_gb = 1\n`;
@@ -75,7 +92,10 @@ describe('ratchet check', () => {
     await writeFile(path.join(folder, 'little.toml'), bound(Number(least)));
     assert.equal((await ratchet('check', 'little.toml')).code, 0, 'what is said to do does');
     const elsewhere = await ratchet('check', 'served.toml');
-    assert.match(elsewhere.stdout + elsewhere.stderr, /inference\.memory_gb\n +expected +only with kind = "embedded"/);
+    assert.match(
+      elsewhere.stdout + elsewhere.stderr,
+      /inference\.memory_gb\n +expected +kind = "embedded" beside it: no other inference has/,
+    );
   });
 
   test('says who teaches and who is told of the metrics, and what would have no effect', async (t) => {
@@ -326,7 +346,7 @@ describe('files of other kinds and files that are laid over one another', () => 
     const model = '[model]\nname = "preset:reverse-text-0.2m"\n';
     const { ratchet } = await project(t, {
       't.toml': `[optim]\nlr = 2e-5\n${model}`,
-      'o.toml': `batch_size = 64\nrollouts_per_example = 8\n${model}[[env]]\nid = "reverse-text"\n`,
+      'o.toml': `batch_size = 64\nrollouts_per_example = 8\n${model}[sampling]\nmax_tokens = 10\n[[env]]\nid = "reverse-text"\n`,
     });
     const tables = ['--trainer', '@', 't.toml', '--orchestrator', '@', 'o.toml'];
     const { stdout, code } = await ratchet('check', ...tables);

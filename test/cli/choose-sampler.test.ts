@@ -3,15 +3,16 @@ import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:f
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
-import { chooseSampler } from '../../cli/choose-sampler.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { getMissing } from '../../cli/start/get-missing.ts';
+import { chooseSampler } from '../../cli/start/choose-sampler.ts';
+import { loadRunConfig, requireWhole } from '../../load/load-run-config.ts';
 
 const vfRl =
   'model = "Qwen/Qwen3-0.6B"\n[env]\nid = "reverse-text"\n[inference]\ngpus = 2\n[inference.args]\nmax_model_len = 64\n[trainer]\ngpus = 1\n[trainer.args]\nuse_lora = false\n';
 const ours = 'model = "preset:reverse-text-0.2m"\n[inference]\ngpus = 2\n[[env]]\nid = "reverse-text"\n';
 
 interface Machine {
-  /** As the driver counts them; none = there is no driver. */
+  /** Number that the driver reports; none = there is no driver. */
   readonly gpus?: number;
   readonly hasVllm?: boolean;
   readonly file?: string;
@@ -91,4 +92,14 @@ describe('a file of another system that names GPUs for its vLLM', () => {
 test('a file in our own words says itself who samples', async (t) => {
   const projectFolder = project(t, { gpus: 4, hasVllm: true, file: ours });
   assert.equal((await chooseSampler('run.toml', { projectFolder })).says, null);
+});
+
+test('a file that was looked at is not read again, unless something is chosen', async (t) => {
+  const projectFolder = project(t, { file: ours });
+  const looked = await loadRunConfig('run.toml', { projectFolder, isOnlyLookedAt: true });
+  rmSync(path.join(projectFolder, 'run.toml'));
+  const chosen = await chooseSampler('run.toml', { projectFolder }, looked);
+  assert.equal(chosen.looked, looked);
+  assert.equal(await getMissing(looked, projectFolder, true), false, 'nothing came: it still says what there is');
+  assert.equal(await requireWhole(looked, 'run.toml', { projectFolder }), looked);
 });

@@ -1,12 +1,15 @@
-/** Where a run of another system's file is trained: on a GPU that it names, where one is here that the engine can use. */
+/**
+ * Device for training a run file of another system: a GPU that it names, if this machine has one that the engine can
+ * use.
+ */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
-import type { Obstacle } from '../../backends/configs/examine-run-file.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { chooseTrainer } from '../../cli/choose-trainer.ts';
+import type { Obstacle } from '../../load/checks/examine-run-file.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { chooseTrainer } from '../../cli/start/choose-trainer.ts';
 
 const prime04 = (ids: string) => `inference_gpu_ids = [0]
 trainer_gpu_ids = ${ids}

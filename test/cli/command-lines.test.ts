@@ -1,21 +1,14 @@
 /** Every command line of the documents, with `ratchet` in place of `uv run` and `prime`. None of them starts anything here. */
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { fileURLToPath } from 'node:url';
 import { RunSpec } from '../../config/run-spec.ts';
 import { configsFolder } from '../config/run-files.ts';
+import { openCommands, type Printed } from './typed.ts';
 
-const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
-
-interface Answer {
-  readonly code: number;
-  readonly out: string;
-  readonly err: string;
-}
+const type = openCommands();
 
 let folder: string;
 let there: string[];
@@ -39,13 +32,8 @@ before(() => {
 });
 after(() => rmSync(folder, { recursive: true, force: true }));
 
-function typed(line: string, variables: Record<string, string> = {}): Promise<Answer> {
-  const env = { ...process.env, ...variables };
-  return new Promise((resolve) => {
-    execFile(process.execPath, [program, ...line.split(' ')], { cwd: folder, env }, (error, out, err) => {
-      resolve({ code: typeof error?.code === 'number' ? error.code : 0, out, err });
-    });
-  });
+function typed(line: string, variables: Record<string, string> = {}): Promise<Printed> {
+  return type(folder, line.split(' '), variables);
 }
 
 describe('a command line that trains', () => {
@@ -234,6 +222,16 @@ describe('a command line that is no command', () => {
     test(`ratchet ${line} ends with exit code 2`, async () => {
       const { code, err } = await typed(line);
       assert.equal(code, 2, err);
+    });
+  }
+
+  const hints = {
+    frobnicate: '(npx ratchet-rl --help lists the commands)',
+    'eval compare': '(npx ratchet-rl eval compare --help says how)',
+  };
+  for (const [line, hint] of Object.entries(hints)) {
+    test(`ratchet ${line} is answered with a line that can be typed`, async () => {
+      assert.equal((await typed(line)).err.trim().split('\n').at(-1), hint);
     });
   }
 });

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { readConfigLine } from '../../cli/config-line.ts';
-import { trainAgain, withoutResume } from '../../cli/typed-command.ts';
+import { readConfigLine } from '../../cli/typed/config-line.ts';
+import { trainAgain, withoutResume } from '../../cli/typed/typed-command.ts';
 import { RatchetError } from '../../core/errors.ts';
 
 describe('run files on the command line', () => {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { describeInPlay } from '../../cli/describe-in-play.ts';
+import { describeInPlay } from '../../cli/describe/in-play.ts';
 import type { CollectProgress } from '../../workflows/control/messages.ts';
 
 const collecting: CollectProgress = {

@@ -1,7 +1,7 @@
-/** What `ratchet status` says of a search for a better prompt beside a run. */
+/** Lines of `ratchet status` on a search for a better prompt beside a run. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { describePrompts } from '../../cli/describe-prompts.ts';
+import { describePrompts } from '../../cli/describe/prompts.ts';
 import type { PromptSearchStatus, SearchInPlay } from '../../core/gepa/prompt-search.ts';
 import type { BranchUnderWay, RunStatus } from '../../workflows/control/messages.ts';
 

@@ -12,7 +12,7 @@ const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url))
 const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-doctor-'));
 after(() => rmSync(folder, { recursive: true }));
 
-/** With nothing on PATH: no unshare, no Python, no GPU. `more` are tables of the run file. */
+/** Examines with nothing on PATH: no unshare, no Python, no GPU. `more` are tables of the run file. */
 async function examine(
   environment: string,
   more = '',

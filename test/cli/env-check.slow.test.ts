@@ -1,4 +1,4 @@
-/** What `ratchet env check` finds by playing, with the real verifiers from the package index. */
+/** Findings of `ratchet env check` from a rollout, with the real verifiers from the package index. */
 import assert from 'node:assert/strict';
 import path from 'node:path';
 import { describe, test } from 'node:test';

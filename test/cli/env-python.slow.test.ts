@@ -6,13 +6,13 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
 import { installedVersion, managedEnvironments } from '../../backends/environments/packages/installed.ts';
 import { findPython, pythonForVerifiers } from '../../backends/python/interpreter.ts';
 import { readInstallSource } from '../../cli/python-environments/install-source.ts';
 import { installEnvironment } from '../../cli/python-environments/install.ts';
 import { writePythonEnvironment } from '../../cli/python-environments/write.ts';
-import { ensureVerifiers } from '../../workers/environment-python.ts';
+import { ensureVerifiers } from '../../workers/install/environment-python.ts';
 
 const cli = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
 const silent = (): void => undefined;

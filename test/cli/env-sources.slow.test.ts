@@ -8,7 +8,7 @@ import { after, before, describe, test } from 'node:test';
 import { managedEnvironments } from '../../backends/environments/packages/installed.ts';
 import { environmentFinder } from '../../backends/environments/find.ts';
 import { installEnvironment } from '../../cli/python-environments/install.ts';
-import { ensureVerifiers } from '../../workers/environment-python.ts';
+import { ensureVerifiers } from '../../workers/install/environment-python.ts';
 
 let python = '';
 /** false, or why Python environments cannot be tried here. */
@@ -80,7 +80,7 @@ describe('a package that is built', { skip, concurrency: false }, () => {
     wheel('wants-newer', '0.1', { requires: ['verifiers>=0.3.1,<0.4', 'newer-helper'] });
     wheel('through-another', '0.1', { requires: ['Core-Of.Envs'] });
     wheel('core-of-envs', '2.0', { requires: ['verifiers>=0.3.1,<0.4'] });
-    // What the real one brings along is not of interest: it is in the environment below already.
+    // Dependencies of the real package do not matter here: the environment below has them already.
     wheel('verifiers', '0.3.1', { folder: index, files: { 'unused.py': '' } });
     wheel('unrelated', '1.0', { requires: ['helper-of-env'] });
     wheel('on-windows', '1.0', { requires: ['verifiers; sys_platform == "win32"'] });

@@ -3,7 +3,7 @@ import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
-import { nameOfFolder } from '../../cli/eval/local-model.ts';
+import { nameOfFolder } from '../../cli/eval/subject/local-model.ts';
 
 test("the weights of two runs' step_100, and other weights in one folder, are different models to an evaluation", async (t) => {
   const outputs = await mkdtemp(path.join(os.tmpdir(), 'ratchet-folder-name-'));

@@ -5,8 +5,11 @@ import { mkdir, mkdtemp, rm, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { fileURLToPath } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { placeOf } from '../../cli/eval/figures.ts';
 import { besideEvaluation } from '../../cli/eval/find.ts';
+import { newestFirst } from '../../cli/eval/list.ts';
+import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
 
 const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
 
@@ -67,6 +70,25 @@ test('evaluations are listed, and compared by the names that the list has', asyn
   const none = await ratchet('eval', 'compare', 'shop--other', 'shop--strong');
   assert.equal(none.code, 1);
   assert.match(none.err, /shop--other .*\(npx ratchet-rl eval list\)/);
+});
+
+test('an evaluation of a run is named by a path that can be typed here', () => {
+  const placed = (where: string) => placeOf({ where });
+  const uri = (folder: string) => `${pathToFileURL(path.resolve(folder)).href}/`;
+  assert.equal(placed(uri('outputs/my run/evals/shop--weak/step_0')), 'outputs/my run/evals/shop--weak/step_0');
+  assert.equal(placed('outputs/evals/shop--weak/11111111'), 'outputs/evals/shop--weak/11111111');
+  assert.equal(placed('file:///elsewhere/run/step_0/'), '/elsewhere/run/step_0/');
+  assert.equal(placed('s3://bucket/run/step_0/'), 's3://bucket/run/step_0/');
+});
+
+test('the newest version of a run is listed first, so that a short list has it', () => {
+  const found = [
+    { id: 'newer' },
+    { id: 'older' },
+    ...[0, 10, 20].map((step) => ({ id: `step_${step}`, lineage: 'main' })),
+  ];
+  const listed = newestFirst(found as unknown as FoundEvaluation[]).map(({ id }) => id);
+  assert.deepEqual(listed, ['newer', 'older', 'step_20', 'step_10', 'step_0']);
 });
 
 test('an evaluation is compared with the newest of another model, else with the newest other one', async (t) => {

@@ -1,13 +1,13 @@
 /** ratchet eval show, compare and tui as they are typed: verifiers' own folders, runs, and what is refused. */
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
 import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { openCommands, type Printed } from './typed.ts';
 
-const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
+const type = openCommands();
 const data = fileURLToPath(new URL('../data/evals/verifiers-0.3.1/', import.meta.url));
 const small = 'outputs/evals/toy_single--org--words-1b';
 const large = 'outputs/evals/toy_single--org--words-3b';
@@ -42,12 +42,8 @@ before(async () => {
 });
 after(() => rm(folder, { recursive: true, force: true }));
 
-function ratchet(...args: string[]): Promise<{ code: number; out: string; err: string }> {
-  return new Promise((resolve) => {
-    execFile(process.execPath, [program, 'eval', ...args], { cwd: folder }, (error, out, err) => {
-      resolve({ code: typeof error?.code === 'number' ? error.code : 0, out, err });
-    });
-  });
+function ratchet(...args: string[]): Promise<Printed> {
+  return type(folder, ['eval', ...args]);
 }
 
 describe('ratchet eval show', () => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { startClock } from '../../cli/clock.ts';
-import { foldWords } from '../../cli/fold-words.ts';
+import { startClock } from '../../cli/output/clock.ts';
+import { foldWords } from '../../cli/output/fold-words.ts';
 
 const step =
   'step 100 of 100  reward 0.982  kept 32 of 109 groups (74 all right, 0 all wrong)  generate 0.28s  train 0.24s  step 0.52s';

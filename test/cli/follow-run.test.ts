@@ -1,11 +1,11 @@
-/** How a run is told to whoever follows it, with a run that only answers. */
+/** Following a run, with a run that only answers queries. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { RetryState, TerminatedFailure } from '@temporalio/common';
-import { startClock } from '../../cli/clock.ts';
-import { lineOf as eventLine } from '../../cli/commands/events.ts';
-import { followRun, isTakenOver, lineOf, waitingLine, waitingOf } from '../../cli/follow-run.ts';
+import { startClock } from '../../cli/output/clock.ts';
+import { lineOf as eventLine } from '../../cli/commands/run/events.ts';
+import { followRun, isTakenOver, lineOf, waitingLine, waitingOf } from '../../cli/follow/follow-run.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
 
 test('who attaches to a running run is told its last five events, whether or not anything keeps the earlier ones', async () => {
@@ -51,9 +51,9 @@ test('the reason of a pause is told in full once, and shortly again and again, w
 test('a trainer that waits for a server elsewhere is told with its reason, also where an attempt before failed', () => {
   const waitsFor = 'The Tinker server at http://127.0.0.1:8901 does not answer';
   for (const attempt of [1, 2]) {
-    const pending = [{ name: 'trainStep', attempt, nextAt: null, lastFailure: null, done: null, waitsFor }];
+    const pending = [{ name: 'trainBatch', attempt, nextAt: null, lastFailure: null, done: null, waitsFor }];
     const waiting = waitingOf('answer', null, pending);
-    assert.equal(waitingLine('words', waiting), `waiting on: trainStep waits: ${waitsFor}`);
+    assert.equal(waitingLine('words', waiting), `waiting on: trainBatch waits: ${waitsFor}`);
   }
 });
 

@@ -3,9 +3,11 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { initLab } from '../../cli/commands/init.ts';
-import { starterFiles, starterKinds } from '../../cli/starters.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { initLab } from '../../cli/commands/prepare/init.ts';
+import { starterFiles, starterKinds } from '../../cli/start/starters.ts';
+import { loadEvaluationFile } from '../../load/evaluations/load-evaluations.ts';
+import { loadPromptSearchFile } from '../../load/searches/load-prompt-search.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
 import { dialects } from '../../config/dialects/index.ts';
 import { parseConfigFile } from '../../config/parse-config-file.ts';
 
@@ -22,6 +24,21 @@ test('without a flag there are runs, evaluations, prompt optimizations and endpo
   const [runs, ...others] = ['rl', 'eval', 'gepa'].map((kind) => names.map((name) => `configs/${kind}/${name}.toml`));
   const engines = ['skyrl', 'tinker', 'vllm'].map((engine) => `configs/rl/${engine}-reverse-text.toml`);
   assert.deepEqual(files, [...runs!, ...engines, ...others.flat(), 'configs/endpoints.toml']);
+});
+
+test('evaluations and prompt searches find the endpoints that are written beside them; a typed path is from here', async (t) => {
+  const projectFolder = folder(t);
+  await initLab('ratchet', projectFolder);
+  const options = { projectFolder, isSet: () => true };
+  const { evaluations } = await loadEvaluationFile('configs/eval/reverse-text.toml', options);
+  const search = await loadPromptSearchFile('configs/gepa/reverse-text.toml', options);
+  for (const { spec, input } of [evaluations[0]!, search]) {
+    assert.equal(spec.model.endpointsPath, 'configs/endpoints.toml');
+    assert.equal(input.model.model, 'gpt-4.1-mini');
+    assert.match(JSON.stringify(input.model), /"https:\/\/api\.openai\.com\/v1"/);
+  }
+  const over = { endpoints_path: '../endpoints.toml' };
+  await assert.rejects(loadEvaluationFile('configs/eval/reverse-text.toml', { ...options, over }), /no endpoint "gpt-4\.1-mini"/); // prettier-ignore
 });
 
 const known = new Set(dialects.map(({ name }) => name.split('-')[0]));

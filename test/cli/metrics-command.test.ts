@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { pathToFileURL } from 'node:url';
-import { runsAndNames, show, showSeveral } from '../../cli/commands/metrics.ts';
+import { runsAndNames, show, showSeveral } from '../../cli/commands/stored/metrics.ts';
 import { layout } from '../../runs/layout.ts';
 import { storeOf } from '../../runs/run-access.ts';
 

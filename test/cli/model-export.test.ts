@@ -5,7 +5,7 @@ import { mkdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { namedVersion } from '../../cli/open-version.ts';
+import { namedVersion } from '../../cli/stored/open-version.ts';
 import { createAdapter, loadModelFolder, readGguf, saveAdapterFolder, saveModelFolder } from '../../engine/index.ts';
 import { temporaryFolder } from '../engine/models.ts';
 

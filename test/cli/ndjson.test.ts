@@ -4,7 +4,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
-import { eventLine, NdjsonLine, waitingJson } from '../../cli/ndjson.ts';
+import { eventLine, NdjsonLine, waitingJson } from '../../cli/output/ndjson.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
 import { formatMarkdown } from '../docs/format-markdown.ts';
 

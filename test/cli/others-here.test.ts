@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Client } from '@temporalio/client';
 import { memoKeys } from '../../core/names.ts';
-import { untilOthersEnd } from '../../cli/others-here.ts';
+import { untilOthersEnd } from '../../cli/follow/others-here.ts';
 
 const running = (workflowId: string, pausedBecause: string | null = null): object => ({
   workflowId,

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { readOverrides } from '../../cli/overrides.ts';
+import { readOverrides } from '../../cli/typed/overrides.ts';
 import { RatchetError } from '../../core/errors.ts';
 
 describe('settings on the command line', () => {

@@ -1,7 +1,7 @@
-/** What a page is opened for, as it is typed: what cannot be meant says what was expected and what to do. */
+/** Subject of a page, as typed; impossible input is answered with what was expected and what to do. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { findPagePlace } from '../../cli/page-place.ts';
+import { findPagePlace } from '../../cli/page/page-place.ts';
 
 test('a whole bucket is no run, and its name is told as it was typed', async () => {
   await assert.rejects(findPagePlace('s3://nob', undefined), {

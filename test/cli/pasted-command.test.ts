@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { inOurCommands } from '../../cli/pasted-command.ts';
+import { program } from '../../cli/commands.ts';
+import { inOurCommands } from '../../cli/typed/pasted-command.ts';
 
 const read = (line: string): string => inOurCommands(line.split(' ')).join(' ');
 
@@ -25,6 +26,14 @@ describe('a command of another tool, pasted behind `ratchet`, is read as ours', 
     'train x.toml': 'train x.toml',
   };
   for (const [line, ours] of Object.entries(pasted)) test(line, () => assert.equal(read(line), ours));
+
+  test('whatever a command of both can do here', async () => {
+    for (const name of ['eval', 'gepa', 'env', 'lab']) {
+      const command = (await program(name, '0')).commands.find((one) => one.name() === name)!;
+      assert.ok(command.commands.length > 0, name);
+      for (const one of command.commands) assert.equal(read(`prime ${name} ${one.name()}`), `${name} ${one.name()}`);
+    }
+  });
 });
 
 describe('what has no counterpart is refused, with what to type', () => {

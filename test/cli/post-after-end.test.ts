@@ -5,8 +5,8 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { test } from 'node:test';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { postAfterEnd } from '../../cli/post-after-end.ts';
-import { writeNote } from '../../runs/notices.ts';
+import { postAfterEnd } from '../../cli/follow/post-after-end.ts';
+import { writeNote } from '../../runs/metrics/notices.ts';
 import { advance, commitFirst, makeRun, openRoles } from '../activities/runs.ts';
 
 test('a note is posted once the run has ended, once, and not while another process does', async (t) => {

@@ -1,10 +1,10 @@
-/** What commands print of files, folders, servers and models of others steers no terminal. */
+/** Text from files, folders, servers and models of others cannot control the terminal. */
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { escaped, jsonText, onOneLine, withoutControls } from '../../cli/plain-text.ts';
+import { escaped, jsonText, onOneLine, withoutControls } from '../../cli/output/plain-text.ts';
 
 const steering = [
   '\u0000',
@@ -38,15 +38,15 @@ test('what would steer a terminal is taken out of text, and escaped in JSON and 
 
 /** Each takes out itself what steers, or draws the screen from texts that are already without. */
 const writers = [
-  'cli/print.ts',
-  'cli/clock.ts', // `stamped` takes it out
-  'cli/audience.ts', // a clock's lines, on stderr
+  'cli/output/print.ts',
+  'cli/output/clock.ts', // `stamped` takes it out
+  'cli/follow/audience.ts', // a clock's lines, on stderr
   'cli/run-command.ts', // before there is anything to print with
-  'cli/commands/logs.ts', // piece by piece
-  'cli/commands/config.ts', // TOML, escaped
-  'cli/commands/status.ts', // must know when it is written
-  'cli/commands/temporal.ts', // our own words
-  'cli/teller.ts', // a clock's lines
+  'cli/commands/run/logs.ts', // piece by piece
+  'cli/commands/prepare/config.ts', // TOML, escaped
+  'cli/commands/run/status.ts', // must know when it is written
+  'cli/commands/services/temporal.ts', // our own words
+  'cli/output/teller.ts', // a clock's lines
 ];
 
 test('a command writes by `print` and its like, which leave nothing that steers', () => {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { readAsLines } from '../../cli/read-as.ts';
+import { readAsLines } from '../../cli/start/read-as.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 
 const linesOf = (text: string): string[] => readAsLines('run.toml', parseRunConfig(text, { file: 'run.toml' }).readAs!);
@@ -12,8 +12,8 @@ test('a file in our own words is trained without a word about them', () => {
 test('a file that could be of several systems is said to be Hosted Training, with what would differ', () => {
   const lines = linesOf('model = "Qwen/Qwen3-4B"\n[[env]]\nid = "owner/gsm8k"\n');
   assert.equal(lines[0], 'run.toml is read as Hosted Training (prime 0.9.5); its keys could be others’ as well:');
-  assert.match(lines[1]!, /\(--dialect hosted-0.5.61\): loss.type: "dppo" here, "importance_sampling" there/);
-  assert.match(lines[2]!, /\(--dialect flat\): .*learningRate: 0.0001 here, 0.000001 there/);
+  assert.match(lines[1]!, /\(--dialect hosted-0.5.61\): trainer\.loss\.type: "dppo" here, "importance_sampling" there/);
+  assert.match(lines[2]!, /\(--dialect flat\): .*learning_rate: 0.0001 here, 0.000001 there/);
 });
 
 test('a file that only one system has is said to be its', () => {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { graceSecondsUsual, readGrace } from '../../cli/read-grace.ts';
+import { graceSecondsUsual, readGrace } from '../../cli/typed/read-grace.ts';
 
 test('a rollout worker hands over what it plays within a second of SIGTERM, a GPU worker finishes its step', () => {
   const { rollout, train } = graceSecondsUsual;

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { changes, firstLines, type RunStanding } from '../../cli/report-runs.ts';
+import { changes, firstLines, type RunStanding } from '../../cli/temporal/report-runs.ts';
 
 const at = (state: RunStanding['state'], step: number | null = null, why: string | null = null): RunStanding => ({
   state,

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { WorkflowHandle } from '@temporalio/client';
-import { resultOf } from '../../cli/result-of.ts';
+import { resultOf } from '../../cli/temporal/result-of.ts';
 
-/** As the client's own: it calls off a question that is under way, and none that is asked later. */
+/** Like the client's own: aborts a request under way, and no later one. */
 function handleWith(result: () => Promise<string>): WorkflowHandle {
   const client = { withAbortSignal: (_: AbortSignal, ask: () => Promise<string>) => ask() };
   return { client, result } as unknown as WorkflowHandle;

@@ -4,10 +4,10 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { openRunStore } from '../../backends/store/index.ts';
-import { encodeJson } from '../../backends/store/objects.ts';
-import { runOfFile } from '../../cli/run-of-file.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { openRunStore } from '../../store/index.ts';
+import { encodeJson } from '../../store/objects.ts';
+import { runOfFile } from '../../cli/start/run-of-file.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { layout } from '../../runs/layout.ts';
 

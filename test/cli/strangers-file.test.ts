@@ -1,4 +1,4 @@
-/** What somebody sees who looks at a run file of a stranger before it is trained: all but what its own code would do. */
+/** Looking at a stranger's run file before training shows everything except what its own code would do. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -6,9 +6,9 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { examineRunFile } from '../../backends/configs/examine-run-file.ts';
+import { examineRunFile } from '../../load/checks/examine-run-file.ts';
 import { checkRunFile } from '../../cli/doctor/services.ts';
-import { describeRunFile } from '../../cli/describe-run-file.ts';
+import { describeRunFile } from '../../cli/describe/run-file.ts';
 
 const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
 

@@ -1,4 +1,7 @@
-/** A run that somebody else made is looked at: nothing it links to is told or copied, nothing in it is waited for, and nothing is written into it. */
+/**
+ * Looking at another user's run: nothing it links to is printed or copied, nothing in it blocks, and nothing is written
+ * into it.
+ */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
@@ -7,22 +10,22 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { after, before, test, type TestContext } from 'node:test';
-import { evaluationsIn } from '../../backends/configs/evaluation-folders.ts';
+import { evaluationsIn } from '../../load/evaluations/evaluation-folders.ts';
 import { readSearchFolder } from '../../cli/gepa/search-folder.ts';
-import { sinksOf } from '../../cli/metrics-sinks.ts';
+import { sinksOf } from '../../cli/stored/metrics-sinks.ts';
 import { findEvaluations } from '../../runs/evaluations/folders.ts';
 import { ResultFile } from '../../runs/evaluations/result-file.ts';
 import { layout } from '../../runs/layout.ts';
-import { searchFiles } from '../../runs/search-results.ts';
+import { searchFiles } from '../../runs/searches/search-results.ts';
 import { CliProcess } from '../bad-input/cli-process.ts';
 import { unpack } from '../data/older-runs/archive.mjs';
 import { preset } from '../engine/models.ts';
 import { saveModelFolder } from '../../engine/model/model-folder.ts';
-import { forkRun } from '../../runs/fork-run.ts';
-import { storedSpec } from '../../runs/stored-spec.ts';
+import { forkRun } from '../../runs/lineages/fork-run.ts';
+import { storedSpec } from '../../runs/forms/stored-spec.ts';
 
 const canary = 'canary-of-the-user';
-/** Text that passes for a row of metrics, an answer or a template: it would be told if it were read. */
+/** Passes for a row of metrics, an answer or a template: reading it would print it. */
 const secretText = `{"step":1,"text":"${canary}","metrics":{"train/reward":0.5}}\n`;
 const boundMs = 60_000;
 
@@ -38,7 +41,7 @@ after(async () => {
 });
 
 interface Stage {
-  /** Where commands are typed. */
+  /** Folder in which commands are typed. */
   readonly here: string;
   /** The store with the run `words`, by its name for `--store`. */
   readonly store: string;
@@ -107,7 +110,7 @@ async function lookAt(place: Stage): Promise<Map<string, string>> {
     said.set(name, outcome.text);
   }
   const now = await contentOf(place.store);
-  // The index of rollouts is made by whoever looks through them first.
+  // The first look through the rollouts builds their index.
   const changed = Object.keys({ ...before, ...now }).filter((file) => before[file] !== now[file]);
   assert.deepEqual(
     changed.map((file) => path.relative(place.run, file)).filter((key) => !/^index($|\/)/.test(key)),

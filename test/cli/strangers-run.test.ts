@@ -1,4 +1,7 @@
-/** A run's folder is written by whoever trained it. What it names runs, and is granted, once its reader said so. */
+/**
+ * A run's folder is written by whichever user trained it. The things it names run, and are granted, only after the
+ * reader's consent.
+ */
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -18,22 +21,22 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { grantNamed, namedByEnvironments, namedByInference, namedIn } from '../../backends/configs/grant.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { putJson } from '../../backends/store/objects.ts';
-import { areOwn, type Asker, askGrants } from '../../cli/ask-grants.ts';
-import { forkFrom } from '../../cli/commands/fork.ts';
+import { grantNamed, namedByEnvironments, namedByInference, namedIn } from '../../load/grants/grant.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { putJson } from '../../store/objects.ts';
+import { areOwn, type Asker, askGrants } from '../../cli/start/ask-grants.ts';
+import { forkFrom } from '../../cli/commands/run/fork.ts';
 import { inputOf } from '../../cli/eval/scheduled-input.ts';
-import { askForVersions, inputsToPlay, typedByModels } from '../../cli/eval/named-models.ts';
-import { steerFromPage } from '../../cli/steer-from-page.ts';
-import { subjectOf } from '../../cli/eval/checkpoint-subject.ts';
+import { askForVersions, inputsToPlay, typedByModels } from '../../cli/eval/subject/named-models.ts';
+import { steerFromPage } from '../../cli/page/steer-from-page.ts';
+import { subjectOf } from '../../cli/eval/subject/checkpoint-subject.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { trustedRootsVariable } from '../../core/child-environment.ts';
 import type { EvaluatedEnvironment, EvaluatedModel } from '../../core/eval/evaluation.ts';
-import { grantedAt, requireGrant, requireServer } from '../../engine/grants.ts';
-import { trustedData, trustedFile } from '../../engine/trusted-files.ts';
+import { grantedAt, requireGrant, requireServer } from '../../host/grants.ts';
+import { trustedData, trustedFile } from '../../host/trusted-files.ts';
 import { layout } from '../../runs/layout.ts';
-import { encodeStored } from '../../runs/stored-forms.ts';
+import { encodeStored } from '../../runs/forms/stored-forms.ts';
 import { commitFirst, openRoles, runIn, type TestRun } from '../activities/runs.ts';
 
 const ratchet = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
@@ -169,7 +172,7 @@ test('so does every command that uses what the folder names', async (t) => {
     assert.equal(existsSync(mark), false, words.join(' '));
   }
   assert.equal(existsSync(path.join(project, 'outputs')), false);
-  // What only reads asks for nothing.
+  // Commands that only read ask for no grant.
   for (const words of [
     ['status', 'base', ...at],
     ['audit', 'base', ...at],
@@ -264,7 +267,7 @@ test('a key is granted for its server alone', async (t) => {
 
 const python = (folder: string) => ({ module: 'toy', api: 'v1', folder, verifiers: '0.4.0', version: '1.0' });
 
-/** What evaluating a version uses. */
+/** Things that evaluating a version uses. */
 test('each kind of thing that an evaluated run names is asked for', async (t) => {
   const { project, strange, code, write } = stage(t);
   const file = code(path.join(strange, 'evil.mjs'));
@@ -452,7 +455,7 @@ test('a run of one’s own goes on without a question, in a store anywhere', asy
     ),
   );
   const { spec } = await loadRunConfig(config, { projectFolder: project });
-  // As `ratchet train` does.
+  // Loaded as by `ratchet train`.
   grantNamed(project, [config, ...namedIn(spec)]);
   const before = granted(project);
   for (const place of [path.join(project, 'outputs'), strange]) {
@@ -655,7 +658,7 @@ test('code that is not what the run had is refused before anybody is asked, and 
     const [input] = await inputsToPlay([{ environment, model: other }], { isTyped: false }, { store: strange });
     return input?.environment.sha256;
   };
-  // Asked for again right before it is played: the folder may have changed since.
+  // Resolved again right before generation: the folder may have changed.
   await assert.rejects(play(evaluated(evil)), /evil\.ts \(sha256/);
   await askGrants(plain, { lines: [evil], environments: [] }, {}, asker('y'));
   assert.equal(await play(evaluated(evil)), digestOf(evil));

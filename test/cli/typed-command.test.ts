@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { test } from 'node:test';
-import { readOverrides } from '../../cli/overrides.ts';
-import { goOnWith } from '../../cli/stored-runs.ts';
-import { trainAgain, withMaxSteps } from '../../cli/typed-command.ts';
+import { readOverrides } from '../../cli/typed/overrides.ts';
+import { goOnWith } from '../../cli/stored/stored-runs.ts';
+import { trainAgain, withMaxSteps } from '../../cli/typed/typed-command.ts';
 
 test('a command is given back as it was typed, quoted for a shell', () => {
   const overrides = { 'max-steps': '5', 'env.0.args': '{text="it\'s $HOME"}', 'eval.num_examples': '-1', note: '' };

@@ -6,12 +6,12 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { parseEvalFile } from '../../config/parse-eval-file.ts';
-import { parseGepaFile } from '../../config/parse-gepa-file.ts';
+import { parseEvalFile } from '../../config/evaluations/parse-eval-file.ts';
+import { parseGepaFile } from '../../config/searches/parse-gepa-file.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
-import type { Table } from '../../config/tables.ts';
+import type { Table } from '../../config/toml/tables.ts';
 import type { EvaluationInput } from '../../core/eval/evaluation.ts';
-import { placeIn } from '../../backends/configs/evaluation-folders.ts';
+import { placeIn } from '../../load/evaluations/evaluation-folders.ts';
 import { hasOtherServers } from '../../cli/eval/prepare.ts';
 
 const canary = 'CANARY0123';

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { WorkflowNotFoundError } from '@temporalio/client';
-import { openAudience } from '../../cli/audience.ts';
-import { temporalTrouble } from '../../cli/temporal-trouble.ts';
-import { type RunWorkflow, watchRun } from '../../cli/watch-run.ts';
+import { openAudience } from '../../cli/follow/audience.ts';
+import { temporalTrouble } from '../../cli/temporal/temporal-trouble.ts';
+import { type RunWorkflow, watchRun } from '../../cli/follow/watch-run.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { type Fakes, Gate } from '../workflows/fake-run.ts';
 import { begin, type BegunRun, closeServer } from '../workflows/server.ts';
@@ -57,7 +57,7 @@ test('a run whose workflow is deleted while it is watched ends with the command 
 test('a run whose state is behind its store restarts by itself, once, if train was just typed', async () => {
   const behind = "Temporal's state of the run is behind its store";
   const fakes: Fakes = {
-    planStep: (_, { nth, usual }) => {
+    trainBatch: (_, { nth, usual }) => {
       if (nth === 2 || nth === 3) throw new RatchetError('CommitConflict', behind);
       return usual();
     },

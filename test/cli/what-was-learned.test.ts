@@ -1,21 +1,21 @@
-/** The closing report tells a run from its first step and its first evaluation, and calls `learned` only what is. */
+/** The closing report covers a run from its first step and evaluation, and says `learned` only when it is true. */
 import assert from 'node:assert/strict';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { pathToFileURL } from 'node:url';
-import { startClock } from '../../cli/clock.ts';
-import { describeFigures } from '../../cli/describe-figures.ts';
-import { describe as describeStatus, type StatusReport } from '../../cli/describe-status.ts';
-import { joinedCurves } from '../../cli/joined-curves.ts';
-import { sinksOf } from '../../cli/metrics-sinks.ts';
-import { storedEvents } from '../../cli/stored-runs.ts';
-import { whatWasLearned } from '../../cli/what-was-learned.ts';
+import { startClock } from '../../cli/output/clock.ts';
+import { describeFigures } from '../../cli/describe/figures.ts';
+import { describe as describeStatus, type StatusReport } from '../../cli/describe/status.ts';
+import { joinedCurves } from '../../cli/follow/joined-curves.ts';
+import { sinksOf } from '../../cli/stored/metrics-sinks.ts';
+import { storedEvents } from '../../cli/stored/stored-runs.ts';
+import { whatWasLearned } from '../../cli/follow/what-was-learned.ts';
 import { judgeChange } from '../../core/eval/held-out-change.ts';
 import { evalsKept, trendKept } from '../../core/limits.ts';
 import { randomStream } from '../../core/random.ts';
-import { curvesOf, rememberedOf } from '../../runs/curves.ts';
+import { curvesOf, rememberedOf } from '../../runs/metrics/curves.ts';
 import { layout } from '../../runs/layout.ts';
 import { type RunPlace, storeOf } from '../../runs/run-access.ts';
 import { specOf } from '../activities/runs.ts';
@@ -246,7 +246,7 @@ describe('what else is told from the store', () => {
     const evaluations = Array.from({ length: 31 }, (_, i) => ({
       step: 3 * i,
       sampled: all(0.2, 2),
-      greedy: all(0.2, 2),
+      greedy: all(i === 0 ? 0.45 : 0.2, 2),
     }));
     const run = await storedRun(
       t,
@@ -258,7 +258,7 @@ describe('what else is told from the store', () => {
     const curves = await curvesOf({ ...run, lineage: 'main' }, Infinity);
     assert.match(
       describeFigures({ step: 90, maxSteps: 90, ...curves }, false).join('\n'),
-      /reverse-text: v0 0\.200 · …/,
+      /reverse-text: v0 0\.200 · … .*\(greedy 0\.450 → 0\.200\)/,
     );
   });
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { batchRolloutsMax } from '../../core/limits.ts';
-import { parseEvalFile } from '../../config/parse-eval-file.ts';
+import { parseEvalFile } from '../../config/evaluations/parse-eval-file.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import { boundRelations } from '../../config/settings/relations/bounds.ts';
 import { RatchetConfig } from '../../config/settings/index.ts';

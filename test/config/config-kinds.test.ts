@@ -3,10 +3,10 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { parse, stringify } from 'smol-toml';
-import { summaryOf } from '../../cli/file-summary.ts';
+import { summaryOf } from '../../cli/describe/file-summary.ts';
 import { environmentIdsOf, kindOf, parseConfigFile, refuseRunFile } from '../../config/parse-config-file.ts';
-import { parseToml } from '../../config/parse-toml.ts';
-import { isTable, type Table } from '../../config/tables.ts';
+import { parseToml } from '../../config/toml/parse-toml.ts';
+import { isTable, type Table } from '../../config/toml/tables.ts';
 
 const data = new URL('../data/configs/', import.meta.url);
 const samples = ['eval', 'gepa', 'endpoints'].flatMap((kind) =>
@@ -99,7 +99,7 @@ test('a typo in any key of a sample is an error that suggests the right key', ()
       const place = path.filter((part) => typeof part === 'string').join('.');
       if (seen.has(place)) continue; // Once for each key of a file.
       seen.add(place);
-      // What a file is for must still show.
+      // Kept, so that the file's kind can still be detected.
       if (['eval', 'gepa', 'endpoint', 'env', 'ablation'].includes(place)) continue;
       for (const typo of typosOf(String(path.at(-1)))) {
         const wrong = parseConfigFile(stringify(renamed(table, path, typo)), { file: name });

@@ -7,9 +7,9 @@ import { becomes, converted, type Dialect, ignored, together } from '../../confi
 import { dialectNamed } from '../../config/dialects/index.ts';
 import { ratchet } from '../../config/dialects/ratchet-dialect.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
-import { parseToml } from '../../config/parse-toml.ts';
+import { parseToml } from '../../config/toml/parse-toml.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { environmentId, flag, positive, text, whole } from '../../config/values.ts';
+import { environmentId, flag, positive, text, whole } from '../../config/toml/values.ts';
 
 /** A small system with other words, other defaults, a renamed table and a value that is written in another way. */
 const other: Dialect = {
@@ -106,8 +106,8 @@ test('what the other system cannot say is listed, and nothing is written', () =>
   const result = convert(more, { file: 'run.toml', from: 'ratchet', to: other });
   assert(result.ok === false);
   assert.deepEqual(result.lost, [
-    'optimizer.beta2: 0.98 here, 0.999 there',
-    'filter.min_reward: 0.1 here, no bound there',
+    'trainer.beta2: 0.98 here, 0.999 there',
+    'difficulty_filter.min_reward: 0.1 here, no bound there',
     'max_async_level: 0 here, 1 there',
   ]);
 });
@@ -163,7 +163,7 @@ test('a run of Hosted Training is written as prime-rl of its time reads it; what
   assert(result.ok, JSON.stringify(result));
   const today = convert(seed, { file: 'run.toml', from: 'hosted', to: dialectNamed('prime-rl') });
   assert.ok(
-    !today.ok && 'lost' in today && today.lost.includes('loss.type: "dppo" here, "ipo" there'),
+    !today.ok && 'lost' in today && today.lost.includes('trainer.loss.type: "dppo" here, "ipo" there'),
     JSON.stringify(today),
   );
   assert.match(result.toml, /\[monitors\.wandb\]\nproject = "alphabet-sort"/);

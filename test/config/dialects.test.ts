@@ -39,8 +39,8 @@ describe('run files that people have', () => {
       readAs.alternatives.map(({ dialect }) => dialect),
       ['hosted-0.5.61', 'flat', 'ratchet'],
     );
-    assert.ok(readAs.alternatives[0]!.differs.includes('loss.type: "dppo" here, "importance_sampling" there'));
-    assert.ok(readAs.alternatives[1]!.differs.includes('learningRate: 0.0001 here, 0.000001 there'));
+    assert.ok(readAs.alternatives[0]!.differs.includes('trainer.loss.type: "dppo" here, "importance_sampling" there'));
+    assert.ok(readAs.alternatives[1]!.differs.includes('learning_rate: 0.0001 here, 0.000001 there'));
   });
 });
 

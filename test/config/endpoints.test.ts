@@ -2,11 +2,11 @@ import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { keyOf } from '../../config/model-access.ts';
-import type { EndpointsSpec } from '../../config/endpoints-spec.ts';
-import { endpointsToml, parseEndpoints } from '../../config/parse-endpoints.ts';
-import type { Problem } from '../../config/problems.ts';
-import { PythonProblem, readPythonAssignment } from '../../config/python-literal.ts';
+import { keyOf } from '../../config/models/model-access.ts';
+import type { EndpointsSpec } from '../../config/models/endpoints-spec.ts';
+import { endpointsToml, parseEndpoints } from '../../config/models/parse-endpoints.ts';
+import type { Problem } from '../../config/toml/problems.ts';
+import { PythonProblem, readPythonAssignment } from '../../config/models/python-literal.ts';
 
 const folder = new URL('../data/configs/endpoints/', import.meta.url);
 

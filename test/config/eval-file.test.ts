@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { EvalRunSpec } from '../../config/eval-file.ts';
-import { parseEvalFile } from '../../config/parse-eval-file.ts';
-import type { Problem } from '../../config/problems.ts';
+import { EvalRunSpec } from '../../config/evaluations/eval-file.ts';
+import { parseEvalFile } from '../../config/evaluations/parse-eval-file.ts';
+import type { Problem } from '../../config/toml/problems.ts';
 
 const folder = new URL('../data/configs/eval/', import.meta.url);
 

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { GepaSpec } from '../../config/gepa-spec.ts';
-import { parseGepaFile } from '../../config/parse-gepa-file.ts';
+import { GepaSpec } from '../../config/searches/gepa-spec.ts';
+import { parseGepaFile } from '../../config/searches/parse-gepa-file.ts';
 
 const folder = new URL('../data/configs/gepa/', import.meta.url);
 

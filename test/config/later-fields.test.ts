@@ -3,9 +3,9 @@ import { describe, test } from 'node:test';
 import { stringify } from 'smol-toml';
 import { z } from 'zod';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
-import type { KeyPath } from '../../config/positions.ts';
+import type { KeyPath } from '../../config/toml/positions.ts';
 import { settingsToCome, whenHonoured } from '../../config/settings/later.ts';
-import { setAt, type Table } from '../../config/tables.ts';
+import { setAt, type Table } from '../../config/toml/tables.ts';
 
 describe('fields whose feature is not there', () => {
   for (const [field, { type, feature, instead, met }] of Object.entries(settingsToCome)) {

@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { knownModel } from '../../config/known-models.ts';
+import { knownModel } from '../../config/models/known-models.ts';
 import {
   keyValueBytes,
   loraParameterCount,
   type ModelShape,
   parameterCountOf,
   shapeOfConfig,
-} from '../../config/model-shape.ts';
+} from '../../config/models/model-shape.ts';
 
 function shapeNamed(id: string): ModelShape {
   const known = knownModel(id);
@@ -16,7 +16,7 @@ function shapeNamed(id: string): ModelShape {
 }
 
 describe('the shapes of known models', () => {
-  // As their model cards and safetensors have them.
+  // From their model cards and safetensors.
   const counts = {
     'Qwen/Qwen2.5-0.5B-Instruct': 494_032_768,
     'Qwen/Qwen2.5-7B-Instruct': 7_615_616_512,

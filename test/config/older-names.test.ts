@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { withOlderNamesTogether } from '../../config/older-names.ts';
+import { withOlderNamesTogether } from '../../config/toml/older-names.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 
 const older = `inference_gpu_ids = [0]

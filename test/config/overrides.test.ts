@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { applyOverrides } from '../../config/overrides.ts';
+import { applyOverrides } from '../../config/toml/overrides.ts';
 
 test('a setting that is deeper than any there is points nowhere, and is not looked for', () => {
   const deep = Array.from({ length: 100_000 }, () => 'x').join('.');

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { parse, stringify } from 'smol-toml';
-import { findPositions, formatPath } from '../../config/positions.ts';
-import type { KeyPath } from '../../config/positions.ts';
+import { findPositions, formatPath } from '../../config/toml/positions.ts';
+import type { KeyPath } from '../../config/toml/positions.ts';
 
 const text = `# a comment = not a key
 model = "a # b" # model = 2

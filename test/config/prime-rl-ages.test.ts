@@ -4,7 +4,7 @@ import { describe, test } from 'node:test';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import { anyEnvironment } from './home/compare.ts';
 import { homeFiles } from './home/files.ts';
-import { accept } from './read-run.ts';
+import { accept, only } from './read-run.ts';
 
 const unclear = /no key says of which version of prime-rl/;
 const options = { findEnvironment: anyEnvironment } as const;
@@ -281,5 +281,84 @@ describe('Hosted Training’s files of today are prime-rl’s, with keys of its 
     const { spec, readAs, warnings } = accept(rows, options);
     assert.deepEqual([readAs.dialect, spec.name, spec.optimizer.weightDecay], ['prime-rl-sft', 'rows', 0.01]);
     assert.match(warnings.join('\n'), /volume has no effect here/);
+  });
+});
+
+describe('a file of prime-rl of today', () => {
+  const run = (text: string, more = '') =>
+    `${model}[orchestrator]\nbatch_size = 64\n[orchestrator.train]\ngroup_size = 8\n${more}${source}${text}`;
+
+  test('a source of the same type of algorithm keeps what all sources have, one of another type does not', () => {
+    const shared = 'algo = { type = "echo", roles = { user = { alpha = 0.2 } } }\n';
+    const echo = (text: string) => accept(run(text, shared), options).spec.environments[0]!.echo;
+    const own = 'algo = { type = "echo", roles = { tool = { alpha = 0.3 } } }\n';
+    assert.deepEqual(echo(own), { user: 0.2, tool: 0.3 });
+    assert.deepEqual(echo('algo = { roles = { tool = { alpha = 0.3 } } }\n'), { user: 0.2, tool: 0.3 });
+    assert.equal(echo('algo = { type = "grpo" }\n'), undefined);
+    const penalty = 'algo = { length_penalty = { num_turns_weight = 0.5 } }\n';
+    const { spec } = accept(run('algo = { type = "grpo" }\n', penalty), options);
+    assert.deepEqual(spec.lengthPenalty, { outputTokens: 0.25, inputTokens: 0.1, turns: 0.5 });
+  });
+
+  test('a KL term is of before 18 September: the file is of summer, or has the bound of then', () => {
+    const plain = `${model}[trainer.loss]\nkl_tau = 0.01\n[orchestrator]\nbatch_size = 64\ngroup_size = 8\n${source}`;
+    const found = meaningOf(plain);
+    assert.deepEqual([found.readAs.dialect, found.means.slice(0, 4)], ['prime-rl-0.9', ['dppo', 0.2, 0.2, 0.01]]);
+    assert.match(found.said[0]!, /--dialect prime-rl reads it so/);
+    const read = accept(`${run('')}[trainer.loss]\nkl_tau = 0.01\n`, options);
+    assert.deepEqual([read.spec.loss.type, read.spec.loss.maskLow, read.spec.loss.klTau], ['ipo', 0.1, 0.01]);
+    assert.match(read.warnings.join('\n'), /kl_tau is of prime-rl until 18 September 2026/);
+  });
+
+  test('top_p brings the top_k that prime-rl sets, and is refused beside a teacher', () => {
+    const nucleus = accept(run('', 'sampling = { top_p = 0.95 }\n'), options);
+    assert.deepEqual([nucleus.spec.sampling.topP, nucleus.spec.sampling.topK], [0.95, 512]);
+    assert.match(nucleus.warnings.join('\n'), /sampling\.top_k is not written beside top_p: 512/);
+    assert.equal(accept(run('', 'sampling = { top_p = 0.95, top_k = 20 }\n'), options).spec.sampling.topK, 20);
+    assert.equal(accept(run('', 'sampling = { temperature = 0.7 }\n'), options).spec.sampling.topK, null);
+    const teacher = 'algo = { type = "opd", teacher = { name = "t", base_url = "http://localhost:1/v1" } }\n';
+    const { expected } = only(run('', `sampling = { top_p = 0.95 }\n${teacher}`), options);
+    assert.match(expected, /^nothing that leaves tokens out beside opd/);
+  });
+
+  test('what a renderer says to the chat template is said to it, the rest is named', () => {
+    const renderer = (text: string) => accept(`${run('')}[orchestrator.renderer]\n${text}`, options);
+    const off = renderer('name = "qwen3"\nenable_thinking = false\n');
+    assert.deepEqual(off.spec.sampling.templateArguments, { enable_thinking: false });
+    assert.doesNotMatch(off.warnings.join('\n'), /renderer/);
+    const own = renderer('name = "default"\ntool_parser = "qwen3"\npersona = "terse"\n');
+    assert.deepEqual(own.spec.sampling.templateArguments, { persona: 'terse' });
+    assert.match(own.warnings.join('\n'), /orchestrator\.renderer: tool_parser has no effect here/);
+  });
+
+  test('an algorithm’s key that is not here is named by itself', () => {
+    const refusal = (algo: string) => only(run('', `algo = { ${algo} }\n`), options);
+    assert.deepEqual(
+      [refusal('loss_aggregation = "prompt"'), refusal('length_weighted_baseline = true')].map((one) => [
+        one.path,
+        one.expected,
+      ]),
+      [
+        ['orchestrator.train.algo.loss_aggregation', '"token", which is what a run here does'],
+        ['orchestrator.train.algo.length_weighted_baseline', 'false, which is what a run here does'],
+      ],
+    );
+    assert.match(refusal('type = "debug"').expected, /^type = "grpo" or "echo"/);
+  });
+
+  test('keys of November are read: about GPUs they have no effect, Muon’s embedding update is refused', () => {
+    const keys = `[trainer.model]\npp = 2\npp_schedule = "DualPipeV"\npp_layers_per_stage = [1.5, 2]\nfreeze_engram_tables = true\n
+[trainer.model.ac]\nmode = "matmul"\nlayer_modes = ["full", "none"]\n[trainer.model.moe]\nreduce_local_expert_grads_once = true\n
+[trainer.model.pp_activation_offload]\nmin_bytes = 100\n[inference]\nenable_return_sampling_mask = true\n`;
+    const { warnings } = accept(run('') + keys, options);
+    assert.match(warnings.join('\n'), /trainer\.model\.pp_schedule has no effect here/);
+    const muon = '[trainer.optim]\ntype = "muon"\nembedding_update = "sinkhorn"\n';
+    assert.equal(only(run('') + muon, options).path, 'trainer.optim.embedding_update');
+  });
+
+  test('a cap below the bound that it would undercut is refused, as in prime-rl', () => {
+    const ppo = (cap: number) => `${run('')}[trainer.loss]\ntype = "ppo"\nmax_importance_ratio = ${cap}\n`;
+    assert.equal(only(ppo(1.1), options).path, 'trainer.loss.max_importance_ratio');
+    assert.equal(accept(ppo(2), options).spec.loss.ratioMax, 2);
   });
 });

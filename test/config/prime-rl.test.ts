@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
-import { learningRateAt } from '../../core/rl/schedule.ts';
+import { learningRateAt } from '../../core/rl/sampling/schedule.ts';
 import { formatProblems } from '../../config/parse-run-config.ts';
-import type { Problem } from '../../config/problems.ts';
+import type { Problem } from '../../config/toml/problems.ts';
 import { configsFolder } from './run-files.ts';
 import { accept, only, refuse } from './read-run.ts';
 
@@ -135,6 +135,19 @@ describe('"None" is null', () => {
     const kept = accept(`${today}[trainer.model]\nac_offloading = "None"\n`).spec;
     assert.equal(kept.later['trainer.ac_offloading'], undefined);
   });
+});
+
+test('a router that nothing trains may be frozen: beside adapters, and in a dense model', () => {
+  const frozen = (model: string, more = ''): Record<string, string> => ({
+    rl: `${today}[trainer.model]\nname = "${model}"\nfreeze_moe_router = true\n${more.replace('lora', 'trainer.model.lora')}`,
+    sft: `${onRows.replace('Qwen/Qwen3-0.6B"', `${model}"\nfreeze_moe_router = true`)}${more.replace('lora', 'model.lora')}`,
+  });
+  for (const [kind, text] of Object.entries(frozen('Qwen/Qwen3-30B-A3B', '[lora]\n')))
+    assert.match(accept(text).warnings.join('\n'), /freeze_moe_router has no effect here: adapters leave/, kind);
+  for (const [kind, text] of Object.entries(frozen('Qwen/Qwen3-4B')))
+    assert.match(accept(text).warnings.join('\n'), /freeze_moe_router has no effect here: qwen3-4b has no/, kind);
+  for (const [kind, text] of Object.entries(frozen('Qwen/Qwen3-30B-A3B')))
+    assert.match(only(text).expected, /routers are trained with their experts/, kind);
 });
 
 describe('optimizers', () => {
@@ -321,8 +334,8 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
     ],
     'an algorithm of roles with what is another’s': [
       today.replace('group_size = 8', 'group_size = 8\nalgo = { type = "rae", episode_agents = ["a"] }'),
-      'orchestrator.algo',
-      /type = "rae" with a decay, or with nothing/,
+      'orchestrator.algo.episode_agents',
+      /nothing: an algo of type = "rae" has decay here/,
     ],
     'a source that learns by heart beside others': [
       `${today}algo = { type = "sft", sampling = { source = { name = "t", base_url = "http://t/v1" } } }\n${second}`,
@@ -369,6 +382,11 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
       `${today}[trainer.model]\nname = "Qwen/Qwen3-30B-A3B"\nfreeze_moe_router = true\n`,
       'trainer.model.freeze_moe_router',
       /routers are trained with their experts/,
+    ],
+    'a router that is frozen, and a warm-up of all weights': [
+      `${today}[trainer.model]\nname = "Qwen/Qwen3-30B-A3B"\nfreeze_moe_router = true\n[trainer.model.lora]\n[ratchet.sft]\nsteps = 5\n`,
+      'trainer.model.freeze_moe_router',
+      /without a warm-up/,
     ],
     'a correction that needs what is not kept': [
       `${today}[trainer.loss]\nscore_centering = true\n`,
@@ -444,7 +462,7 @@ describe('algorithms', () => {
       ['ref_kl', undefined],
     );
     assert.equal(turned.spec.loss.type, 'ipo');
-    // What all of them have is the run's.
+    // A setting that all sources share is the run's.
     const all = accept(`${today}${opd}${second}${opd}`).spec;
     assert.deepEqual([all.loss.type, all.distillation, all.environments[1]!.objective], ['ipo', undefined, undefined]);
     assert.deepEqual(echoes(`${today}algo = { type = "echo" }\n${second}`), [{ tool: 0.1 }, undefined]);

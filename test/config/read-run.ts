@@ -1,6 +1,7 @@
-/** What a test asks of a text: that it is a run, or what is wrong with it. */
+/** Assertions on a text: that it is a run, or what is wrong with it. */
 import assert from 'node:assert/strict';
-import { formatProblems, type ParseOptions, parseRunConfig, type Problem } from '../../config/parse-run-config.ts';
+import { formatProblems, parseRunConfig, type Problem } from '../../config/parse-run-config.ts';
+import type { ParseOptions } from '../../config/run-config.ts';
 
 /** A dialect by its name, or anything that may be said beside a text. */
 type How = string | Partial<ParseOptions>;

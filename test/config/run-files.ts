@@ -6,10 +6,11 @@ import { fileURLToPath } from 'node:url';
 import { parse, stringify } from 'smol-toml';
 import { type Dialect, schemaOf } from '../../config/dialects/dialect.ts';
 import { dialectNamed } from '../../config/dialects/index.ts';
-import { type ParsedRunConfig, parseRunConfig } from '../../config/parse-run-config.ts';
-import type { KeyPath } from '../../config/positions.ts';
-import { keysAt, schemaAt } from '../../config/schema-reader.ts';
-import { copied, isTable, type Table, valueAt } from '../../config/tables.ts';
+import { parseRunConfig } from '../../config/parse-run-config.ts';
+import type { ParsedRunConfig } from '../../config/run-config.ts';
+import type { KeyPath } from '../../config/toml/positions.ts';
+import { keysAt, schemaAt } from '../../config/toml/schema-reader.ts';
+import { copied, isTable, type Table, valueAt } from '../../config/toml/tables.ts';
 
 export const configsFolder = fileURLToPath(new URL('../data/configs/', import.meta.url));
 
@@ -29,7 +30,7 @@ export function runFiles(folder: 'seeds' | 'runs'): RunFile[] {
     }));
 }
 
-/** What no key may be written with by mistake: what a finger finds beside the right one. */
+/** Letters for misspelt keys: the neighbours on a keyboard. */
 export const letters = 'abcdefghijklmnopqrstuvwxyz0123456789_';
 
 export interface Typo {
@@ -88,7 +89,7 @@ function keysOf(value: unknown, at: KeyPath = []): KeyPath[] {
   return Object.entries(value).flatMap(([key, item]) => [[...at, key], ...keysOf(item, [...at, key])]);
 }
 
-/** What is wrong with how a misspelt key is answered; null = nothing, or the misspelling is a key itself. */
+/** Fault of the answer to a misspelt key; null = none, or the misspelling is a key itself. */
 export function typoMissed({ path: at, key, typo, text }: Typo, dialect: Dialect, name: string): string | null {
   const read = parseRunConfig(text, { file: name });
   const table = at.slice(0, -1);

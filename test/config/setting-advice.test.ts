@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { type Advice, parseRunConfig } from '../../config/parse-run-config.ts';
+import { parseRunConfig } from '../../config/parse-run-config.ts';
+import type { Advice } from '../../config/run-config.ts';
 
 const usual = {
   model: '"./qwen"',

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { parseStoreUri, resolveStoreUri, showStoreUri } from '../../backends/store/store-uri.ts';
+import { parseStoreUri, resolveStoreUri, showStoreUri } from '../../store/store-uri.ts';
 import { formatProblems, parseRunConfig } from '../../config/parse-run-config.ts';
 
 const parse = (store: string) =>

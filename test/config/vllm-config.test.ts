@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
-import { type VllmSpec, vllmArguments } from '../../config/vllm-spec.ts';
+import { type VllmSpec, vllmArguments } from '../../config/models/vllm-spec.ts';
 import { trainerGpusOf } from '../../config/gpu-settings.ts';
 
 const run = (more: string, model = '/models/qwen') => `

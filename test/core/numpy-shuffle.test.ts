@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { numpyPermutation } from '../../core/numpy-shuffle.ts';
 
-/** Of numpy 2.4.6: `numpy.random.default_rng(seed).permutation(count).tolist()`. */
+/** Recorded from numpy 2.4.6: `numpy.random.default_rng(seed).permutation(count).tolist()`. */
 const recorded = [
   { count: 1, seed: 0, order: [0] },
   { count: 2, seed: 0, order: [0, 1] },

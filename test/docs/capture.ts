@@ -58,7 +58,7 @@ const typed: readonly Typed[] = [
   { command: 'baseline words.toml --name words-c' },
 ];
 
-/** Of a run that is at work meanwhile. */
+/** Commands on a run that is at work meanwhile. */
 const steered: readonly Typed[] = [
   { command: 'attach long --plain', endAfterLines: 9 },
   { command: 'status long' },
@@ -73,7 +73,7 @@ const steered: readonly Typed[] = [
   { command: 'dev', endAfterLines: 4, isAlone: true },
 ];
 
-/** Of all commands, or of these alone: one of them may need what another leaves. */
+/** Captures all commands, or only these: one command may need what another leaves behind. */
 export async function captureCommands(only: readonly string[] = []): Promise<Captures> {
   const isWanted = ({ command }: Typed): boolean => only.length === 0 || only.includes(command.split(' ', 1)[0]!);
   const project = await openSmallProject({

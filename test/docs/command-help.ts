@@ -3,7 +3,7 @@ import type { Command } from 'commander';
 import { commandGroups, program } from '../../cli/commands.ts';
 import type { MadeDocument } from './documents.ts';
 
-/** By command: what was typed, and what it printed. */
+/** Typed line and output, by command. */
 export type Captures = ReadonlyMap<string, string>;
 
 const helpWidth = 100;
@@ -55,7 +55,7 @@ function section(command: Command, capture: string | undefined): string[] {
   ];
 }
 
-/** With what stands before and after it, at one width, in plain text. */
+/** Help with the texts before and after it, at one width, without styles. */
 function helpOf(command: Command): string {
   let text = '';
   const write = (piece: string): void => void (text += piece);

@@ -111,7 +111,7 @@ test('a key that Compose does not have, and a port for everybody, are noticed', 
 
 const units = readdirSync(path.join(folder, 'systemd')).filter((name) => name.endsWith('.service'));
 
-/** What systemd.unit(5), systemd.service(5) and systemd.exec(5) call the settings that the units use. */
+/** Settings of the units that systemd.unit(5), systemd.service(5) and systemd.exec(5) define. */
 const settings: Readonly<Record<string, readonly string[]>> = {
   Unit: ['Description', 'After', 'Wants', 'StartLimitIntervalSec'],
   Service:

@@ -9,7 +9,7 @@ type Row = readonly [path: string, field: Field];
 const shown = dialects.filter(({ schema }) => schema === undefined);
 const fileOf = (dialect: Dialect): string => `dialects/${dialect.name}.md`;
 
-/** Of several with one table of fields, the first has the page. */
+/** Among several dialects with one table of fields, the first has the page. */
 const pageOf = (dialect: Dialect): Dialect => shown.find(({ fields }) => fields === dialect.fields)!;
 
 /** How many fields there are of each fate, with links to them. */

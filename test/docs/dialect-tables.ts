@@ -2,8 +2,8 @@
 import { type Dialect, type Field, schemaOf } from '../../config/dialects/dialect.ts';
 import { dialects } from '../../config/dialects/index.ts';
 import { settingsToCome, whenHonoured } from '../../config/settings/later.ts';
-import { expectedAt } from '../../config/schema-reader.ts';
-import { valueAt } from '../../config/tables.ts';
+import { expectedAt } from '../../config/toml/schema-reader.ts';
+import { valueAt } from '../../config/toml/tables.ts';
 import { keysOfRunFiles } from './run-keys.ts';
 
 export function dialectTables(): string {
@@ -39,7 +39,7 @@ function sections(dialect: Dialect): string[] {
   ];
 }
 
-/** Arguments that are read in several places are shown in the usual one. */
+/** Arguments that are read in several places are shown in the default one. */
 export function isOtherPlace(path: string, { fields }: Dialect): boolean {
   const name = path.split('.').at(-1)!;
   const isArgument = path === name || path === `trainer.${name}`;

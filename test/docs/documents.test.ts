@@ -7,7 +7,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { commandGroups } from '../../cli/commands.ts';
 import { settingsByPath } from '../../config/settings/index.ts';
-import { failedOutcomes } from '../../core/rl/rollout.ts';
+import { failedOutcomes } from '../../core/rl/rollout/rollout.ts';
 import { liveSettingNames, liveSettings } from '../../core/rl/live-settings.ts';
 import { repositoryFolder } from '../e2e/small-run.ts';
 import { commandPages } from './command-help.ts';

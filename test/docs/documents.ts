@@ -6,10 +6,11 @@ import { fileURLToPath } from 'node:url';
 import { type Captures, capturesIn, commandIndex, commandPages } from './command-help.ts';
 import { dialectIndex, dialectPages } from './dialect-pages.ts';
 import { formatMarkdown } from './format-markdown.ts';
+import { kindTables } from './kind-tables.ts';
 import { keyIndex, keyPages } from './run-keys.ts';
 
 export const docsFolder = fileURLToPath(new URL('../../docs/guide/', import.meta.url));
-/** Of what is long and seldom read: made by `npm run docs`, ignored by git. */
+/** Folder for long and rarely read documents: made by `npm run docs`, ignored by git. */
 export const ignoredFolder = fileURLToPath(new URL('../../docs/made/', import.meta.url));
 const begin = '<!-- made from the code: npm run docs -->';
 const end = '<!-- end of what is made -->';
@@ -20,12 +21,13 @@ export interface MadeDocument {
   readonly body: (captures: Captures) => string | Promise<string>;
 }
 
-/** What stands outside of their marks is written by hand. Folders hold made documents alone. */
+/** Text outside the marks is written by hand. Folders hold made documents only. */
 export const madeDocuments: readonly MadeDocument[] = [
   { file: 'commands.md', body: commandIndex },
   ...commandPages,
   { file: 'your-own-run.md', body: keyIndex },
   ...keyPages,
+  { file: 'adapters.md', body: kindTables },
   { file: 'dialects.md', body: dialectIndex },
   ...dialectPages,
 ];

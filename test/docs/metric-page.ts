@@ -1,11 +1,14 @@
 /** Every metric that a run writes, as docs/guide/metrics.md defines it: the page is the one table there is. */
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
-import { failedOutcomes } from '../../core/rl/rollout.ts';
+import { failedOutcomes } from '../../core/rl/rollout/rollout.ts';
 import { docsFolder } from './documents.ts';
 
 interface MetricDefinition {
-  /** As it is written, with `<env>` for an environment's name, `<function>` for a reward function's, `<role>` for an agent's, `<outcome>` for a failure, `<k>` for a number. */
+  /**
+   * Pattern of the name, with `<env>` for an environment's name, `<function>` for a reward function's, `<role>` for an
+   * agent's, `<outcome>` for a failure, `<k>` for a number.
+   */
   readonly name: string;
   readonly meaning: string;
   /** In which runs or steps it is there; '' = in every step of RL. */

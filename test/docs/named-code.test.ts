@@ -14,7 +14,7 @@ const documents = files.filter((file) =>
 );
 const rooms = new Set(files.map((file) => file.split('/', 1)[0]!));
 
-/** What stands between backticks on one line. */
+/** Texts between backticks on one line. */
 function codeIn(document: string): string[] {
   const text = readFileSync(path.join(repositoryFolder, document), 'utf8').replaceAll(/^```[\s\S]*?^```$/gm, '');
   return [...text.matchAll(/`([^`\n]+)`/g)].map(([, code]) => code!);

@@ -7,7 +7,7 @@ interface Key {
   readonly table: string;
   readonly key: string;
   readonly expected: string;
-  /** As TOML writes it; null where there is none and the key may be left out. */
+  /** Default in TOML; null without one, when the key may be left out. */
   readonly fallback: string | null;
   readonly isRequired: boolean;
   readonly means: string;

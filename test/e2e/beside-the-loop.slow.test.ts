@@ -1,4 +1,4 @@
-/** What is not the loop of RL steps, killed in its middle: supervised training, and the process that hands metrics on. */
+/** Work outside the loop of RL steps, killed half-way: supervised training, and the process that sends metrics. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { readdir, readFile } from 'node:fs/promises';
@@ -6,7 +6,7 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
-import { readRecords, rowNumberOf } from '../../backends/metrics/tensorboard.ts';
+import { readRecords, rowNumberOf } from '../../workers/metrics/tensorboard.ts';
 import { type RunEvent, eventsQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
@@ -89,7 +89,7 @@ async function rowsInTensorboard(run: string): Promise<number[]> {
   return read.flatMap((bytes) => readRecords(bytes).records.flatMap((event) => rowNumberOf(event) ?? []));
 }
 
-/** What Prometheus is told, where the newest metrics worker says so; empty while none answers. */
+/** Metrics for Prometheus, from the address in the newest metrics worker's log; empty while none answers. */
 async function exposed(): Promise<string> {
   const log = await readFile(path.join(project.folder, '.ratchet/logs/metrics-worker.log'), 'utf8');
   const url = log.match(/http:\/\/127\.0\.0\.1:\d+\/metrics/g)?.at(-1);
@@ -107,7 +107,7 @@ test('the metrics worker, killed twice, hands every row on once, and tells Prome
     await until(`step ${step}`, () => project.commit('words', step));
     process.kill(await untilRunning('metrics worker'), 'SIGKILL');
   }
-  await handle.executeUpdate('pause', { args: ['to be asked'] }); // a run that has ended is not told any more
+  await handle.executeUpdate('pause', { args: ['to be asked'] }); // an ended run gets no more signals
   await until('the step at /metrics', async () => /^ratchet_step\{run="words"[^}]*\} \d+$/m.test(await exposed()));
   await handle.executeUpdate('resume');
   await handle.result();

@@ -9,16 +9,16 @@ import { test, type TestContext } from 'node:test';
 import { Client, Connection } from '@temporalio/client';
 import { builtProgram } from '../../workers/built.mjs';
 import { workerRoles } from '../../core/names.ts';
-import { choosePort } from '../../workers/ports.ts';
-import { localRoles, policyUrlAt } from '../../workers/roles.ts';
-import { startStack, type Role } from '../../workers/supervisor.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
+import { localRoles, policyUrlAt } from '../../workers/stack/roles.ts';
+import { startStack, type Role } from '../../workers/stack/supervisor.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { repositoryFolder } from './small-run.ts';
 
 const ratchet = path.join(repositoryFolder, 'cli/ratchet.mjs');
 const configs = path.join(repositoryFolder, 'configs');
 
-/** What a user has in a folder without packages: none of it is a file that Node 20 reads by itself. */
+/** Files of a user in a folder without packages: Node 20 can read none of them by itself. */
 const ownFiles = {
   'my-loss.ts': 'rl/custom-loss/my-loss.ts',
   'my-advantage.ts': 'rl/custom-loss/my-advantage.ts',
@@ -77,7 +77,7 @@ test('every role works as the program that is built: the embedded engine, and mo
   assert.deepEqual(await Promise.all(ends), [0, 0, 0, 0]);
 });
 
-/** The exit code of one more worker, which is told to end once it is ready. */
+/** Exit code of one more worker, which is shut down once it is ready. */
 async function endOf(cwd: string, address: string, role: string): Promise<number | null> {
   const env = { ...process.env, TEMPORAL_ADDRESS: address, RATCHET_METRICS_PORT: String(await choosePort(0)) };
   const child = spawn(process.execPath, [ratchet, 'worker', '--role', role, '--grace', '5'], { cwd, env });

@@ -216,7 +216,7 @@ test('where no server runs, a run is told of from its folder: runs, status, even
   assert.equal(unknown.code, 1);
   assert.match(unknown.said, /^Nothing of Ratchet runs in /m);
 
-  // What they suggest is typed: what trains only as a dry run.
+  // Suggested commands are run; those that train, only as a dry run.
   const suggested = [...`${status.said}\n${attach.said}`.matchAll(/npx ratchet-rl ([^,\n]*)/g)].map(
     ([, line]) => line!,
   );

@@ -1,7 +1,10 @@
 import { judgeAgents, listDataset, rubric } from '../../backends/environments/kit.ts';
 import type { ChatMessage, Environment, Turn } from '../../backends/environments/kit.ts';
 
-/** Two agents are asked for a word in turn, twice each; whoever says more letters wins a point of the other. Both are the policy. */
+/**
+ * Two agents say a word in turn, twice each; the one with more letters wins a point from the other. Both are the
+ * policy.
+ */
 export function loadEnvironment(): Environment {
   const rows = ['cat', 'dog', 'sun', 'map', 'pen', 'owl', 'ink', 'jar'].map((word) => ({ prompt: word, answer: word }));
   const agents = ['first', 'second'];

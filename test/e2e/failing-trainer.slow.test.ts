@@ -1,4 +1,7 @@
-/** A trainer that runs out of memory at one step, again and again: the run pauses and says so, and goes on when it is told to. */
+/**
+ * A trainer that runs out of memory at one step, again and again: the run pauses with a message, and continues on
+ * request.
+ */
 import assert from 'node:assert/strict';
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';

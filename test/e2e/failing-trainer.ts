@@ -1,6 +1,6 @@
 /**
- * The fault tests' trainer of nothing, which runs out of memory at the step whose number lies in a file. `[trainer] kind =
- * "module"`; options: { failsAt } = that file; missing, it works. With `exits` it takes its process with it.
+ * The fault tests' trainer of nothing, which runs out of memory at the step whose number is in a file. `[trainer] kind
+ * = "module"`; options: { failsAt } = that file; without it, it works. With `exits` it ends its process.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import type { Trainer } from '../../backends/trainer/types.ts';

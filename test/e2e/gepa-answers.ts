@@ -1,7 +1,7 @@
 import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 
-/** Rollouts with their scores, and reflections, that lie in the folder of a search. */
+/** Scored rollouts, and reflections, in the folder of a search. */
 export async function answersIn(folder: string): Promise<number> {
   const answers = path.join(folder, 'search/answers');
   const files = (await readdir(answers).catch(() => [])).filter((file) => file.endsWith('.jsonl'));

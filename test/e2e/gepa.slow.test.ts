@@ -132,7 +132,13 @@ test('a search that continues as new continues where it was', async () => {
   const open = createOpenPromptSearch({ codeVersion: 'test', countRolloutWorkers: () => Promise.resolve(1) });
   const handle = (await new MockActivityEnvironment().run(open, { input })) as PromptSearchHandle;
   const control = { events: [], sequence: 7, givenUp: 0, failed: 0, firstFailure: null };
-  const carried = { handle, state: startSearch(handle.settings, handle.start), control, startedAt: Date.now() };
+  const carried = {
+    handle,
+    state: startSearch(handle.settings, handle.start),
+    control,
+    startedAt: Date.now(),
+    pace: null,
+  };
   const started = await project.client.workflow.start<typeof optimizePrompt>('optimizePrompt', {
     workflowId: 'gepa.carried',
     taskQueue: 'ratchet',
@@ -192,7 +198,7 @@ async function leasesOf(handle: Awaited<ReturnType<typeof startSearchOf>>) {
   const events = (await handle.fetchHistory()).events!;
   const leased = new Set(
     events.flatMap(({ eventId, activityTaskScheduledEventAttributes: scheduled }) =>
-      scheduled?.activityType?.name === 'evaluatePrompt' ? [Number(eventId)] : [],
+      scheduled?.activityType?.name === 'answerSearch' ? [Number(eventId)] : [],
     ),
   );
   const shares = new Map<string, number>();
@@ -222,7 +228,7 @@ test('a search is given more calls and stopped while it runs: the best so far is
   }
 });
 
-/** Waits until whatever the server has answered lies in the store, and it holds some requests. */
+/** Waits until all of the server's answers are stored, and it holds some requests. */
 async function untilOnlyHeld(server: GepaServer, folder: string): Promise<void> {
   for (;;) {
     const { task, reflect, held, inflight, cut_off: lost } = await server.stats();
@@ -241,7 +247,7 @@ async function search(
   try {
     const folder = path.join(project.folder, 'outputs/gepa/gepa-world--sim');
     const input = inputOf({ seed, ...sizes }, { server, folder, id });
-    // A server at another address: what lies in the folder was begun with the first.
+    // A server at another address: the folder's search began with the first.
     const known = isRepeated ? begunWith.get(id)! : input;
     begunWith.set(id, known);
     const handle = await startSearchOf(project.client, project.folder, known);

@@ -1,4 +1,7 @@
-/** What npm packs is installed with npm's defaults into an empty folder, and trains there. Without a registry the test is skipped, and says so. */
+/**
+ * The output of npm pack, installed with npm's defaults into an empty folder, trains there. Without a registry the test
+ * is skipped with a message.
+ */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { mkdir, mkdtemp, readdir, readFile, rm } from 'node:fs/promises';

@@ -5,14 +5,14 @@ import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { inspect } from 'node:util';
 import { after, before, test } from 'node:test';
-import { turnAdvantages } from '../../core/rl/turn-credit.ts';
-import type { PackedRow } from '../../core/rl/batch.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import { turnAdvantages } from '../../core/rl/learning/turn-credit.ts';
+import type { PackedRow } from '../../core/rl/learning/batch.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { layout } from '../../runs/layout.ts';
-import { openBatch } from '../../runs/batches.ts';
-import { openRunStore } from '../../backends/store/index.ts';
-import { decodeJson, decodeRows } from '../../backends/store/objects.ts';
+import { openBatch } from '../../runs/rollouts/batches.ts';
+import { openRunStore } from '../../store/index.ts';
+import { decodeJson, decodeRows } from '../../store/objects.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
 import { until } from '../eventually.ts';
@@ -65,7 +65,7 @@ const played = async (name: string, text: string): Promise<RunSummary> => (await
 
 const storeOf = (run: string) => openRunStore(`file:${path.join(project.folder, 'outputs')}/`, run);
 
-/** Of a committed step: its plan, its rows as they were trained, and its groups. */
+/** Plan, trained rows and groups of a committed step. */
 async function trainedAt(run: string, step: number) {
   const store = storeOf(run);
   const commit = (await project.commit(run, step))!;
@@ -102,7 +102,7 @@ test('temperatures with a course, a bonus for entropy and masks by divergence, t
     assert.equal(metrics['sampling/temperature'], temperature);
     masked.push(metrics['correction/masked_tokens'] ?? NaN);
   }
-  // What is hotter is drawn from further away.
+  // A higher temperature samples further from the policy.
   assert.ok(masked[0]! > 0 && masked[0]! < 1 && masked[1]! < masked[0]!, masked.join());
   const { rows } = await trainedAt('course', 2);
   assert.ok(rows.length > 0 && rows.every((row) => row.temperature === 0.5));

@@ -1,12 +1,12 @@
 import { listDataset, multiTurn, rubric } from '../../backends/environments/kit.ts';
 import type { Environment } from '../../backends/environments/kit.ts';
 
-/** Of a turn: what the fake inference says differs by its letters. */
+/** Reward of a turn: the fake inference's answers differ by their letters. */
 export function worthOf(text: string): number {
   return (text.split('').reduce((sum, letter) => sum + letter.charCodeAt(0), 0) % 7) / 7;
 }
 
-/** Words are said in two turns. Whoever is asked for the second turn of a hard word waits for good. */
+/** Two turns of words. The second turn of a hard word never ends. */
 export function loadEnvironment(): Environment {
   const rows = ['easy', 'hard', 'soft', 'mild'].map((word) => ({ prompt: word, answer: word }));
   const dataset = listDataset(rows);

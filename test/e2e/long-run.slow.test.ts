@@ -4,7 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { Worker } from '@temporalio/worker';
 import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
-import { bundleWorkflows } from '../../workers/workflow-bundle.ts';
+import { bundleWorkflows } from '../../workers/program/workflow-bundle.ts';
 import { auditLedger } from '../../core/rl/ledger.ts';
 import { openSmallProject, smallRun } from './small-run.ts';
 import { until } from '../eventually.ts';
@@ -75,7 +75,7 @@ test('a long run continues as new, answers what it is told on the way, and its l
 
     const histories = await historiesOf('long');
     assert.ok(histories.length >= 2, `one execution holds ${steps} steps: it never continued as new`);
-    // What ran side by side came in some order: whoever takes the run over, from its history alone, gets it in the same one.
+    // Concurrent work ended in some order: a replay from the history alone must reproduce it.
     const workflowBundle = await bundleWorkflows();
     for (const history of histories) await Worker.runReplayHistory({ workflowBundle }, history, 'long');
 

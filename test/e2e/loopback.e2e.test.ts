@@ -25,7 +25,7 @@ function secretFile(): string {
   return path.join(project.folder, '.ratchet/secret');
 }
 
-/** Where the metrics worker says that it serves `/metrics`. */
+/** Address of `/metrics` from the metrics worker's log. */
 async function metricsUrl(): Promise<string> {
   const log = path.join(project.folder, '.ratchet/logs/metrics-worker.log');
   let url: string | undefined;
@@ -109,7 +109,7 @@ test(
   'another user finds the secret in no file, argument or environment',
   { skip: skip || process.platform !== 'linux' },
   async () => {
-    // As in a folder that others may pass through.
+    // Other users may enter the folder.
     chmodSync(project.folder, 0o755);
     assert.equal(statSync(secretFile()).mode & 0o777, 0o600);
     const pids = Object.values(project.stack.pids()).flatMap((pid) => pid ?? []);

@@ -1,6 +1,6 @@
 /**
- * The fault tests' inference, which is away while one file is there, and while another is there holds other weights than it was
- * told to. It notes what it was brought to. `[inference] kind = "module"`; options: see {@link Args}.
+ * The fault tests' inference, which is away while one file exists, and has wrong weights while another does. It records
+ * the versions it was brought to. `[inference] kind = "module"`; options: see {@link Args}.
  */
 import { appendFileSync, existsSync } from 'node:fs';
 import type { Inference } from '../../backends/inference/types.ts';
@@ -9,7 +9,7 @@ import createInference from '../faults/fake-inference.ts';
 import { logprobOfAll } from './salted-trainer.ts';
 
 interface Args {
-  /** As the fault tests' inference has it. */
+  /** Same format as the log of the fault tests' inference. */
   readonly log: string;
   /** A line for each version: its name. */
   readonly broughtTo: string;

@@ -6,7 +6,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { promisify } from 'node:util';
-import { cacheFolder } from '../../engine/cache-folder.ts';
+import { cacheFolder } from '../../host/cache-folder.ts';
 import { repositoryFolder } from './small-run.ts';
 
 const run = promisify(execFile);
@@ -31,7 +31,7 @@ async function passesOn(context: TestContext, version: string, file: string): Pr
   const node = await installNode(context, version);
   if (node === null) return;
   const args = ['--import', 'tsx', '--test', '--test-reporter=tap', file];
-  // The runner tells a test file that it is inside another runner by this; the child is a runner of its own.
+  // The runner sets this inside a test file, so that nested runners notice; the child is a separate runner.
   const { NODE_TEST_CONTEXT: _, ...env } = process.env;
   const { stdout } = await run(node, args, { cwd: repositoryFolder, env, maxBuffer: 2 ** 26 }).catch(
     (error: { stdout: string }) => error,

@@ -5,11 +5,11 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { auditStore } from '../../activities/audit-run.ts';
 import { layout } from '../../runs/layout.ts';
-import { examineStore } from '../../runs/examine-store.ts';
+import { examineStore } from '../../runs/lineages/examine-store.ts';
 import { storeOf } from '../../runs/run-access.ts';
-import { decodeStoredRows } from '../../runs/stored-forms.ts';
-import { resolveStoreUri } from '../../backends/store/index.ts';
-import type { Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
+import { decodeStoredRows } from '../../runs/forms/stored-forms.ts';
+import { resolveStoreUri } from '../../store/index.ts';
+import type { Rollout, ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { unpack } from '../data/older-runs/archive.mjs';
@@ -32,7 +32,7 @@ async function openOlderProject(level: 0 | 1): Promise<SmallProject> {
   return project;
 }
 
-/** The folder of a recorded run, in place of what lies in the project. */
+/** Replaces the project's folder by that of a recorded run. */
 function putRecorded(project: Pick<SmallProject, 'folder'>, name: string): void {
   unpack(path.join(project.folder, 'outputs'), name);
 }

@@ -7,7 +7,7 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import type { WorkflowHandle } from '@temporalio/client';
 import type { Regression } from '../../core/eval/regression.ts';
-import { makeSecret } from '../../engine/project-secret.ts';
+import { makeSecret } from '../../host/project-secret.ts';
 import {
   eventsQuery,
   regressionFoundSignal,

@@ -15,7 +15,7 @@ export interface OneVersionServer {
   close(): Promise<void>;
 }
 
-/** `secret`: of the policy server's project. It asks nobody for one itself, as a vLLM without a key. */
+/** `secret`: of the policy server's project. It requires none itself, like a vLLM without a key. */
 export async function oneVersionServer(policyUrl: string, secret: string): Promise<OneVersionServer> {
   let current: string | null = null;
   const sampled: string[] = [];

@@ -1,4 +1,7 @@
-/** Evaluations beside the training: whoever dies, each is paid for once; a rewind leaves those of later steps behind; a schedule finds the newest. */
+/**
+ * Evaluations beside training: whatever dies, each is paid for once; a rewind abandons those of later steps; a schedule
+ * finds the newest.
+ */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { readdir, readFile } from 'node:fs/promises';
@@ -46,7 +49,7 @@ async function lines(run: string, key: string): Promise<Record<string, unknown>[
     .map((line) => JSON.parse(line) as Record<string, unknown>);
 }
 
-/** What the run's metrics say of its evaluations: the same whatever was killed, at async level 0. */
+/** Rows of the run's metrics with evaluations: the same whatever was killed, at async level 0. */
 async function evalRows(run: string): Promise<Record<string, unknown>[]> {
   const rows = (await lines(run, 'metrics.jsonl')).filter((row) => `eval/${environment}/policy_version` in row);
   return rows.sort((a, b) => Number(a['step']) - Number(b['step']));

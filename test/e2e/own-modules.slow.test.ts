@@ -1,11 +1,11 @@
-/** Runs whose trainer and inference are a user's own modules, and not at their best: what the run says, and that it goes on. */
+/** Runs whose trainer and inference are faulty modules of the user: the run's messages, and that it continues. */
 import assert from 'node:assert/strict';
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { decodeJson } from '../../backends/store/objects.ts';
+import { decodeJson } from '../../store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import { type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
@@ -20,7 +20,7 @@ before(async () => {
 });
 after(() => stage?.close());
 
-/** The files by which a run's inference is told what to do, and tells. */
+/** Files that control a run's inference, and that it reports in. */
 function filesOf(name: string) {
   const file = (what: string): string => path.join(stage.folder, `${name}.${what}`);
   return { log: file('sampled'), broughtTo: file('brought'), isAway: file('away'), isWrong: file('wrong') };

@@ -1,4 +1,4 @@
-/** A run whose environment is a user's, and breaks: it pauses and says why, and goes on when it is told to. */
+/** A run with a user's environment that breaks: it pauses with the reason, and continues on request. */
 import assert from 'node:assert/strict';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
@@ -13,10 +13,10 @@ import { createEnvironments, openEnvironment } from '../../backends/environments
 import { openInference } from '../../backends/inference/index.ts';
 import { taskQueues } from '../../core/names.ts';
 import { loadTokenizer } from '../../engine/index.ts';
-import { choosePort } from '../../workers/ports.ts';
-import { holdSecret } from '../../engine/project-secret.ts';
-import { localRoles, policyUrlAt } from '../../workers/roles.ts';
-import { startStack, type Stack } from '../../workers/supervisor.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
+import { holdSecret } from '../../host/project-secret.ts';
+import { localRoles, policyUrlAt } from '../../workers/stack/roles.ts';
+import { startStack, type Stack } from '../../workers/stack/supervisor.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { RunSummary } from '../../workflows/train-run.ts';
 import { smallRun } from './small-run.ts';
@@ -26,7 +26,7 @@ const config = smallRun
   .replace('batch_size = 32', 'batch_size = 16')
   .replace(/\[eval\][^[]*/, '');
 
-/** What the user's environment does at the moment. */
+/** Present behaviour of the user's environment. */
 let mood: 'works' | 'breaks' | 'long words break' | 'one reward for all' = 'works';
 const environments = createEnvironments(async (entry) => {
   const words = await openEnvironment(entry);

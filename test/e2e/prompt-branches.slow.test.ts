@@ -1,7 +1,7 @@
 /**
- * A model that obeys three system prompts, an environment that rewards one of them and begins with another: a branch of the training run
- * finds the better one, plays it once more, and the run goes on with it; whoever dies meanwhile. Where nothing helps, nothing changes.
- * One run learns to obey; the others are forks of it.
+ * A model that obeys three system prompts, and an environment that rewards one of them and begins with another: a
+ * branch of the training run finds the better one, tries it, and the run continues with it, whatever dies meanwhile. If
+ * nothing helps, nothing changes. One run learns to obey; the others are forks of it.
  */
 import { until } from '../eventually.ts';
 import assert from 'node:assert/strict';
@@ -14,13 +14,13 @@ import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import type { WorkflowHandle } from '@temporalio/client';
-import { decodeRows } from '../../backends/store/objects.ts';
-import { forkRun } from '../../runs/fork-run.ts';
-import type { FailpointPlan } from '../../backends/failpoints.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { resolveStoreUri } from '../../backends/store/index.ts';
+import { decodeRows } from '../../store/objects.ts';
+import { forkRun } from '../../runs/lineages/fork-run.ts';
+import type { FailpointPlan } from '../../store/failpoints.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { resolveStoreUri } from '../../store/index.ts';
 import { layout } from '../../runs/layout.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { type RunEvent, type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
@@ -84,7 +84,7 @@ async function fork(name: string, step: number): Promise<void> {
   });
 }
 
-/** The run stands while its branch goes on: how long that takes says nothing then. */
+/** The run stands still while its branch continues, so its duration means nothing. */
 async function pausedAfter(name: string, step: number): Promise<Run> {
   const handle = await start(name);
   await until(`step ${step} of ${name}`, () => project.commit(name, step));
@@ -114,7 +114,7 @@ async function told(handle: Run, verdicts: readonly string[]): Promise<RunEvent>
   }
 }
 
-/** Whoever comes there waits until `release`, once. */
+/** Holds a process at a failpoint, once, until `release`. */
 async function hold(failpoint: string, at: number): Promise<void> {
   await writeFile(
     path.join(failpoints, `${failpoint}.json`),
@@ -154,14 +154,14 @@ function meanReward(groups: readonly ScoredGroup[]): number {
 const read = async (file: string): Promise<string> => readFile(path.join(project.folder, 'outputs', file), 'utf8');
 
 test('a branch finds the prompt that its environment rewards, whoever dies meanwhile, and later groups are played with it; so are those of a fork', async () => {
-  await hold('evaluatePrompt.begun', 1);
+  await hold('answerSearch.begun', 1);
   await hold('gepa.part', 3);
-  await hold('tryPrompt.begun', 1);
+  await hold('recordTrial.begun', 1);
   const handle = await pausedAfter('better', 1);
   const deaths = [
-    ['evaluatePrompt.begun', 'orchestrator worker'],
+    ['answerSearch.begun', 'policy server'],
     ['gepa.part', 'rollout worker'],
-    ['tryPrompt.begun', 'policy server'],
+    ['recordTrial.begun', 'orchestrator worker'],
   ] as const;
   for (const [failpoint, role] of deaths) {
     await until(`the gap ${failpoint}`, () => isHeld(failpoint));
@@ -198,7 +198,8 @@ test('a branch finds the prompt that its environment rewards, whoever dies meanw
   assert.deepEqual([row.prompt[0]!.content, row.ratchet.prompt], ['COPY', digest]);
   const all = await events(handle);
   const evals = all.filter(({ kind }) => kind === 'eval').map((event) => event.text);
-  // v2 was played with either, as the pause came soon enough or not; where with the new one, either may have ended first.
+  // v2 was generated with either prompt, depending on when the pause came; with the new one, either may have ended
+  // first.
   const under = evals.filter((line) => line.includes(`prompt ${digest.slice(0, 8)}`));
   assert.ok(
     under.some((line) => line.startsWith('eval v4 say')),
@@ -241,15 +242,15 @@ test('a branch that fails harms nobody and says so; a run that fails takes its b
   assert.equal((await sick.result()).step, 2);
 
   await fork('failing', 0);
-  await hold('evaluatePrompt.begun', 1);
+  await hold('answerSearch.begun', 1);
   const handle = await pausedAfter('failing', 1);
-  await until('a search that began', () => isHeld('evaluatePrompt.begun'));
+  await until('a search that began', () => isHeld('answerSearch.begun'));
   const { prompts } = await handle.query<RunStatus>('status');
   assert.deepEqual(
     prompts.map(({ environment, branch }) => [environment, branch?.step, branch?.workflow]),
     [['say', 1, 'failing.gepa.say.v1']],
   );
-  // As if another execution had rewound it meanwhile: this one is refused.
+  // A rewind by another execution meanwhile, so that this one is refused.
   const origin = { run: 'failing', lineage: 'main', step: 0, sha256: '0' };
   const record = { schemaVersion: 1, lineage: 'l2', origin, request: 'x', begunAt: new Date().toISOString() };
   const file = path.join(project.folder, 'outputs/failing', layout.origin(2));
@@ -259,7 +260,7 @@ test('a branch that fails harms nobody and says so; a run that fails takes its b
   await assert.rejects(handle.result(), ({ cause }: Error) =>
     /is behind its store/.test(String((cause as Error).cause ?? cause)),
   );
-  await release('evaluatePrompt.begun');
+  await release('answerSearch.begun');
   const child = project.client.workflow.getHandle('failing.gepa.say.v1');
   await assert.rejects(child.result());
   assert.equal((await child.describe()).status.name, 'CANCELLED');
@@ -285,13 +286,13 @@ test('a branch that is asked for offers what it found; a rewind takes the prompt
   assert.match(await ratchet('gepa', 'adopt', 'asked', '--env', 'say'), /is its system prompt for groups/);
   await handle.executeUpdate('resume');
   await until('step 3', () => project.commit('asked', 3));
-  await hold('evaluatePrompt.begun', 1);
+  await hold('answerSearch.begun', 1);
   await handle.executeUpdate('gepa-branch', { args: [null] });
   const again = handle.executeUpdate('gepa-branch', { args: ['say'] });
   await assert.rejects(again, ({ cause }: Error) => /under way already/.test(String(cause)));
   await handle.executeUpdate('rewind', { args: [1] });
   await handle.result();
-  await release('evaluatePrompt.begun');
+  await release('answerSearch.begun');
   assert.deepEqual(promptsOf(await groupsOf('asked', 3)), [values['digest']]);
   assert.deepEqual(promptsOf(await groupsOf('asked', 3, 'lineages/l2')), [undefined]);
 });

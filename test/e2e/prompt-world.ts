@@ -16,8 +16,9 @@ const words = Array.from({ length: 512 }, (_, i) => [i % 8, Math.floor(i / 8) % 
 const reversed = (word: string): string => Array.from(word).toReversed().join('');
 
 /**
- * What it is to obey; a tenth of the rows says anything, so that rollouts of one example differ. What is made of a prompt that nobody
- * taught is any model's own affair, and may be better: the one that does not help is taught, too.
+ * Demonstrations of the prompts to obey; a tenth of the rows says anything, so that rollouts of one example differ. A
+ * model's answers under an untrained prompt are unpredictable and may be better, so the prompt that does not help is
+ * trained as well.
  */
 function demonstrations(): string {
   const random = randomStream('prompt branches');
@@ -60,7 +61,7 @@ export function loadEnvironment() {
 }
 `;
 
-/** Of `[gepa]` these lines, and the usual ones. */
+/** A run file with these lines and the default ones of `[gepa]`. */
 export const runFile = (gepa: string, steps = 4): string => `
 model = "preset:chars-0.4m"
 max_steps = ${steps}
@@ -90,7 +91,7 @@ num_val = 8
 num_test = 40
 `;
 
-/** What a run file of this world names. */
+/** Files that a run file of this world names. */
 export function filesOfWorld(): Readonly<Record<string, string>> {
   return { 'obey.jsonl': demonstrations(), 'say.ts': environment };
 }
@@ -108,7 +109,10 @@ export interface ReflectionServer {
   readonly close: () => void;
 }
 
-/** By the model that is asked it writes the prompt that helps (`knows`), one under which nothing is right, or nothing (`sick`). */
+/**
+ * The requested model decides the prompt it writes: one that helps (`knows`), one under which nothing is right, or none
+ * (`sick`).
+ */
 export async function openReflectionServer(): Promise<ReflectionServer> {
   let reflections = 0;
   const reflection = createServer((request, response) => {

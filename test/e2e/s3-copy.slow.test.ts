@@ -1,14 +1,14 @@
-/** A run that is moved from S3 to a folder and back, by copying its objects as any tool would, and goes on where it is. */
+/** A run that is moved from S3 to a folder and back, by copying its objects as any tool would, and continues there. */
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync } from 'node:fs';
 import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { GetObjectCommand, ListObjectsV2Command, PutObjectCommand, S3Client } from '@aws-sdk/client-s3';
-import { grantNamed } from '../../backends/configs/grant.ts';
-import { openRunStore, resolveStoreUri } from '../../backends/store/index.ts';
+import { grantNamed } from '../../load/grants/grant.ts';
+import { openRunStore, resolveStoreUri } from '../../store/index.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
-import { skipWithoutGateway, startGateway, type Gateway } from '../backends/s3-gateway.ts';
+import { skipWithoutGateway, startGateway, type Gateway } from '../store/s3-gateway.ts';
 import type { SampledLine } from '../faults/fake-inference.ts';
 import { fakeRun } from '../faults/fake-run.ts';
 import { openSmallProject, type SmallProject } from './small-run.ts';
@@ -28,7 +28,7 @@ describe('a run that is copied', { skip: skipWithoutGateway }, () => {
     const endpoint = `http://127.0.0.1:${gateway.port}`;
     s3 = new S3Client({ endpoint, region: 'us-east-1', forcePathStyle: true });
     inS3 = { 'store.endpoint': endpoint };
-    // As a command of this user would that names the store.
+    // Granted as by a command of this user that names the store.
     grantNamed(project.folder, [`store s3://${bucket} ${endpoint}`]);
   });
   after(async () => {

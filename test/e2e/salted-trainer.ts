@@ -1,11 +1,11 @@
 /**
- * The fault tests' trainer of nothing as an engine that does not promise equal bits: each process has its own, so what another
- * one trains again is something else. It also tells logprobs, the same for every token. `[trainer] kind = "module"`.
+ * The fault tests' trainer of nothing, as an engine without equal bits: each process has its own salt, so a replay by
+ * another one differs. It also reports logprobs, the same for every token. `[trainer] kind = "module"`.
  */
 import type { Trainer } from '../../backends/trainer/types.ts';
 import createTrainer from '../faults/fake-trainer.ts';
 
-/** What {@link createSaltedTrainer} says of any token. */
+/** Log probability of every token by {@link createSaltedTrainer}. */
 export const logprobOfAll = -0.5;
 
 export default function createSaltedTrainer({ isSalted = true }: { readonly isSalted?: boolean }): Trainer {

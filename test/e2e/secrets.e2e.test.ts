@@ -15,9 +15,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { Client, Connection } from '@temporalio/client';
 import proto from '@temporalio/proto';
-import { settingsOfOpenRun } from '../../cli/open-run-settings.ts';
-import { dataConverterFor, readPayloadKeys } from '../../workers/payload-codec.ts';
-import { readRunningStack } from '../../workers/project-lock.ts';
+import { settingsOfOpenRun } from '../../cli/start/open-run-settings.ts';
+import { dataConverterFor, readPayloadKeys } from '../../workers/temporal/payload-codec.ts';
+import { readRunningStack } from '../../workers/stack/project-lock.ts';
 import type { RunSummary } from '../../workflows/train-run.ts';
 import { eventually, isAlive } from '../workers/fixtures/processes.ts';
 import { smallRun } from './small-run.ts';
@@ -25,7 +25,7 @@ import { smallRun } from './small-run.ts';
 const steps = 8;
 const command = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
 
-/** Tells what code of the user's can see: the environment of the process it runs in. */
+/** Reports what user code can see: the environment of its process. */
 const spyLoss = `
 import { writeFileSync } from 'node:fs';
 writeFileSync('spied-loss.json', JSON.stringify(process.env));
@@ -52,7 +52,7 @@ const foreign = {
   HF_TOKEN: canary(),
   OPENAI_API_KEY: canary(),
 };
-/** Of the store: for the workers, which write it, and nobody else. */
+/** Keys of the store: only for the workers, which write to it. */
 const forStore = { AWS_ACCESS_KEY_ID: canary(), AWS_SECRET_ACCESS_KEY: canary() };
 const secrets: readonly string[] = [
   ...Object.values(foreign),
@@ -115,7 +115,7 @@ test('no argument of any process held a secret, and each process saw only what i
       const isItsOwn = name === 'WANDB_API_KEY' && /ratchet_wandb/.test(what); // it sends metrics there
       if (!isItsOwn) assert.ok(!environment.includes(secret), `${what} saw ${name}`);
     }
-    // Workers are told them by a pipe: what a process was started with, every other one of its user may read.
+    // Workers receive them through a pipe: any process of the user can read what another was started with.
     assert.ok(!environment.includes(payloadKey), `${what} and the key of the payloads`);
     assert.ok(!environment.includes(forStore.AWS_SECRET_ACCESS_KEY), `${what} and the credentials of the store`);
   }
@@ -173,7 +173,7 @@ test('status and logs work with the key; without it they say which key is missin
     await ratchet(['logs', 'guarded', 'train'], true),
   ];
   assert.match(status.output, new RegExp(`guarded: .*step ${steps} of ${steps}`), status.output);
-  assert.match(logs.output, /trainStep/);
+  assert.match(logs.output, /trainBatch/);
   const guarded = { workflowId: 'guarded', run: 'guarded', projectFolder: folder };
   const { stored } = await settingsOfOpenRun(client, guarded);
   assert.equal(stored?.maxSteps, steps, 'how it was started is read too');
@@ -216,7 +216,7 @@ test('no secret is in the history, the database, the store, the logs, or anythin
 });
 
 let argumentsSeen = '';
-/** What each process below `ratchet dev` was given, by its command line. Linux only. */
+/** Environment of each process below `ratchet dev`, by its command line. Linux only. */
 const environments = new Map<string, string>();
 
 async function startDev(hasKey = true): Promise<void> {
@@ -290,7 +290,7 @@ function lookAtProcesses(): void {
   for (const { pid, args } of tree) environments.set(args, readFileSync(`/proc/${pid}/environ`, 'utf8'));
 }
 
-/** Everything ends at once, with nobody left to clean up. */
+/** Ends everything at once, without a process left to clean up. */
 async function losePower(): Promise<void> {
   const tree = processTree();
   // The guard first: it would end the others in good order.
@@ -328,7 +328,7 @@ function readableTexts(value: unknown): string[] {
   return Object.entries(value).flatMap(([key, item]) => [key, ...readableTexts(item)]);
 }
 
-/** Every payload in a message: how it is encoded, and in which attributes it lies. */
+/** Every payload in a message: its encoding, and the attributes that contain it. */
 function payloadsIn(value: unknown, place: readonly string[] = []): { at: string; encoding: string }[] {
   if (typeof value !== 'object' || value === null || value instanceof Uint8Array) return [];
   const { metadata, data } = value as { metadata?: Record<string, unknown>; data?: unknown };

@@ -3,11 +3,11 @@ import { existsSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { cacheFolder } from '../../engine/cache-folder.ts';
+import { cacheFolder } from '../../host/cache-folder.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
-import { choosePort } from '../../workers/ports.ts';
-import { localRoles, policyUrlAt, type RoleOptions } from '../../workers/roles.ts';
-import { startStack, type Stack } from '../../workers/supervisor.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
+import { localRoles, policyUrlAt, type RoleOptions } from '../../workers/stack/roles.ts';
+import { startStack, type Stack } from '../../workers/stack/supervisor.ts';
 import { Client, Connection } from '@temporalio/client';
 
 /** A project of its own in a temporary folder, with a real server, real roles and the real engine, at toy size. */
@@ -50,7 +50,7 @@ keep_last = 2
 
 export const repositoryFolder = fileURLToPath(new URL('../../', import.meta.url));
 
-/** Where what tests name lies, outside of their projects: code of ours, and the Python that they install. */
+/** Folders of things that tests name, outside their projects: our code, and the Python that they install. */
 const codeRoots = [
   ...['test', 'bench'].map((folder) => path.join(repositoryFolder, folder)),
   path.join(cacheFolder(), 'python'),
@@ -74,7 +74,7 @@ export async function openSmallProject(
     policyUrl,
     roles: localRoles({ weightRoots: [outputs], policyPort, followsMetrics, count }),
     log: (line) => void log.push(line),
-    // Modules of the tests lie outside of the project.
+    // The tests' modules are outside the project.
     environment: { ...process.env, RATCHET_CODE_ROOTS: codeRoots, ...variables },
   });
   // Patient, as the SDK is by default: the server is killed and comes back while a result is waited for.

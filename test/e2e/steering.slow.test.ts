@@ -129,10 +129,23 @@ test('a run is stopped after the step under way, is talked to, and continues fro
 
 test('the baseline samples the run itself before training, leaves nothing behind, and names what to change', async () => {
   const short = smallRun.replace('steps = 60', 'steps = 20');
-  await writeFile(path.join(project.folder, 'raw.toml'), short);
+  await writeFile(
+    path.join(project.folder, 'raw.toml'),
+    short.replace(/rollouts_per_example = 4/, 'rollouts_per_example = 2'),
+  );
+  await writeFile(path.join(project.folder, 'over.toml'), 'rollouts_per_example = 4\n[sampling]\nmax_tokens = 3\n');
   const child = spawn(
     process.execPath,
-    [path.join(repositoryFolder, 'cli/ratchet.mjs'), 'baseline', 'raw.toml', '--examples', '6', '--json'],
+    [
+      path.join(repositoryFolder, 'cli/ratchet.mjs'),
+      'baseline',
+      'raw.toml',
+      '@',
+      'over.toml',
+      '--examples',
+      '6',
+      '--json',
+    ],
     { cwd: project.folder, env: { ...process.env, TEMPORAL_ADDRESS: '' } },
   );
   let out = '';

@@ -1,4 +1,7 @@
-/** Runs that stand still, are stopped with everything, or are put back by hand: others go on, nothing is lost or overwritten. */
+/**
+ * Runs that stand still, are stopped with everything, or are put back by hand: the others continue, nothing is lost or
+ * overwritten.
+ */
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -6,7 +9,7 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { WorkflowFailedError } from '@temporalio/client';
-import { rootMessage } from '../../cli/root-message.ts';
+import { rootMessage } from '../../cli/output/root-message.ts';
 import { layout } from '../../runs/layout.ts';
 import { type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
@@ -35,7 +38,7 @@ async function untilCommitted({ store }: StagedRun, step: number): Promise<void>
   await until(`step ${step}`, () => store.read(layout.commit('main', step)), { everyMs: 10 });
 }
 
-/** Of a run of `steps` steps: its name does not matter. */
+/** Summary of an undisturbed run of `steps` steps; its name does not matter. */
 let undisturbed: RunSummary;
 
 test('a run that is paused for long gives its GPU worker to the run that waits for it by name; resumed, it ends with the same weights', async () => {
@@ -117,11 +120,11 @@ test('a workflow that is reset to an earlier point stops, names the rewind, and 
   assert.deepEqual([step, ledger.isSound], [6, true]);
 });
 
-/** The workflow task in which a run asked for the training of a step, which it planned just before. */
+/** The workflow task in which a run asked for the plan and the training of a step. */
 async function planningTask({ handle }: StagedRun, step: number) {
   const { events } = await handle.fetchHistory();
   const planned = (events ?? []).flatMap(({ activityTaskScheduledEventAttributes: scheduled }) =>
-    scheduled?.activityType?.name === 'planStep' ? [scheduled.workflowTaskCompletedEventId] : [],
+    scheduled?.activityType?.name === 'trainBatch' ? [scheduled.workflowTaskCompletedEventId] : [],
   );
   return planned[step - 1]!;
 }

@@ -1,4 +1,6 @@
-/** What a run's own words suggest to type works as it stands there: after it has finished, failed, been refused, paused, cancelled or left. */
+/**
+ * Commands that a run suggests work as printed: after it has finished, failed, been refused, paused, cancelled or left.
+ */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { mkdir, rm, truncate, writeFile } from 'node:fs/promises';

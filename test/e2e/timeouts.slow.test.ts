@@ -1,11 +1,11 @@
-/** Runs with examples that nobody finishes in time: what becomes of them is as the file says, and all of it is counted. */
+/** Runs with examples that never finish in time: their fate is as configured, and all of it is counted. */
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { auditStore } from '../../activities/audit-run.ts';
-import { decodeJson, decodeRows } from '../../backends/store/objects.ts';
-import { describe as describeStatus } from '../../cli/describe-status.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import { decodeJson, decodeRows } from '../../store/objects.ts';
+import { describe as describeStatus } from '../../cli/describe/status.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import { layout } from '../../runs/layout.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';

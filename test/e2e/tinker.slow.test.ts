@@ -4,13 +4,13 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { decodeRows } from '../../backends/store/objects.ts';
-import { demonstrationRows } from '../../core/rl/demonstration-rows.ts';
-import { turnSeed } from '../../backends/rollouts/sample-policy.ts';
+import { decodeRows } from '../../store/objects.ts';
+import { demonstrationRows } from '../../core/rl/rollout/demonstration-rows.ts';
+import { turnSeed } from '../../play/policy/sample-policy.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { randomStream } from '../../core/random.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
-import type { TrainSample } from '../../core/rl/batch.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
+import type { TrainSample } from '../../core/rl/learning/batch.ts';
 import { createPreset, EngineOptimizer, saveModelFolder } from '../../engine/index.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { entriesIn, type Entry } from '../stand-ins/tinker/journal.ts';
@@ -211,7 +211,7 @@ function turnsIn(entries: readonly Entry[]): { readonly future: string; readonly
   });
 }
 
-/** Rollouts that lie in the store, of one step or of all, as `GROUP/INDEX`. */
+/** Stored rollouts, of one step or of all, as `GROUP/INDEX`. */
 async function storedOf(run: string, step?: number): Promise<Set<string>> {
   const rows = await rowsBelow(run, step, (name) => /^chunk_\d+_of_\d+.*\.jsonl$/.test(name));
   const finished = rows as { group?: number; index?: number; outcome?: string }[];
@@ -254,7 +254,7 @@ async function untilInStep(run: string, count: number): Promise<void> {
   const log = path.join(project.folder, 'outputs', run, 'logs/attempt_1/train.log');
   for (;;) {
     const text = await readFile(log, 'utf8').catch(() => '');
-    const begun = text.split('\n').filter((line) => line.includes(' trainStep ') && line.includes(': starts'));
+    const begun = text.split('\n').filter((line) => line.includes(' trainBatch ') && line.includes(': starts'));
     if (begun.length >= count) break;
     await delay(5);
   }

@@ -119,13 +119,13 @@ async function untilInStep(run: string, count: number): Promise<void> {
   const log = path.join(project.folder, 'outputs', run, 'logs/attempt_1/train.log');
   for (;;) {
     const text = await readFile(log, 'utf8').catch(() => '');
-    const lines = text.split('\n').filter((line) => line.includes(' trainStep '));
+    const lines = text.split('\n').filter((line) => line.includes(' trainBatch '));
     if (lines.filter((line) => line.includes(': starts')).length >= count) return;
     await delay(5);
   }
 }
 
-/** Who held the run, oldest first. */
+/** Workers that held the run, oldest first. */
 async function holders(run: string): Promise<string[]> {
   const folder = path.join(project.folder, 'outputs', run, 'claims/trainer');
   const names = await readdir(folder).catch(() => []);

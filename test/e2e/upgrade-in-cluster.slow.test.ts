@@ -1,13 +1,16 @@
-/** An orchestrator of another version, on a server where it takes nothing over by itself: what a person is told, and can do. */
+/**
+ * An orchestrator of another version, on a server where it takes nothing over by itself: messages to the user, and
+ * possible actions.
+ */
 import assert from 'node:assert/strict';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { Client, Connection } from '@temporalio/client';
-import { choosePort } from '../../workers/ports.ts';
-import { localRoles } from '../../workers/roles.ts';
-import { type Role, startStack } from '../../workers/supervisor.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
+import { localRoles } from '../../workers/stack/roles.ts';
+import { type Role, startStack } from '../../workers/stack/supervisor.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { eventually } from '../eventually.ts';
@@ -58,7 +61,7 @@ test('a run that the new orchestrator cannot continue with says why; it can be m
   assert.match(stopped, /^stopped: running → terminated\. What is committed stays/);
 
   assert.match((await ratchet('upgrade', 'moved'))[1], /moved: continues from its newest commit/);
-  // As after any end: from its newest commit.
+  // as after any end: from its newest commit
   await after.start('stopped');
   for (const name of names) {
     await after.status(name, ({ step }) => step >= 1);
@@ -194,7 +197,7 @@ async function start(
   const all = localRoles({ weightRoots: [folder], policyPort: await choosePort(0), followsMetrics: false, count });
   const roles = all
     .filter(({ name }) => hasOrchestrator || !name.startsWith('orchestrator'))
-    // As in a cluster: whoever comes takes nothing over by itself.
+    // In a cluster no new worker takes over runs by itself.
     .map((role) => (version === null ? role : { ...role, argsAtOwnServer: [] }))
     .map(changeRole);
   const stack = await startStack({

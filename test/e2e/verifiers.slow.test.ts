@@ -27,7 +27,7 @@ def load_environment(examples: int = 12):
     rows = Dataset.from_list([{"question": f"q{i}", "answer": str(i)} for i in range(examples)])
     return vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric(funcs=[share_of_letters]))
 `,
-  /** Two turns, a state of its own, and a reward that compares a group: scored where it is played. */
+  /** Two turns, a state of its own, and a reward that compares a group: scored where it is generated. */
   contest: `
 import asyncio
 import verifiers as vf
@@ -159,7 +159,7 @@ test(
     const strike = async () => {
       const children = pythonOf(project.stack.pids()['rollout worker']!);
       if (children.length === 0) return false;
-      await delay(waitMs); // longer each time: a new one imports for a second or two before it plays
+      await delay(waitMs); // longer each time: a new process imports for a second or two first
       waitMs += 400;
       for (const pid of children) if (isAlive(pid)) process.kill(pid, 'SIGKILL');
       await delay(300);
@@ -223,7 +223,7 @@ interface Row {
   readonly [column: string]: unknown;
 }
 
-/** How many rows verifiers itself finds below a folder of `ENV--RUN/ID`, each with what it needs to go on with it. */
+/** Number of rows that verifiers itself finds below a folder of `ENV--RUN/ID`, each with what a continuation needs. */
 function readByVerifiers(name: string, below: string): number {
   const code = `
 import sys, pathlib

@@ -6,16 +6,16 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Client, Connection } from '@temporalio/client';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { openRunStore } from '../../backends/store/index.ts';
-import { decodeJson } from '../../backends/store/objects.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { openRunStore } from '../../store/index.ts';
+import { decodeJson } from '../../store/objects.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import { layout } from '../../runs/layout.ts';
 import { taskQueues } from '../../core/names.ts';
-import { choosePort } from '../../workers/ports.ts';
-import { localRoles } from '../../workers/roles.ts';
-import { startStack, type Stack } from '../../workers/supervisor.ts';
-import { vllmRole } from '../../workers/vllm-role.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
+import { localRoles } from '../../workers/stack/roles.ts';
+import { startStack, type Stack } from '../../workers/stack/supervisor.ts';
+import { vllmRole } from '../../workers/stack/vllm-role.ts';
 import { type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { startVllmStandIn } from '../stand-ins/vllm/server.ts';
@@ -133,7 +133,7 @@ test('what top_p, top_k and min_p leave is what a vLLM tells: the policy’s log
   const text = config(`url = "${server.url}"`, '')
     .replace('max_tokens = 6', cut)
     .replace('max_steps = 5', 'max_steps = 2');
-  // A bound of its own, so that what tokens are multiplied by is told.
+  // A bound of its own, so that the factor on tokens is reported.
   await writeFile(path.join(folder, 'cut.toml'), `${text}[trainer.correction]\nweight_max = 3.0\n`);
   const calm = await (await start('cut', 'cut.toml')).result();
   const store = openRunStore(`file:${path.join(folder, 'outputs')}/`, 'cut');
@@ -141,7 +141,8 @@ test('what top_p, top_k and min_p leave is what a vLLM tells: the policy’s log
   for (const step of [1, 2])
     commits.push(decodeJson<StepCommit>((await store.read(layout.commit('main', step)))!, 'the commit'));
   for (const { step, metrics } of commits) {
-    // Of what was left to draw from each token is likelier than under the policy; taken for the policy’s the weight would be 1.
+    // Truncated sampling makes each token likelier than under the policy; with the policy's own values the weight would
+    // be 1.
     const weight = metrics['correction/weight'] ?? NaN;
     assert.ok(weight > 0 && weight < 0.999, `step ${step}: ${weight}`);
   }

@@ -2,11 +2,11 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { followRun } from '../../cli/follow-run.ts';
-import { NdjsonLine } from '../../cli/ndjson.ts';
+import { followRun } from '../../cli/follow/follow-run.ts';
+import { NdjsonLine } from '../../cli/output/ndjson.ts';
 import { StoredRollouts } from '../../cli/view/stored-rollouts.ts';
 import { TerminalView } from '../../cli/view/terminal-view.ts';
-import { resolveStoreUri } from '../../backends/store/index.ts';
+import { resolveStoreUri } from '../../store/index.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { SmallKeyboard, SmallTerminal } from '../cli/view/small-terminal.ts';
@@ -66,7 +66,7 @@ test('the live view of a real run, resized and left by Ctrl-C: every event it to
   await following;
   view.close();
 
-  // Where the run had come further before the view was open, that is said first.
+  // A run that got further before the view was open first prints that.
   const lines = terminal
     .text()
     .split('\n')

@@ -24,7 +24,7 @@ const steps = stepsOf('docs/guide/your-own-environment.md');
 let folder: string;
 before(() => {
   folder = mkdtempSync(path.join(tmpdir(), 'ratchet-newcomer-'));
-  // As `npm install ../ratchet` leaves it.
+  // The result of `npm install ../ratchet`.
   mkdirSync(path.join(folder, 'node_modules/.bin'), { recursive: true });
   symlinkSync(repositoryFolder, path.join(folder, 'node_modules/ratchet'));
   symlinkSync('../ratchet/cli/ratchet.mjs', path.join(folder, 'node_modules/.bin/ratchet'));

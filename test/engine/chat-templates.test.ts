@@ -3,13 +3,15 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { compileTemplate, renderBounded } from '../../engine/model/bounded-template.ts';
+import { compileTemplate, renderBounded } from '../../engine/model/template/bounded-template.ts';
 
 const read = (name: string): unknown =>
   JSON.parse(readFileSync(new URL(`../data/chat-templates/${name}.json`, import.meta.url), 'utf8'));
 
 const conversations = read('conversations') as readonly ({ readonly name: string } & Record<string, unknown>)[];
-const { templates } = read('recorded') as {
+const { time, templates } = read('recorded') as {
+  /** Of the recording, for strftime_now. */
+  readonly time: string;
   readonly templates: Readonly<
     Record<string, { readonly template: string; readonly texts: readonly (string | null)[] }>
   >;
@@ -24,7 +26,7 @@ test('templates of trl and axolotl give the texts of jinja2', () => {
   const differing: string[] = [];
   for (const [name, { template, texts }] of Object.entries(templates)) {
     for (const [i, { name: conversation, ...given }] of conversations.entries()) {
-      const came = attempt(() => renderBounded(compileTemplate(template), { ...around, ...given }));
+      const came = attempt(() => renderBounded(compileTemplate(template), { ...around, ...given }, { time }));
       const hash = came.text === null ? null : createHash('sha256').update(came.text).digest('hex').slice(0, 16);
       if (hash !== texts[i]) differing.push(`${name}: ${conversation}: ${came.reason ?? 'another text'}`);
     }

@@ -2,13 +2,13 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { trajectoryRows } from '../../core/rl/trajectories.ts';
-import type { ChatMessage, Turn } from '../../core/rl/rollout.ts';
-import { ConversationPrompts } from '../../engine/model/conversation-prompts.ts';
-import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
+import { trajectoryRows } from '../../core/rl/rollout/trajectories.ts';
+import type { ChatMessage, Turn } from '../../core/rl/rollout/rollout.ts';
+import { ConversationPrompts } from '../../engine/model/template/conversation-prompts.ts';
+import { ChatTokenizer } from '../../engine/model/tokenizer/tokenizer.ts';
 
 const messages = `{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor -%}{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}`;
-/** As Qwen's: only the last answer keeps its reasoning. */
+/** Like Qwen's template: only the last answer keeps its reasoning. */
 const withoutReasoning = messages.replace(
   'm.content +',
   `(m.content.split('</think>')[-1] if m.role == 'assistant' else m.content) +`,
@@ -138,7 +138,7 @@ describe('whatever is said, with any template', () => {
           let at = { row: -1, length: Infinity };
           for (const { promptTokenIds, tokenIds } of turns) {
             const saw = [...promptTokenIds, ...tokenIds];
-            // A turn lies in the row of the turn before, behind it, or begins the next one.
+            // A turn continues the row of the previous turn, or begins the next one.
             const isSame = promptTokenIds.length >= at.length && startsWith(rows[at.row]!.tokenIds, saw);
             at = { row: isSame ? at.row : at.row + 1, length: saw.length };
             const { tokenIds: row, lossMask } = rows[at.row]!;
@@ -186,7 +186,7 @@ describe('whatever is said, with any template', () => {
   });
 });
 
-/** Plays a conversation in which these tokens are sampled, and each answer is answered. */
+/** Simulates a conversation with these sampled tokens, and an answer to each. */
 function play(
   tokenizer: ChatTokenizer,
   question: string,

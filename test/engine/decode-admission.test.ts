@@ -40,7 +40,7 @@ test('a row that needs nearly everything starts when it is alone', () => {
     { running: { rows: 2, length: 4 }, waiting: [row(5, 4)] },
     { running: idle, waiting: [row(3, 20)] },
   ];
-  // The long row came first and waits for the others to end: nobody passes it.
+  // The long row came first and waits for the others to end: no later row passes it.
   assert.deepEqual(admit(tinyConfig, within(bytesOf(40)), busy), [0, 0]);
 });
 

@@ -3,10 +3,10 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import fc from 'fast-check';
-import { Detokenizer } from '../../engine/model/detokenizer.ts';
-import { loadTokenizer } from '../../engine/model/load-tokenizer.ts';
+import { Detokenizer } from '../../engine/model/tokenizer/detokenizer.ts';
+import { loadTokenizer } from '../../engine/model/tokenizer/load-tokenizer.ts';
 import { createPreset } from '../../engine/model/presets.ts';
-import type { ChatTokenizer } from '../../engine/model/tokenizer.ts';
+import type { ChatTokenizer } from '../../engine/model/tokenizer/tokenizer.ts';
 
 const tokenizers: Readonly<Record<string, [tokenizer: ChatTokenizer, size: number]>> = {
   'byte-level': [await golden('byte-level'), 429],

@@ -17,7 +17,7 @@ const recorded = JSON.parse(readFileSync(path.join(data, 'sentencepiece.json'), 
   readonly models: Readonly<Record<string, { readonly ids: readonly number[][]; readonly greedy: readonly number[] }>>;
 };
 
-/** As record_families.py makes the i-th weight of a tensor; a half holds it exactly, and so does a float with 1 added. */
+/** The i-th weight of a tensor in record_families.py; a half holds it exactly, and so does a float with 1 added. */
 const number = (name: string, i: number): number => (((i * 7919 + 31 * name.length) % 255) - 127) / 128;
 
 /** transformers 5 has all experts of a layer in one tensor. */

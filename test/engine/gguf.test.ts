@@ -36,7 +36,7 @@ describe('a GGUF file', () => {
   before(async () => void (folder = await mkdtemp(path.join(tmpdir(), 'gguf-'))));
   after(() => rm(folder, { recursive: true }));
 
-  /** As record.py makes the i-th weight of a tensor; a half holds it exactly. */
+  /** The i-th weight of a tensor in record.py; a half holds it exactly. */
   const number = (name: string, i: number): number => (((i * 7919 + 31 * name.length) % 255) - 127) / 128;
 
   test('has the weights under the names and in the order of a Hugging Face folder', async () => {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { parameterCount, Parameters } from '../../engine/index.ts';
 import { floats, floatScalar, ints, longs, openSession } from '../../engine/onnx/session.ts';
-import { factsOf } from '../../core/rl/batch.ts';
+import { factsOf } from '../../core/rl/learning/batch.ts';
 import { gather, maskTotal } from '../../engine/train/micro-batches.ts';
 import { buildTrainGraph, gradientName, type TrainGraphKind } from '../../engine/train/train-graph.ts';
 import { microBatchesOf, randomBatch, randomParameters, tinyConfig } from './models.ts';
@@ -111,7 +111,7 @@ async function openLosses(config: typeof tinyConfig, lossCase: LossCase, paramet
     logprobs.forEach((logprob, i) => {
       const ratio = Math.exp(unmoved[i]! - behavior[i]!);
       if (lossCase.kind === 'importance_sampling') {
-        // What is masked is decided once: the mask has no gradient.
+        // The mask is decided once, and has no gradient.
         const isKept = ratio >= (lossCase.clipLow ?? 0) && ratio <= lossCase.clipHigh;
         if (isKept) loss -= mask[i]! * Math.exp(logprob - behavior[i]!) * advantages[i]!;
         return;

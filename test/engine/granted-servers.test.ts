@@ -1,4 +1,7 @@
-/** Whom workers of our own Temporal server ask, and whom they tell a key: nobody that another user of the machine names. */
+/**
+ * Servers that workers of our own Temporal server may ask and send keys to: none that another user of the machine
+ * names.
+ */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { appendFileSync, chmodSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -8,20 +11,20 @@ import { test } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { createOpenRun } from '../../activities/open-run.ts';
 import { createPlanEvaluations } from '../../activities/evaluation/plan-evaluations.ts';
-import { grantNamed, namedByEnvironments, namedByModel, namedIn } from '../../backends/configs/grant.ts';
-import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { grantNamed, namedByEnvironments, namedByModel, namedIn } from '../../load/grants/grant.ts';
+import { loadEvaluationFile } from '../../load/evaluations/load-evaluations.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
 import { type EnvironmentEntry, openEnvironment } from '../../backends/environments/index.ts';
 import { weightsAgentKeyVar } from '../../core/names.ts';
 import { requireNamed } from '../../backends/environments/named.ts';
 import { openJudge } from '../../backends/environments/judge.ts';
 import { openEndpoint, openInference } from '../../backends/inference/index.ts';
-import { readEndpoints } from '../../backends/inference/endpoints-file.ts';
+import { readEndpoints } from '../../backends/inference/openai/endpoints-file.ts';
 import { ModelServer } from '../../backends/inference/model-server.ts';
-import { askWeightsAgent } from '../../backends/inference/weights-agent-client.ts';
-import { openRunStore } from '../../backends/store/index.ts';
+import { askWeightsAgent } from '../../backends/inference/vllm/weights-agent-client.ts';
+import { openRunStore } from '../../store/index.ts';
 import { TinkerHttp } from '../../backends/tinker/http.ts';
-import { grantedAt, grantedLines, linesOfServerOf, requireServer, writeGrants } from '../../engine/grants.ts';
+import { grantedAt, grantedLines, linesOfServerOf, requireServer, writeGrants } from '../../host/grants.ts';
 import { key, listener, notAsked, secret, stage } from './grant-stage.ts';
 
 const chat = {
@@ -161,7 +164,7 @@ test('a run file of the project grants its servers where it is started as it sta
     new MockActivityEnvironment().run(open, { config: run, run: name, ...input }, name, 'execution');
   await start('a', { overrides: { 'inference.url': evil.url } });
   for (const { url } of [own, evil]) assert.throws(() => requireServer({ url, keys: [] }, 'It'), notAsked);
-  // Of two files each server is meant, and the key of one at the server of the other is not.
+  // Two files grant each server, but not the key of one for the server of the other.
   await start('b', { over: [{ file: keyless }] });
   requireServer({ url: evil.url, keys: [] }, 'It');
   assert.throws(() => requireServer({ url: evil.url, keys: [key] }, 'It'), notAsked);
@@ -233,7 +236,7 @@ test('an environment is not loaded with a judge that nobody named', async (t) =>
   const judged = (args: object) => ({ id: 'wiki-search', name: 'wiki-search', args: args as Record<string, string> });
   for (const args of [{ base_url: `${url}/v1`, model: 'm' }, { api_key_var: key }, { judge: { base_url: url } }])
     await assert.rejects(openEnvironment(judged(args)), /not taken from Temporal/);
-  // A URL is read in more ways than it is usually written.
+  // Parsers accept more spellings of a URL than the usual one.
   for (const base_url of [url.replace('//', ''), url.replace('//', '\\\\'), url.replace('tp://', '\ttp:')])
     await assert.rejects(
       openEnvironment(judged({ judge: { base_url, model: 'm' } })),

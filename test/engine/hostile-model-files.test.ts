@@ -3,11 +3,11 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { compileTemplate, renderBounded } from '../../engine/model/bounded-template.ts';
-import { ChatTemplates } from '../../engine/model/chat-template.ts';
-import { hasUnknownExpression } from '../../engine/model/pre-tokenizing.ts';
+import { compileTemplate, renderBounded } from '../../engine/model/template/bounded-template.ts';
+import { ChatTemplates } from '../../engine/model/template/chat-template.ts';
+import { hasUnknownExpression } from '../../engine/model/tokenizer/pre-tokenizing.ts';
 import { decodeHeader } from '../../engine/model/safetensors.ts';
-import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
+import { ChatTokenizer } from '../../engine/model/tokenizer/tokenizer.ts';
 import { TookTooLong, withinTime } from '../../engine/model/within-time.ts';
 
 const golden = fileURLToPath(new URL('./golden/tokenizers/byte-level', import.meta.url));

@@ -1,5 +1,5 @@
 /** Renders hostile templates in a process with little memory, and reports how each ended and how long it took. */
-import { compileTemplate, renderBounded } from '../../engine/model/bounded-template.ts';
+import { compileTemplate, renderBounded } from '../../engine/model/template/bounded-template.ts';
 import { hostileTemplates } from './hostile-templates.ts';
 
 const [workMax, bytesMax] = process.argv.slice(2).map(Number) as [number, number];

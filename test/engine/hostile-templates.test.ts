@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
 import { templateBytesMax, templateWorkMax } from '../../engine/limits.ts';
-import { compileTemplate, renderBounded } from '../../engine/model/bounded-template.ts';
+import { compileTemplate, renderBounded } from '../../engine/model/template/bounded-template.ts';
 import { hostileTemplates } from './hostile-templates.ts';
 import { renderAll } from './render-hostile.ts';
 

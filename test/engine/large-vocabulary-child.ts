@@ -1,4 +1,7 @@
-/** Takes a step on one long row of a model with a large vocabulary; writes the gradient, tells its highest resident memory. */
+/**
+ * Takes a step on one long row of a model with a large vocabulary; writes the gradient, and reports its highest
+ * resident memory.
+ */
 import { writeFile } from 'node:fs/promises';
 import { randomStream } from '../../core/random.ts';
 import { EngineOptimizer } from '../../engine/index.ts';

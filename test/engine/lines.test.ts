@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { type MaskedSample, type RowFacts, type Rows, rowsOf } from '../../core/rl/batch.ts';
+import { type MaskedSample, type RowFacts, type Rows, rowsOf } from '../../core/rl/learning/batch.ts';
 import { Parameters } from '../../engine/index.ts';
 import type { ModelConfig } from '../../engine/model/config.ts';
 import { GradientComputer } from '../../engine/train/gradient-computer.ts';
@@ -25,7 +25,7 @@ function groups(config: ModelConfig, sizes: readonly { prompt: number; answers: 
   );
 }
 
-/** The same rows, of which nobody says what they have in common. */
+/** The same rows, without the facts they share. */
 function apart(samples: readonly MaskedSample[]): Rows<MaskedSample> {
   const source = rowsOf(samples);
   return { ...source, rows: source.rows.map((facts) => ({ ...facts, shared: 0 })) };

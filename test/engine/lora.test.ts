@@ -2,10 +2,10 @@ import assert from 'node:assert/strict';
 import { execFile, execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { cp, readFile, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { join, relative } from 'node:path';
 import { test } from 'node:test';
 import { promisify } from 'node:util';
-import { describeAdapter, readAdapter, relativeBase, saveAdapterFolder } from '../../engine/model/adapter-folder.ts';
+import { describeAdapter, readAdapter, saveAdapterFolder } from '../../engine/model/adapter-folder.ts';
 import { adaptedLayers, adapterParameterCount, type LoraConfig } from '../../engine/model/adapter-layout.ts';
 import {
   adapterInputs,
@@ -156,7 +156,7 @@ test('a saved adapter loads as its base with the adapter merged, wherever both f
   await saveModelFolder(reverseText, baseFolder);
   const adapter = noisyAdapter(reverseText.parameters, plain);
   const baseDigest = reverseText.parameters.digest();
-  await saveAdapterFolder({ adapter, base: relativeBase(saved, baseFolder), baseDigest }, saved);
+  await saveAdapterFolder({ adapter, base: relative(saved, baseFolder), baseDigest }, saved);
   await cp(join(folder, 'there'), join(folder, 'elsewhere'), { recursive: true });
   for (const place of ['there', 'elsewhere']) {
     const loaded = await loadModelFolder(join(folder, place, 'adapter'));
@@ -281,7 +281,7 @@ test('an adapter that was saved is read back bit for bit', async (t) => {
   assert.equal(await describeAdapter(goldenFolder('qwen3-tied')), null);
 });
 
-/** As training leaves it: B is not zero any more. */
+/** A trained adapter: B is no longer zero. */
 function noisyAdapter({ config }: Parameters, lora: LoraConfig): AdapterParameters {
   const adapter = createAdapter(config, lora, 5);
   const noise = randomParameters(config, 9).flat;

@@ -3,13 +3,13 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { factsOf, type TrainSample } from '../../core/rl/batch.ts';
+import { factsOf, type TrainSample } from '../../core/rl/learning/batch.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { aggregationOf, EngineOptimizer, type TrainMetrics, type TrainOptions } from '../../engine/index.ts';
 import { floats, floatScalar, ints, longs, openSession } from '../../engine/onnx/session.ts';
 import { gather } from '../../engine/train/micro-batches.ts';
 import { buildTrainGraph, type GradientKind, gradientName, metricNames } from '../../engine/train/train-graph.ts';
-import { capsRatios } from '../../engine/train/loss.ts';
+import { losses } from '../../core/rl/losses.ts';
 import { microBatchesOf, optimizer, randomBatch, randomParameters, temporaryFolder, tinyConfig } from './models.ts';
 
 const config = { ...tinyConfig, layerCount: 1 };
@@ -37,7 +37,7 @@ interface Token {
   readonly advantage: number;
 }
 const bounds = { clipLow: 0.8, clipHigh: 1.28 };
-/** Of dppo and ipo, in probability. */
+/** Bounds of dppo and ipo, in probability. */
 const moves = { clipLow: 0.01, clipHigh: 0.012 };
 const klTau = 0.3;
 /** Beyond some of the ratios below that are kept. */
@@ -59,7 +59,10 @@ const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling' | 'dppo' | 'i
       const weight = Math.min(Math.exp(logprob - behavior), bounds.clipHigh) * advantage;
       return { loss: -weight * logprob, slope: -weight };
     },
-    /** As torch.minimum(ratio * A, ratio.clamp(low, high) * A): the smaller branch has the gradient, both halves if equal. */
+    /**
+     * Same as torch.minimum(ratio * A, ratio.clamp(low, high) * A): the smaller branch has the gradient, both halves if
+     * equal.
+     */
     grpo({ logprob, behavior, advantage }) {
       const ratio = Math.min(Math.exp(logprob - behavior), ratioMax);
       const clipped = Math.min(Math.max(ratio, bounds.clipLow), bounds.clipHigh);
@@ -147,7 +150,7 @@ describe('losses agree with their formulas in double precision', () => {
             clip_low: floatScalar(boundsOf(type).clipLow),
             clip_high: floatScalar(boundsOf(type).clipHigh),
             kl_tau: floatScalar(klTau),
-            ...(capsRatios(type) ? { ratio_max: floatScalar(ratioMax) } : {}),
+            ...(losses[type].capsRatios ? { ratio_max: floatScalar(ratioMax) } : {}),
             sampled_logprobs: vector(behavior),
             teacher_weights: vector(new Float32Array(logprobs.length)),
             teacher_logprobs: vector(new Float32Array(logprobs.length)),

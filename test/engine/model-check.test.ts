@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { checkModel } from '../../backends/configs/check-model.ts';
+import { checkModel } from '../../load/checks/check-model.ts';
 import { EngineOptimizer } from '../../engine/index.ts';
 import { goldenFolder, readConfig } from './golden/read-golden.ts';
 import { temporaryFolder } from './models.ts';

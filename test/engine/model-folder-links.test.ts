@@ -7,11 +7,11 @@ import { test, type TestContext } from 'node:test';
 import { readModelText, readTextFiles } from '../../engine/model/text-files.ts';
 import { requireOwnFiles } from '../../engine/model/model-repository.ts';
 import { loadModelFolder, loadParameters, saveModelFolder } from '../../engine/model/model-folder.ts';
-import { loadTokenizer } from '../../engine/model/load-tokenizer.ts';
-import { NotAFile, openRegular, openToAppend, readRegular, readRegularSync } from '../../engine/regular-file.ts';
-import { isModelFolder, nameOfFolder } from '../../cli/eval/local-model.ts';
+import { loadTokenizer } from '../../engine/model/tokenizer/load-tokenizer.ts';
+import { NotAFile, openRegular, openToAppend, readRegular, readRegularSync } from '../../host/regular-file.ts';
+import { isModelFolder, nameOfFolder } from '../../cli/eval/subject/local-model.ts';
 import { readAdapterFiles, readVersion } from '../../backends/tinker/version-files.ts';
-import { checkModel } from '../../backends/configs/check-model.ts';
+import { checkModel } from '../../load/checks/check-model.ts';
 import { snapshotIn } from '../../backends/hub/hub-cache.ts';
 import { preset, temporaryFolder } from './models.ts';
 

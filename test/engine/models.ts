@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { randomStream } from '../../core/random.ts';
-import { rowsOf, type TrainSample } from '../../core/rl/batch.ts';
+import { rowsOf, type TrainSample } from '../../core/rl/learning/batch.ts';
 import { cutMicroBatches, type MicroBatch, readMicroBatches } from '../../engine/train/micro-batches.ts';
 import type { OptimizerSpec } from '../../config/run-spec.ts';
 import {
@@ -102,7 +102,7 @@ export function overflowing(): ModelFolder {
   return model;
 }
 
-/** As a gradient is computed from them. */
+/** Micro-batches as for a gradient. */
 export async function microBatchesOf(samples: readonly TrainSample[]): Promise<MicroBatch<TrainSample>[]> {
   const source = rowsOf(samples);
   const micros: MicroBatch<TrainSample>[] = [];

@@ -3,7 +3,7 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { permutation } from '../../core/random.ts';
-import type { TrainSample } from '../../core/rl/batch.ts';
+import type { TrainSample } from '../../core/rl/learning/batch.ts';
 import {
   EngineOptimizer,
   loadModelFolder,

@@ -1,9 +1,9 @@
-/** What peers' own code makes of the same rollouts (test/data/algorithms: which versions, and how it was recorded). */
+/** Results of peers' own code for the same rollouts (test/data/algorithms: which versions, and how it was recorded). */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
-import { batchOf, type PackedRow } from '../../core/rl/batch.ts';
-import { correctionMetrics, correctRow } from '../../core/rl/correction.ts';
+import { batchOf, type PackedRow } from '../../core/rl/learning/batch.ts';
+import { correctionMetrics, correctRow } from '../../core/rl/learning/correction.ts';
 import { CorrectionSpec, type LossSettings } from '../../config/run-spec.ts';
 import { LogprobLoss } from '../../engine/index.ts';
 import { floats, floatScalar, longs, openSession } from '../../engine/onnx/session.ts';
@@ -34,7 +34,7 @@ interface Golden {
 const golden = JSON.parse(readFileSync(new URL('../data/algorithms/golden.json', import.meta.url), 'utf8')) as Golden;
 const { sampler, policy } = golden.rows;
 
-/** Behind a token that nobody sampled: a row's first has nothing before it. */
+/** After an unsampled token, since a row's first has nothing before it. */
 const after = (row: readonly number[]): number[] => [0, ...row];
 const rows = (advantages: readonly number[] = sampler.map(() => 1)): PackedRow[] =>
   sampler.map((logprobs, r) => ({
@@ -44,7 +44,7 @@ const rows = (advantages: readonly number[] = sampler.map(() => 1)): PackedRow[]
     advantages: after(logprobs).map((_, t) => (t > 0 ? advantages[r]! : 0)),
   }));
 
-/** Of advantages of 1 what the correction leaves of them: the weights. */
+/** Weights of the correction: what remains of advantages of 1. */
 function weightsBy(correction: Partial<CorrectionSpec>): number[][] {
   const settings = { ...CorrectionSpec.parse(correction), oldLogprobs: 'trainer' as const };
   return rows().map((row, r) => correctRow(row, after(policy[r]!), settings).sample.advantages.slice(1));

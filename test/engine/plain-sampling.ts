@@ -1,4 +1,4 @@
-/** Sampling as the papers and vLLM's documentation tell it, in double precision and without any haste, to compare with. */
+/** Reference sampling from the papers and vLLM's documentation, in double precision and without optimization. */
 import { uniform } from '../../core/random.ts';
 import type { SequenceRequest } from '../../engine/sample/sequence-request.ts';
 
@@ -6,7 +6,7 @@ export interface PlainDraw {
   readonly tokenId: number;
   readonly logprob: number;
   readonly samplingLogprob: number;
-  /** Of every token, after all modifications. */
+  /** Probability of every token, after all modifications. */
   readonly probabilities: readonly number[];
   /** Sums of probabilities, in descending order, of which topP cut one. */
   readonly sums: readonly number[];

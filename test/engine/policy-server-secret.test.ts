@@ -1,4 +1,4 @@
-/** Whom a policy server on the loopback answers: those who have the secret, whatever user of the machine asks. */
+/** A policy server on the loopback answers only clients with the secret, whatever user of the machine asks. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

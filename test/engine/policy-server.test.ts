@@ -176,7 +176,7 @@ test('weights come from below the allowed roots only, links resolved', async (t)
   assert.equal(await load(join(folder, 'link')), 403);
   assert.equal(await load(join(folder, '..', outside.split('/').at(-1)!, 'model')), 403);
   assert.equal(await load(join(folder, 'none')), 404);
-  // Nobody learns from the answer what there is elsewhere.
+  // The answer must not reveal what exists elsewhere.
   assert.equal(await load(join(outside, 'none')), 403);
   await mkdir(join(folder, 'empty'));
   assert.equal(await load(join(folder, 'empty')), 400);

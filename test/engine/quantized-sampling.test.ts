@@ -53,7 +53,7 @@ async function scoresOf(
   }
 }
 
-/** Mean |Δ| of the log probabilities that a sampler told from the trainer's. */
+/** Mean |Δ| between a sampler's log probabilities and the trainer's. */
 async function meanDifference(
   requests: readonly SequenceRequest[],
   results: readonly SampleResult[],

@@ -6,7 +6,7 @@ import { AdapterParameters, createAdapter } from '../../engine/model/lora.ts';
 import { activationBytes, passMemory, positionsKeptMax } from '../../engine/train/activations.ts';
 import { GradientComputer } from '../../engine/train/gradient-computer.ts';
 import { supervisedFeeds } from '../../engine/train/feeds.ts';
-import { factsOf } from '../../core/rl/batch.ts';
+import { factsOf } from '../../core/rl/learning/batch.ts';
 import { randomParameters, tinyConfig } from './models.ts';
 
 const lora: LoraConfig = {

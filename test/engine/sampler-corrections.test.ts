@@ -1,9 +1,9 @@
-/** What a step makes of tokens that were sampled from another distribution than the one it compares with. */
+/** Training on tokens sampled from another distribution than the one the step compares with. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { CorrectionSpec, type LossSettings } from '../../config/run-spec.ts';
-import { batchOf, type PackedRow, type TrainSample } from '../../core/rl/batch.ts';
-import { correctRow } from '../../core/rl/correction.ts';
+import { batchOf, type PackedRow, type TrainSample } from '../../core/rl/learning/batch.ts';
+import { correctRow } from '../../core/rl/learning/correction.ts';
 import { LogprobLoss } from '../../engine/index.ts';
 
 const engine = new LogprobLoss();

@@ -8,7 +8,7 @@ import { plainDraw } from './plain-sampling.ts';
 
 const base: SequenceRequest = { promptTokenIds: [0, 1], maxTokens: 8, temperature: 1, seed: 7, stopTokenIds: [] };
 
-/** In steps of 1/1024: nothing is so near to something else that rounding tells them apart or not. */
+/** Multiples of 1/1024, so that rounding cannot decide between near values. */
 const number = (min: number, max: number): fc.Arbitrary<number> =>
   fc.integer({ min: min * 1024, max: max * 1024 }).map((steps) => steps / 1024);
 
@@ -123,7 +123,7 @@ test('top_p keeps the smallest set that reaches it, at least the likeliest token
 test('min_p 1 keeps what is as likely as the likeliest; top_p sees what min_p and top_k left', () => {
   assert.deepEqual(kept([0.99, 1, 0.5, 1], { minP: 1 }), [1, 3]);
   assert.deepEqual(kept([1, 0.6, 0.3, 0.1], { minP: 0.3 }), [0, 1, 2]);
-  // Of 1 + 0.6, renormalized, the first is 0.625; of all four it would be 0.5.
+  // Renormalized over 1 + 0.6, the first is 0.625; over all four it would be 0.5.
   assert.deepEqual(kept([1, 0.6, 0.3, 0.1], { topK: 2, topP: 0.62 }), [0]);
   assert.deepEqual(kept([1, 0.6, 0.3, 0.1], { topP: 0.62 }), [0, 1]);
 });

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { randomStream } from '../../core/random.ts';
-import type { TrainSample } from '../../core/rl/batch.ts';
+import type { TrainSample } from '../../core/rl/learning/batch.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { EngineOptimizer, type TrainMetrics, type TrainOptions } from '../../engine/index.ts';
 import { optimizer, randomBatch } from './models.ts';
@@ -12,7 +12,7 @@ const trainer = await EngineOptimizer.open('preset:reverse-text-0.2m', { threads
 after(() => trainer.close());
 const drawn = randomBatch(trainer.model.config, 24, 1);
 const current = await trainer.forwardLogprobs(drawn, { temperature });
-/** Rows whose ratios lie on both sides of the bounds below, at advantages of both signs. */
+/** Rows with ratios on both sides of the bounds below, and advantages of both signs. */
 const batch: readonly TrainSample[] = drawn.map((row, r) => ({
   ...row,
   behaviorLogprobs: row.lossMask.map((mask, t) =>
@@ -151,7 +151,7 @@ describe('a teacher', () => {
   });
 
   test('gives prime-rl’s ref_kl loss of a token: none where its probability fell by more than 0.2', async () => {
-    // By hand, of its formula: A = log π_T − ℓ, −ρ·A + 0.001·d², kept unless π − μ < −0.2.
+    // Computed by hand: A = log π_T − ℓ, −ρ·A + 0.001·d², kept unless π − μ < −0.2.
     const expected = taught.flatMap((row, r) =>
       row.lossMask.flatMap((mask, t) => {
         if (mask === 0) return [];

@@ -114,7 +114,7 @@ function validBody(draw: Draw): { path: string; body: Record<string, unknown> } 
   }
 }
 
-/** Values that nobody expects. */
+/** Unexpected values. */
 const oddValues: readonly unknown[] = [
   null,
   true,
@@ -143,7 +143,7 @@ const oddValues: readonly unknown[] = [
   Object.fromEntries(Array.from({ length: 3000 }, (_, i) => [i, 1])),
 ];
 
-/** Puts a value nobody expects somewhere into a right body, at any depth. */
+/** Puts an unexpected value somewhere into a valid body, at any depth. */
 function mutated(draw: Draw, value: unknown): unknown {
   if (typeof value !== 'object' || value === null || draw() < 0.1) return pick(draw, oddValues);
   const entries = Object.entries(value);

@@ -1,4 +1,4 @@
-/** The server that is fuzzed, in a process of its own: tells its port, and its memory whenever it is asked. */
+/** The fuzzed server, in a process of its own: reports its port, and its memory on request. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -18,7 +18,7 @@ process.on('disconnect', () => process.exit(0));
 process.send?.({ port: server.port });
 
 async function tellMemory(): Promise<void> {
-  // What a first collection frees may hold buffers that only a second one finds.
+  // Objects freed by a first collection may hold buffers that only a second one frees.
   for (let i = 0; i < 3; i++) {
     globalThis.gc?.();
     await setTimeout(50);

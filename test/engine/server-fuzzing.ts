@@ -164,7 +164,7 @@ interface Cases {
   /** Exclusive. */
   readonly to: number;
   readonly atOnce: number;
-  /** Told of a wrong answer, naming its case; unless given the first one ends it all. */
+  /** Called with a wrong answer and its case; without it, the first one ends everything. */
   readonly onWrong?: (error: Error) => void;
 }
 

@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { bodyBytesInFlightMax, jsonDepthMax, jsonNodesMax, waitingRequestsMax } from '../../engine/limits.ts';
-import { Admission } from '../../engine/server/admission.ts';
+import { Admission } from '../../engine/server/generation/admission.ts';
 import { parseBoundedJson, shortened } from '../../engine/server/json.ts';
-import { PauseGate } from '../../engine/server/pause-gate.ts';
+import { PauseGate } from '../../engine/server/generation/pause-gate.ts';
 import { RefusalLog } from '../../engine/server/refusal-log.ts';
 
 const parse = (text: string): unknown => parseBoundedJson(Buffer.from(text));
@@ -34,15 +34,15 @@ test('what was taken is given back, whatever becomes of the request', async () =
   const admission = new Admission();
   for (let i = 0; i < 3; i++) {
     await assert.rejects(
-      admission.hold(async (purse) => {
-        purse.takeBodyBytes(bodyBytesInFlightMax);
+      admission.hold(async (budget) => {
+        budget.takeBodyBytes(bodyBytesInFlightMax);
         await Promise.reject(new Error('broke'));
       }),
       /broke/,
     );
   }
-  await admission.hold(async (purse) => {
-    for (let i = 0; i < waitingRequestsMax; i++) purse.takeRequest();
+  await admission.hold(async (budget) => {
+    for (let i = 0; i < waitingRequestsMax; i++) budget.takeRequest();
     await assert.rejects(
       admission.hold(async (other) => Promise.resolve(other.takeRequest())),
       (error: Error & { status?: number }) => error.status === 429 && /Ask again later/.test(error.message),

@@ -9,7 +9,7 @@ import { createAdapter } from '../../engine/model/lora.ts';
 import { assembleModel, loadModelTexts } from '../../engine/model/model-folder.ts';
 import { presetFiles } from '../../engine/model/preset-files.ts';
 import { MemoryTooSmall, serverMemory } from '../../engine/sample/server-memory.ts';
-import { SharedTokenizers } from '../../engine/model/shared-tokenizers.ts';
+import { SharedTokenizers } from '../../engine/model/tokenizer/shared-tokenizers.ts';
 import { GradientComputer } from '../../engine/train/gradient-computer.ts';
 import { rowBytes } from '../../engine/sample/row-bytes.ts';
 import { Sampler } from '../../engine/sample/sampler.ts';

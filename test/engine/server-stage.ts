@@ -24,7 +24,7 @@ export interface Stage {
   readonly post: (path: string, body: unknown) => Promise<Response>;
   /** The JSON of an answer that must be 200. */
   readonly ask: <Answer = Record<string, unknown>>(path: string, body: unknown) => Promise<Answer>;
-  /** What the server refuses with. */
+  /** The server's refusal. */
   readonly refusal: (path: string, body: unknown) => Promise<Refusal>;
   readonly metric: (name: string) => Promise<number>;
 }

@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { batchOf, factsOf, type TrainSample } from '../../core/rl/batch.ts';
-import { filterGroups } from '../../core/rl/filter-groups.ts';
-import { packSamples } from '../../core/rl/pack.ts';
-import type { ChatMessage, HeardSpan, ScoredGroup, Turn } from '../../core/rl/rollout.ts';
+import { batchOf, factsOf, type TrainSample } from '../../core/rl/learning/batch.ts';
+import { filterGroups } from '../../core/rl/filters/filter-groups.ts';
+import { packSamples } from '../core/rl/pack-samples.ts';
+import type { ChatMessage, HeardSpan, ScoredGroup, Turn } from '../../core/rl/rollout/rollout.ts';
 import { LogprobLoss } from '../../engine/index.ts';
 import { EngineOptimizer } from '../../engine/train/optimizer.ts';
 import { accept } from '../config/read-run.ts';
@@ -155,7 +155,7 @@ test('the loss of such a batch and its gradient are those of prime-rl', async ()
       assert.ok(Math.abs(found - expected) < 1e-6, `row ${r}, token ${t}: ${found}, prime-rl has ${expected}`);
     });
   }
-  // prime-rl tells them row by row.
+  // prime-rl reports them row by row.
   const counts = batch.flatMap((row) => factsOf(row).observed ?? []);
   const nll = home.metrics.nll.reduce((sum, mean, i) => sum + mean * counts[i]!, 0) / home.scales.ce;
   assert.ok(Math.abs(pass.metrics.nll! - nll) < 1e-6);
@@ -165,7 +165,7 @@ test('the loss of such a batch and its gradient are those of prime-rl', async ()
 });
 
 const training = { learningRate: 1e-2, optimizer: spec.optimizer, ...options };
-/** Of the preset's vocabulary. */
+/** Rows within the preset's vocabulary. */
 const small = (): TrainSample[] => rows().map((row) => ({ ...row, tokenIds: row.tokenIds.map((id) => id % 30) }));
 
 async function trained(

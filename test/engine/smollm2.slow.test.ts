@@ -7,7 +7,7 @@ import { loadModelFolder } from '../../engine/index.ts';
 import { trainGraphLogits } from './golden/read-golden.ts';
 
 const name = 'smollm2-135m-instruct';
-/** Of the deviation of the logits, which transformers' own differ by between two machines as well. */
+/** Share of the logits' deviation; transformers' own differ by as much between two machines. */
 const tolerance = 1e-4;
 
 /** The model's folder, or why it is missing: no Python, or no package index. */

@@ -4,15 +4,15 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
-import type { TemplateMessage } from '../../engine/model/chat-template.ts';
+import type { TemplateMessage } from '../../engine/model/template/chat-template.ts';
 import { loadModelFolder, saveModelFolder } from '../../engine/model/model-folder.ts';
-import { hasUnknownExpression } from '../../engine/model/pre-tokenizing.ts';
+import { hasUnknownExpression } from '../../engine/model/tokenizer/pre-tokenizing.ts';
 import { createPreset } from '../../engine/model/presets.ts';
-import { loadTokenizer } from '../../engine/model/load-tokenizer.ts';
-import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
+import { loadTokenizer } from '../../engine/model/tokenizer/load-tokenizer.ts';
+import { ChatTokenizer } from '../../engine/model/tokenizer/tokenizer.ts';
 import { temporaryFolder } from './models.ts';
 
-/** What Python's tokenizers and transformers gave; golden/make_tokenizer_goldens.py wrote it down. */
+/** Recorded from Python's tokenizers and transformers by golden/make_tokenizer_goldens.py. */
 const golden = fileURLToPath(new URL('./golden', import.meta.url));
 const Decoded = z.object({ ids: z.array(z.int()), decoded: z.string(), whole: z.string() });
 const TokenizerCases = z.object({ texts: z.array(Decoded.extend({ text: z.string() })), ids: z.array(Decoded) });

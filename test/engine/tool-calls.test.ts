@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import type OpenAI from 'openai';
-import { StopStringScanner } from '../../engine/server/stop-strings.ts';
-import type { ToolCall } from '../../core/rl/rollout.ts';
+import { StopStringScanner } from '../../engine/server/generation/stop-strings.ts';
+import type { ToolCall } from '../../core/rl/rollout/rollout.ts';
 import { SpeechReader } from '../../engine/speech/speech.ts';
 import { chainModel, openStage } from './server-stage.ts';
 
@@ -35,6 +35,7 @@ test('what is not the JSON of a call stays text to the letter', () => {
     '<tool_call>{"name": "", "arguments": {}}</tool_call>',
     '<tool_call>{"name": "look", "arguments": "text"}</tool_call>',
     '<tool_call>[]</tool_call> and on',
+    '<tool_call>{"name": "look", "arguments": {}}<tool_call>{"name": "stop", "arguments": {}}</tool_call>',
     'a <tool_cal and </tool_call>',
     '<tool_call>{"name": "look", "argu',
     `<tool_call>{"name": "deep", "arguments": {"a": ${'['.repeat(20_000)}${']'.repeat(20_000)}}}</tool_call>`,

@@ -19,7 +19,7 @@ const models = ['qwen3', 'qwen2', 'llama', 'mistral', 'smollm3', 'gemma3', 'qwen
 
 /** Largest difference of a tensor's gradient, as a part of its largest element. */
 const gradientTolerance = 1e-5;
-/** Of a metric, relative, or absolute where it is small. */
+/** Relative tolerance of a metric, or absolute where it is small. */
 const metricTolerance = 1e-5;
 
 for (const name of models) {
@@ -56,7 +56,7 @@ async function compare(t: TestContext, folder: string): Promise<void> {
 async function compareCases(t: TestContext, trainer: EngineOptimizer, golden: GradientGolden): Promise<void> {
   let worst = { difference: 0, where: 'nowhere' };
   for (const lossCase of golden.cases) {
-    // As one micro-batch and as several: what is summed must be the same.
+    // One micro-batch and several must give the same sums.
     for (const limits of [{}, { microBatchRows: 3 }]) {
       const metrics = await computeCase(trainer, golden, lossCase, limits);
       requireMetrics(lossCase.name, metrics, lossCase.metrics);

@@ -18,7 +18,7 @@ interface Golden {
 
 /** The norm is summed in single precision in parts. torch's own in float32 is less exact. */
 const normTolerance = 5e-6;
-/** Of the distance the weights have gone so far. */
+/** Share of the distance that the weights have moved so far. */
 const tolerance = 2e-6;
 
 test('five steps of AdamW with clipping are those of torch.optim.AdamW and clip_grad_norm_', async () => {

@@ -81,7 +81,7 @@ test('a trainer does not outlive an owner that was killed', async (t) => {
      process.send(trainer.pid);
      setInterval(() => {}, 1000);`,
   );
-  const owner = fork(script, [], { execArgv: process.execArgv.filter((argument) => !argument.startsWith('--test')) });
+  const owner = fork(script, [], { execArgv: ['--import', import.meta.resolve('tsx')] });
   const [pid] = (await once(owner, 'message')) as [number];
   owner.kill('SIGKILL');
   for (let waitedMs = 0; isRunning(pid); waitedMs += 20) {

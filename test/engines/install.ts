@@ -4,11 +4,11 @@ import { statfs } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { promisify } from 'node:util';
-import { cacheFolder } from '../../engine/cache-folder.ts';
+import { cacheFolder } from '../../host/cache-folder.ts';
 
 /** An engine of Python's, as the tests want it. */
 export interface EngineWish {
-  /** With its version: the folder in the cache. */
+  /** Name with version: the folder in the cache. */
   readonly name: string;
   /** The environment variable that names a Python which has it. */
   readonly variable: string;
@@ -18,7 +18,7 @@ export interface EngineWish {
   /** On disk, and in memory beside the tests; bytes. */
   readonly diskBytes: number;
   readonly memoryBytes: number;
-  /** What it needs besides, once it is installed. */
+  /** Further setup after the installation. */
   readonly mend?: (python: string) => Promise<void>;
 }
 

@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { openModel, saveModelFolder } from '../../engine/index.ts';
-import { choosePort } from '../../workers/ports.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
 import { tinkerContracts } from '../backends/tinker-suites.ts';
 import { ensureSkyrl, startSkyrl } from './skyrl.ts';
 

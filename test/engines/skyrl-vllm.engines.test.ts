@@ -5,7 +5,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { openModel, saveModelFolder } from '../../engine/index.ts';
-import { choosePort } from '../../workers/ports.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';
 import { ensureSkyrl, startSkyrl } from './skyrl.ts';
 import { startRun } from './started-run.ts';

@@ -36,14 +36,14 @@ async function takeTypedDictFromExtensions(python: string): Promise<void> {
 
 export interface Skyrl {
   readonly url: string;
-  /** With SIGKILL, all of its processes. */
+  /** Kills all of its processes with SIGKILL. */
   kill(): void;
-  /** On the folder that it had: checkpoints are there, models are not. */
+  /** Restarts it on its folder, which keeps checkpoints but no models. */
   start(): void;
 }
 
 export interface SkyrlOptions {
-  /** For its database, checkpoints and log. */
+  /** Folder of its database, checkpoints and log. */
   readonly folder: string;
   readonly model: string;
   readonly port: number;

@@ -3,18 +3,18 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import type { TestContext } from 'node:test';
 import { Client, Connection, type WorkflowHandleWithFirstExecutionRunId } from '@temporalio/client';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
 import { taskQueues } from '../../core/names.ts';
-import { choosePort } from '../../workers/ports.ts';
-import { localRoles } from '../../workers/roles.ts';
-import { startStack } from '../../workers/supervisor.ts';
-import { vllmRole } from '../../workers/vllm-role.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
+import { localRoles } from '../../workers/stack/roles.ts';
+import { startStack } from '../../workers/stack/supervisor.ts';
+import { vllmRole } from '../../workers/stack/vllm-role.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { vllmVariables } from './vllm-cpu.ts';
 
 export interface StartedRun {
   readonly handle: WorkflowHandleWithFirstExecutionRunId<typeof trainRun>;
-  /** Of `metrics.jsonl`, whole lines. */
+  /** Complete rows of `metrics.jsonl`. */
   readonly rows: () => Record<string, number>[];
   readonly killVllm: () => void;
 }

@@ -11,9 +11,10 @@ import { inferenceContract, trainVersions, type VersionFolders } from '../../bac
 import { engineLogprobs, farthest, promptsOf } from '../../backends/testing/material.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import { InferenceSpec } from '../../config/run-spec.ts';
-import { vllmArguments, type VllmSpec, vllmSpecDefaults } from '../../config/vllm-spec.ts';
+import { vllmArguments, type VllmSpec } from '../../config/models/vllm-spec.ts';
+import { vllmSpecDefaults } from '../stand-ins/vllm-spec-defaults.ts';
 import { openModel, saveModelFolder } from '../../engine/index.ts';
-import { choosePort } from '../../workers/ports.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
 import { ensureVllm, vllmVariables as variables } from './vllm-cpu.ts';
 
 /** The contract of an inference, held by a real vLLM: `npm run test:engines`. */
@@ -26,7 +27,7 @@ const model = 'preset:reverse-text-vllm-0.2m';
 const args = { dtype: 'float32', max_model_len: 64, enforce_eager: true, max_num_seqs: 64 };
 const spec = { ...vllmSpecDefaults, loraRank: 4, args };
 
-/** Of both servers: they are stopped, and their folder is removed, when all is over. */
+/** Stops both servers and removes their folder at the end. */
 const cleanups: (() => unknown)[] = [];
 let base: string;
 before(async () => {

@@ -12,5 +12,5 @@ export function ensureVllm(): Promise<Installed> {
   });
 }
 
-/** What a small vLLM on a CPU sees besides. */
+/** Further variables for a small vLLM on a CPU. */
 export const vllmVariables = { VLLM_CPU_KVCACHE_SPACE: '1', HF_HUB_OFFLINE: '1', VLLM_NO_USAGE_STATS: '1' };

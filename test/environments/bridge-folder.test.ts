@@ -1,4 +1,4 @@
-/** Where Python processes keep their logs, and what becomes of it when they are gone. */
+/** The folder with logs of Python processes, and its removal when they are gone. */
 import assert from 'node:assert/strict';
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -18,15 +18,16 @@ import {
   type Turn,
 } from '../../backends/environments/kit.ts';
 import { scoreRollout } from '../../backends/environments/score.ts';
-import { demonstrationRows } from '../../core/rl/demonstration-rows.ts';
-import { samplePolicy } from '../../backends/rollouts/sample-policy.ts';
-import type { Inference, ServedPolicy } from '../../backends/inference/index.ts';
-import { packSamples } from '../../core/rl/pack.ts';
+import { demonstrationRows } from '../../core/rl/rollout/demonstration-rows.ts';
+import { samplePolicy } from '../../play/policy/sample-policy.ts';
+import type { Inference } from '../../backends/inference/index.ts';
+import type { ServedPolicy } from '../../core/rl/run-state.ts';
+import { packSamples } from '../core/rl/pack-samples.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { createPreset, readToolCalls } from '../../engine/index.ts';
-import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
+import { ChatTokenizer } from '../../engine/model/tokenizer/tokenizer.ts';
 
-/** Says these texts one after the other, and keeps what it was told. */
+/** Answers with these texts in turn, and records its input. */
 function scripted(...texts: (string | { text: string; finishReason: 'length' })[]) {
   const told: (readonly ChatMessage[])[] = [];
   const policy: Policy = {

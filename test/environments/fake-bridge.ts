@@ -23,7 +23,7 @@ import { Suspects } from '../../backends/environments/verifiers/suspects.ts';
 type Say = (messages: readonly WireMessage[], tools?: readonly object[], trace?: string) => Promise<SampledTurn>;
 type Row = Readonly<Record<string, never>>;
 
-/** What Python would do with a rollout; `live` rollouts are kept until they are released. */
+/** Fake of a Python child's work on a rollout; `live` rollouts are kept until they are released. */
 interface FakeChild {
   play(say: Say, request: RolloutRequest): Promise<Partial<Awaited<ReturnType<PlayingBridge['rollout']>>>>;
   score?: (rollouts: readonly object[]) => number[];

@@ -9,9 +9,9 @@ import { builtInEnvironmentsFolder } from '../../backends/environments/load.ts';
 import type { InstalledPackage } from '../../backends/environments/packages/installed.ts';
 import { apisOf, folderDigest, moduleCode } from '../../backends/environments/packages/package.ts';
 import { verifiersRequirement } from '../../backends/environments/packages/requirement.ts';
-import { examineRunFile } from '../../backends/configs/examine-run-file.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { describeRunFile } from '../../cli/describe-run-file.ts';
+import { examineRunFile } from '../../load/checks/examine-run-file.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { describeRunFile } from '../../cli/describe/run-file.ts';
 import type { FoundEnvironment } from '../../config/find-environment.ts';
 
 /** A project folder with these files in it. */
@@ -118,7 +118,7 @@ const run = (id: string, more = ''): string =>
 
 const pyproject = (name: string): string => `[project]\nname = "${name}"\nversion = "0.1.0"\n`;
 
-/** What `ratchet env install` leaves of one package. */
+/** Manifest that `ratchet env install` writes for one package. */
 function manifest(one: Partial<InstalledPackage> & { name: string }, base: string | null = null): string {
   const module = one.name.replaceAll('-', '_');
   const from = { kind: 'folder', path: '' } as const;
@@ -258,7 +258,7 @@ test('a run file’s Python package goes into the spec, for training and evaluat
   const projectFolder = project(t, {
     [`${source}/pyproject.toml`]: pyproject('my-env'),
     [`${source}/my_env.py`]: 'raise SystemExit("imported")',
-    'run.toml': run('my-env').replace('preset:x', 'preset:chars-0.4m'),
+    'run.toml': run('my-env', 'sampling.max_tokens = 8\n').replace('preset:x', 'preset:chars-0.4m'),
   });
   const missing = await loadRunConfig('run.toml', { projectFolder, isOnlyLookedAt: true });
   assert.deepEqual(missing.missing.map(({ install }) => install), ['my-env']); // prettier-ignore

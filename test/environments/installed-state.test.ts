@@ -1,4 +1,4 @@
-/** What is installed into a virtual environment while a worker lives is what the next run or evaluation plays. */
+/** A package installed while a worker lives is used by the next run or evaluation. */
 import assert from 'node:assert/strict';
 import { mkdirSync, mkdtempSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,4 @@
-/** A real verifiers environment that is installed, upgraded and removed while the process that plays environments lives on. */
+/** A real verifiers environment that is installed, upgraded and removed while the process with environments lives. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, realpathSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -7,7 +7,7 @@ import path from 'node:path';
 import { after, test } from 'node:test';
 import { environments, environmentsFor } from '../../backends/environments/index.ts';
 import { sitePackages } from '../../backends/environments/packages/installed.ts';
-import { closeProcesses } from '../../backends/processes-open.ts';
+import { closeProcesses } from '../../host/processes-open.ts';
 import { installPython } from '../python-here.ts';
 
 const { python, why } = await installPython('verifiers-v0-requirements.txt');

@@ -15,7 +15,7 @@ import type { RewardFunction, Turn } from '../../backends/environments/kit.ts';
 import { listEnvironments, loadEnvironment } from '../../backends/environments/load.ts';
 import { scoreRollout } from '../../backends/environments/score.ts';
 import { RatchetError } from '../../core/errors.ts';
-import type { Rollout } from '../../core/rl/rollout.ts';
+import type { Rollout } from '../../core/rl/rollout/rollout.ts';
 import { loadEnvironment as loadDuel } from '../e2e/duel-environment.ts';
 
 const turn = (text: string, finishReason: Turn['finishReason'] = 'stop'): Turn => ({

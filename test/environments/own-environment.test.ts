@@ -4,11 +4,11 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSyn
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
 import { loadEnvironment } from '../../backends/environments/load.ts';
-import { writeEnvironment } from '../../cli/commands/env-init.ts';
+import { writeEnvironment } from '../../cli/commands/prepare/env-init.ts';
 import { listOwnFiles } from '../../cli/python-environments/list.ts';
-import { environmentInfo } from '../../cli/environment-info.ts';
+import { environmentInfo } from '../../cli/describe/environment-info.ts';
 import { environmentName, isEnvironmentFile } from '../../core/names.ts';
 
 const module = (body: string): string =>

@@ -15,7 +15,7 @@ import {
 } from '../../backends/environments/kit.ts';
 import { underSystemPrompt } from '../../backends/environments/own-prompt.ts';
 import type { RolloutPlace } from '../../backends/environments/types.ts';
-import { withSystemPrompt } from '../../core/rl/system-prompt.ts';
+import { withSystemPrompt } from '../../core/rl/rollout/system-prompt.ts';
 
 const dataset = listDataset([
   { prompt: 'What costs a pear?', answer: '3' },
@@ -33,7 +33,7 @@ const made: Readonly<Record<string, Environment>> = {
   'with tools': toolEnvironment({ ...common, tools: [price], maxTurns: 2 }),
 };
 
-/** What the policy hears first, of each example. */
+/** First messages to the policy, for each example. */
 async function heard(environment: Environment): Promise<string[][]> {
   const all: string[][] = [];
   for (let i = 0; i < environment.evalDataset.length; i++) {

@@ -282,7 +282,7 @@ test('without a sandbox, when that is asked for, time and memory are limited all
   const python = await openPython({ sandbox: 'none', timeoutS: 1 });
   assert.equal(await python.run(['x = 41', 'x + 1']), '42');
   assert.match(await python.run(['while True: pass']), /ran longer than 1 s/);
-  // What it left behind holds its pipe, in a group of its own; the next call does not wait for it.
+  // A process left behind holds its pipe, in a group of its own; the next call does not wait for it.
   const leaves = 'import subprocess\nsubprocess.Popen(["sleep", "30"], start_new_session=True).pid';
   const left = Number(await python.run([leaves]));
   process.kill(left, 'SIGKILL');

@@ -1,4 +1,4 @@
-/** What a package asks for, and where it is to come from, as people and wheels write it. */
+/** Requirements and origins of packages, as people and wheels write them. */
 import assert from 'node:assert/strict';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -12,7 +12,7 @@ import { feedbackOn } from '../../environments/wordle/index.ts';
 
 type Args = Parameters<typeof loadEnvironment>[1];
 
-/** Plays an example with what `say` answers to the conversation so far, and scores it as it lies in the store. */
+/** Simulates an example with `say` as the policy, and scores it from its stored form. */
 async function play(environment: Environment, id: number, say: (messages: readonly ChatMessage[]) => string) {
   const example = environment.dataset.at(id);
   const policy: Policy = {
@@ -30,7 +30,7 @@ async function play(environment: Environment, id: number, say: (messages: readon
   return scoreRollout(environment, example, { group: 1, index: 0, exampleId: id, ...record });
 }
 
-/** What a demonstrator that is never wrong says, turn by turn. */
+/** Answers of a perfect demonstrator, turn by turn. */
 async function playPerfectly(environment: Environment, id: number) {
   const demonstration = await environment.demonstrate!(environment.dataset.at(id), randomStream('perfect', id));
   const said =
@@ -92,7 +92,7 @@ for (const [id, args] of variants) {
       for (let i = 0; i < 20; i++) {
         const { outcome, metrics, error } = await playPerfectly(environment, i);
         assert.equal(outcome, 'ok', error);
-        // Also the perfect player may run out of guesses.
+        // Even the perfect player may run out of guesses.
         if (id !== 'wordle') assert.equal(metrics['exact_match'], 1);
       }
       const usual = await loadEnvironment(id, args);

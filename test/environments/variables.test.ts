@@ -6,11 +6,11 @@ import { describe, test, type TestContext } from 'node:test';
 import { environments } from '../../backends/environments/index.ts';
 import { scriptedPolicy } from '../../backends/environments/scripted.ts';
 import { givenVariables, missingVariables } from '../../backends/environments/variables.ts';
-import { processesOpen } from '../../backends/processes-open.ts';
-import type { Rollout } from '../../core/rl/rollout.ts';
+import { processesOpen } from '../../host/processes-open.ts';
+import type { Rollout } from '../../core/rl/rollout/rollout.ts';
 import { modulePaths } from '../backends/python-bridge.ts';
 import { installPython } from '../python-here.ts';
-import { hasCode } from '../backends/store.contract.ts';
+import { hasCode } from '../store/store.contract.ts';
 
 function secretsFile(t: TestContext, text: string): string {
   const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-secrets-'));

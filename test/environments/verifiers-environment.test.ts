@@ -9,15 +9,15 @@ import type { Environment, Policy, RolloutPlace } from '../../backends/environme
 import { ChildRefused } from '../../backends/environments/verifiers/child.ts';
 import { loadRequest } from '../../backends/environments/verifiers/load-request.ts';
 import type { RolloutRequest, SampledTurn } from '../../backends/environments/verifiers/protocol.ts';
-import { playRollout } from '../../backends/rollouts/play-rollout.ts';
-import type { PlayedPolicy } from '../../backends/rollouts/sample-policy.ts';
+import { playRollout } from '../../play/play-rollout.ts';
+import type { PlayedPolicy } from '../../play/policy/sample-policy.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { partsOf, requireText } from '../../core/rl/message-parts.ts';
+import { partsOf, requireText } from '../../core/rl/rollout/message-parts.ts';
 import { environmentOf, FakeBridge, prompt } from './fake-bridge.ts';
 import type { EnvironmentSpec } from '../../config/run-spec.ts';
-import type { ChatMessage, Rollout, Turn } from '../../core/rl/rollout.ts';
-import { settleRollout } from '../../core/rl/settle-rollout.ts';
-import { usualTrajectories } from '../../core/rl/trajectories.ts';
+import type { ChatMessage, Rollout, Turn } from '../../core/rl/rollout/rollout.ts';
+import { settleRollout } from '../../core/rl/rollout/settle-rollout.ts';
+import { usualTrajectories } from '../../core/rl/rollout/trajectories.ts';
 
 /** Remembers what the model was given. */
 function listening(say: string[]): Policy & { readonly heard: (readonly ChatMessage[])[] } {
@@ -344,7 +344,7 @@ test('when no more of its group is begun, what waits for it is given up without 
   assert.equal(bridge.live.size, 0);
 });
 
-/** Through the activity's own way of playing: what is tried again, and what a failure is called. */
+/** Through the activity's own generation: retries, and the kinds of failures. */
 function played(
   environment: Environment,
   policy: Policy,

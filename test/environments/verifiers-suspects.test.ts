@@ -1,4 +1,4 @@
-/** What becomes of rollouts that are played beside one that ends their process. */
+/** Rollouts beside one that ends their process. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { scriptedPolicy } from '../../backends/environments/scripted.ts';
@@ -12,7 +12,7 @@ import {
 import type { Inputs } from '../../backends/environments/verifiers/inputs.ts';
 import type { LoadedEnvironment, WirePlayedRow } from '../../backends/environments/verifiers/protocol.ts';
 import { Suspects } from '../../backends/environments/verifiers/suspects.ts';
-import { playRollout } from '../../backends/rollouts/play-rollout.ts';
+import { playRollout } from '../../play/play-rollout.ts';
 import type { EnvironmentSpec } from '../../config/run-spec.ts';
 
 const loaded: LoadedEnvironment = {
@@ -41,7 +41,7 @@ const inputs: Inputs = {
 };
 
 test('an example that kills its process costs its own rollouts, and not those that were played beside it', async () => {
-  /** By child: what fails when that one dies. */
+  /** Failures to trigger when a child dies, by child. */
   const atWork = new Map([false, true].map((isSuspect) => [isSuspect, new Set<(died: Error) => void>()]));
   const played: WirePlayedRow = {
     row: {},

@@ -44,7 +44,7 @@ async function answerLate({ stage, run }: Struck): Promise<void> {
   const handle = stage.client.workflow.getHandle(run.name);
   const { raw } = await handle.describe();
   const pending = raw.pendingActivities ?? [];
-  // What was done again and is over stands in the history.
+  // The history has retried activities that are over.
   const { events } = await handle.fetchHistory();
   const over = events?.flatMap((event) => event.activityTaskStartedEventAttributes ?? []) ?? [];
   const attempts = [...pending, ...over].map(({ attempt }) => attempt ?? 1);

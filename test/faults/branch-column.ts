@@ -5,7 +5,7 @@ import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import type { PromptSearchResult } from '../../core/gepa/prompt-search.ts';
 import { layout } from '../../runs/layout.ts';
-import { decodeJson } from '../../backends/store/objects.ts';
+import { decodeJson } from '../../store/objects.ts';
 import { statusQuery } from '../../workflows/control/messages.ts';
 import type { FaultStage, StagedRun } from './stage.ts';
 
@@ -37,8 +37,8 @@ function reflectionUrl(): Promise<string> {
 }
 
 /**
- * Its servers hold one version: training waits while the branch goes on, so that it has ended when the run ends, whatever happens. What
- * it finds is not taken, so that the weights are those of any run.
+ * Its servers hold one version: training waits while the branch runs, so that it has ended when the run ends, whatever
+ * happens. Its winner is not adopted, so that the weights are those of any run.
  */
 export async function branchOverrides(): Promise<Readonly<Record<string, string>>> {
   return {
@@ -55,7 +55,9 @@ export async function branchOverrides(): Promise<Readonly<Record<string, string>
   };
 }
 
-/** What the branch found, and with how many calls. Which version is the newest when it has is the moment's: both prompts are played on that. */
+/**
+ * The branch's result and its number of calls. The newest version at that time varies, so both prompts are tried on it.
+ */
 export async function branchOutcome(stage: FaultStage, { name, store }: StagedRun): Promise<string> {
   const { branchesEnded } = await stage.client.workflow.getHandle(name).query(statusQuery);
   const ended = branchesEnded?.['reverse-text'];

@@ -3,15 +3,15 @@ import { appendFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Environment } from '../../backends/environments/types.ts';
-import { failpoint } from '../../backends/failpoints.ts';
-import { isErrno } from '../../backends/store/file-store.ts';
-import type { Example, Turn } from '../../core/rl/rollout.ts';
-import { programArguments } from '../../workers/roles.ts';
-import type { Role } from '../../workers/supervisor.ts';
+import { failpoint } from '../../store/failpoints.ts';
+import { isErrno } from '../../store/file-store.ts';
+import type { Example, Turn } from '../../core/rl/rollout/rollout.ts';
+import { programArguments } from '../../workers/stack/roles.ts';
+import type { Role } from '../../workers/stack/supervisor.ts';
 
 /**
- * Where it breaks: failpoints of the environment's own. `fail` = it raises there; `repeat` = it hangs there, for good, and a
- * rollout that hung once hangs wherever it is played again.
+ * Failpoints of the environment. `fail` = it throws there; `repeat` = it hangs there forever, and a rollout that hung
+ * once hangs on every retry.
  */
 export const breaks = {
   demonstrate: 'environment.demonstrate',
@@ -31,7 +31,7 @@ export function withBreakableEnvironment(role: Role): Role {
     : role;
 }
 
-/** Of several turns, as far as Ratchet knows: the turns of a rollout that hangs are kept and not sampled again. */
+/** Declared as multi-turn, so that the turns of a rollout that hangs are kept and not sampled again. */
 export function breakable(words: Environment): Environment {
   return {
     ...words,

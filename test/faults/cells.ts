@@ -1,11 +1,11 @@
 /** Cells of the fault matrix: a run with one fault in it, compared with the same run without. */
 import assert from 'node:assert/strict';
 import { setTimeout as delay } from 'node:timers/promises';
-import { decodeRows } from '../../backends/store/objects.ts';
-import type { Rollout } from '../../core/rl/rollout.ts';
+import { decodeRows } from '../../store/objects.ts';
+import type { Rollout } from '../../core/rl/rollout/rollout.ts';
 import { layout } from '../../runs/layout.ts';
 import { firstLineage } from '../../core/names.ts';
-import { sha256 } from '../../backends/store/file-store.ts';
+import { sha256 } from '../../store/file-store.ts';
 import { type Column, type Gap, gapOf } from './columns.ts';
 import { branchOutcome, branchOverrides } from './branch-column.ts';
 import { scoredGroups } from './continuous-faults.ts';
@@ -33,7 +33,7 @@ export interface CellResult {
   readonly recoverySeconds: number;
 }
 
-/** Plays it; a run that fails or hangs is terminated, so that it does not hold the stage's trainer. */
+/** Runs the cell; a run that fails or hangs is terminated, so that it does not hold the stage's trainer. */
 export async function runCell(stage: FaultStage, cell: Cell, undisturbed: UndisturbedRun): Promise<CellResult> {
   const { limitMs = cellLimitMs, action, steps = stepsOfRun, overrides = {} } = rowOf(cell.row);
   const { failpoint, at, sampleMs } = gapOfCell(cell);
@@ -74,7 +74,7 @@ export async function runCell(stage: FaultStage, cell: Cell, undisturbed: Undist
 const looks = 3;
 const lookMs = 100;
 
-/** As a run's file may be called. */
+/** A name that is valid for a run. */
 function nameOf({ row, column }: Cell): string {
   const words = `${column} ${row}`.toLowerCase().match(/[a-z0-9]+/g) ?? [];
   return words.join('-').slice(0, 60).replace(/-$/, '');
@@ -129,7 +129,7 @@ export function gapOfCell({ row, column }: Cell): Gap {
   return rowOf(row).gaps?.[column] ?? gapOf(column);
 }
 
-/** What the gap's run has besides. */
+/** Further settings of the gap's run. */
 export async function besidesOf(cell: Cell): Promise<Readonly<Record<string, string>>> {
   const { overrides = {}, hasBranch = false } = gapOfCell(cell);
   return hasBranch ? branchOverrides() : overrides;
@@ -158,7 +158,7 @@ class RecoveryClock {
   constructor(run: StagedRun, commitsBefore: number) {
     this.#run = run;
     this.#committedAt = this.#watch(Promise.resolve(commitsBefore));
-    this.#committedAt.catch(() => undefined); // whoever asks for it is told
+    this.#committedAt.catch(() => undefined); // its caller gets the failure
   }
 
   /** The run may have continued in between, so the next commit must come after those that exist now. */
@@ -205,12 +205,12 @@ function placeOf({ policy, seed, temperature = 1, prompt = 0 }: SampledLine): st
   return `${policy} ${seed} ${temperature} ${prompt}`;
 }
 
-/** Where weights change in flight a place is sampled from whichever version is served. */
+/** If weights change in flight, a place is sampled from whichever version is served. */
 function seedsSampled(run: StagedRun): ReadonlySet<number> {
   return new Set(run.sampled().map(({ seed }) => seed));
 }
 
-/** The same, of rollouts that lie in parts of their chunks, and with their groups once those are scored. */
+/** The same for rollouts in parts of their chunks, and in their groups once those are scored. */
 async function countUnscored(run: StagedRun): Promise<number> {
   const stored = new Set<string>();
   const add = ({ group, index }: Pick<Rollout, 'group' | 'index'>): void => void stored.add(`${group}/${index}`);

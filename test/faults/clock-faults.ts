@@ -1,4 +1,4 @@
-/** Rows in which processes stop for a while and then go on as if nothing had been. */
+/** Rows in which processes stop for a while and then continue as if nothing had happened. */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Rows, Struck } from './row.ts';
 import { heartbeatTimeoutMs } from './fake-run.ts';

@@ -3,7 +3,7 @@
 /** The longest answer where a chunk is to have both kinds: slower than finished rollouts are stored. */
 const slowSampleMs = 2_000;
 
-/** What a run trains or samples on, where it is neither a fake nor the embedded engine; or how it samples. */
+/** Trainer or sampler of a run that is neither a fake nor the embedded engine; or its way of sampling. */
 export type EngineName = 'tinker' | 'vllm' | 'level 2';
 
 /** A gap, by the failpoint in it. */
@@ -13,7 +13,7 @@ export interface Gap {
   readonly at: number;
   /** The longest answer of the inference, where it matters here. */
   readonly sampleMs?: number;
-  /** What its run has besides, as `--key value` on the command line; nothing that changes its weights. */
+  /** Further settings of its run, as `--key value` on the command line; none that changes its weights. */
   readonly overrides?: Readonly<Record<string, string>>;
   /** The same, of a run that looks for a better prompt meanwhile: compared with an undisturbed run of the same, and its outcome with that one's. */
   readonly hasBranch?: boolean;
@@ -27,37 +27,38 @@ export const columns = {
   // The run's folder has its settings, and its workflow does not know it.
   open: { failpoint: 'openRun.done', at: 1 },
   'warm-up': { failpoint: 'warmUp.done', at: 1 },
-  lease: { failpoint: 'leaseGroups.done', at: 2 },
+  lease: { failpoint: 'lease.stored', at: 2 },
   generate: { failpoint: 'generate.part', at: 2, sampleMs: slowSampleMs },
   generated: { failpoint: 'play.generated', at: 2 },
   score: { failpoint: 'playGroups.done', at: 2 },
-  // Groups are scored and stored while others of their chunk are in play, and their run was not told.
+  // Groups are scored and stored while others of their chunk are in flight, before their run was notified.
   ended: { failpoint: 'play.stored', at: 2, engine: 'level 2' },
-  plan: { failpoint: 'planStep.done', at: 2 },
+  plan: { failpoint: 'plan.stored', at: 2 },
   // Inside of a step on a Tinker server; the warm-up saves and loads as well.
   forward_backward: { failpoint: 'tinker.gradients', at: 2, engine: 'tinker' },
   optim_step: { failpoint: 'tinker.stepped', at: 2, engine: 'tinker' },
   save_weights: { failpoint: 'tinker.saved', at: 4, engine: 'tinker' },
   train: { failpoint: 'train.applied', at: 2 },
-  trained: { failpoint: 'trainStep.done', at: 2 },
+  trained: { failpoint: 'trainBatch.done', at: 2 },
   // The model of the next step, while this one's is sampled from.
   load_weights: { failpoint: 'tinker.loaded', at: 5, engine: 'tinker' },
   commit: { failpoint: 'commitStep.done', at: 3 },
-  // A vLLM has one adapter more, or other weights, is still paused, and nobody knows; the canary was compared.
+  // A vLLM has one adapter more, or other weights, and is still paused, before this is recorded; the canary was
+  // compared.
   load_lora_adapter: { failpoint: 'vllm.adapter', at: 2, engine: 'vllm' },
   reload_weights: { failpoint: 'vllm.exchanged', at: 3, engine: 'vllm' },
   canary: { failpoint: 'canary.compared', at: 2, engine: 'vllm' },
   broadcast: { failpoint: 'broadcastWeights.done', at: 3 },
   checkpoint: { failpoint: 'saveCheckpoint.done', at: 2 },
-  // Of an evaluation beside the steps, in a workflow of its own.
+  // An evaluation beside the steps, in a workflow of its own.
   eval: {
     failpoint: 'evaluateChunk.done',
     at: 1,
     overrides: { 'eval.interval': '2', 'eval.num-examples': '8' },
   },
   // Of a branch that looks for a better prompt, and of its winner's last trial; the run waits for it.
-  branch: { failpoint: 'evaluatePrompt.done', at: 2, hasBranch: true },
-  trial: { failpoint: 'tryPrompt.done', at: 1, hasBranch: true },
+  branch: { failpoint: 'answerSearch.done', at: 2, hasBranch: true },
+  trial: { failpoint: 'recordTrial.done', at: 1, hasBranch: true },
   // The first activity of the second execution, which no other has, while its first workflow task is under way.
   'continue-as-new': { failpoint: 'readSpec.begun', at: 1, continuesAsNew: true },
 } as const satisfies Record<string, Gap>;

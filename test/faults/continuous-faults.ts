@@ -1,8 +1,8 @@
-/** Rows of runs at level 2: groups at all ages are in play when a step, a commit, or an execution ends. */
+/** Rows of runs at level 2: groups of all ages are in flight when a step, a commit, or an execution ends. */
 import assert from 'node:assert/strict';
 import { setTimeout as delay } from 'node:timers/promises';
-import { decodeRows } from '../../backends/store/objects.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import { decodeRows } from '../../store/objects.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import { layout } from '../../runs/layout.ts';
 import { until } from '../eventually.ts';
 import type { Column } from './columns.ts';
@@ -58,7 +58,7 @@ export const continuousFaults = {
   },
 } satisfies Rows;
 
-/** It finishes turns that are under way, and the rest is played by the one that takes its place. */
+/** It finishes turns under way, and its successor generates the rest. */
 async function drain({ stage, release }: Struck): Promise<void> {
   const role = 'rollout worker';
   const restartsBefore = stage.stack.restarts()[role] ?? 0;
@@ -87,14 +87,17 @@ async function terminateFlows({ stage, run, release, noteInFlight }: Struck): Pr
   }
 }
 
-/** Which groups come for which step is chance, and which are in play at the end; that each is trained once, and none is lost, is not. */
+/**
+ * Chance decides which groups a step gets, and which are in flight at the end; but each is trained once, and none is
+ * lost.
+ */
 async function judgeByLedger({ run, summary, undisturbed }: Judged): Promise<void> {
   assert.equal(summary.ledger.counts['trained'], undisturbed.summary.ledger.counts['trained']);
   const ordinals = (await scoredGroups(run)).map(({ ordinal }) => ordinal);
   assert.equal(new Set(ordinals).size, ordinals.length, 'every group is scored once');
 }
 
-/** All that lie in a run's store. */
+/** All that a run has stored. */
 export async function scoredGroups({ store }: Pick<StagedRun, 'store'>): Promise<ScoredGroup[]> {
   const keys = (await store.list(layout.allRounds('main'))).filter((key) => layout.isScored(key));
   const groups = await Promise.all(

@@ -1,11 +1,12 @@
-/** The row in which the disk of a run is full: it waits, says for what, and goes on when there is room. */
+/** The row in which a run's disk is full: the run waits, says for what, and continues when there is room. */
 import assert from 'node:assert/strict';
 import { setTimeout as delay } from 'node:timers/promises';
-import { describeWaiting, retrying } from '../../cli/follow-run.ts';
+import { describeWaiting, retrying } from '../../cli/follow/follow-run.ts';
 import { layout } from '../../runs/layout.ts';
-import { type MetricsRow, rowKey } from '../../runs/metrics.ts';
-import { sha256 } from '../../backends/store/file-store.ts';
-import type { Store } from '../../backends/store/types.ts';
+import { rowKey } from '../../runs/metrics/metrics.ts';
+import type { MetricsRow } from '../../core/rl/metric-rows.ts';
+import { sha256 } from '../../store/file-store.ts';
+import type { Store } from '../../store/types.ts';
 import { statusQuery } from '../../workflows/control/messages.ts';
 import { gapOf } from './columns.ts';
 import { judgeByWeights } from './judge.ts';
@@ -16,7 +17,7 @@ import { eventually } from '../eventually.ts';
 const fullMs = 3_000;
 const askAgainMs = 200;
 
-/** By run: what lay in its folder while the disk was full. */
+/** Contents of each run's folder while the disk was full. */
 const seenFull = new Map<string, ReadonlyMap<string, string>>();
 
 export const diskFaults = {
@@ -82,7 +83,7 @@ function stepOfRow(line: string): number[] {
   }
 }
 
-/** Written again as an evaluation or a search goes on: made from what lies beside them. */
+/** Rewritten while an evaluation or a search continues, from the objects beside them. */
 const projections = /^evals\/.*\/(?:results\.jsonl|metadata\.json)$|^gepa\/[^/]+\/[^/]+\/[^/]+\.(?:txt|jsonl|json|md)$/;
 
 /** All but what grows, by sha256. */

@@ -1,10 +1,10 @@
 /** Rows in which a user's environment raises or hangs. Its misfortune is never a reward. */
 import assert from 'node:assert/strict';
-import type { Store } from '../../backends/store/index.ts';
-import { decodeRows } from '../../backends/store/objects.ts';
+import type { Store } from '../../store/index.ts';
+import { decodeRows } from '../../store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import { breaks } from './breakable-environment.ts';
 import { allColumns, type Column } from './columns.ts';
@@ -44,7 +44,7 @@ export const environmentFaults = {
     gaps: { generate: { failpoint: breaks.rollout, at }, score: { failpoint: breaks.score, at } },
     overrides: { generation_timeout: String(generationTimeoutS) },
     strike: nothingMore,
-    // What hangs in a rollout hangs for good: it is lost, and the weights are others than with it.
+    // A rollout that hangs is lost for good, and so the weights differ.
     judge: (judged) => (judged.column === 'generate' ? judgeAlone(judged) : judgeByWeights(judged)),
     losesNothing: true,
     cannot: {
@@ -54,7 +54,9 @@ export const environmentFaults = {
   },
 } satisfies Rows;
 
-/** The rollout that hung costs itself: no reward, and no group; the others of its group have theirs, and go on with it. */
+/**
+ * The rollout that hung loses only itself: no reward, and no group; the others of its group keep theirs, and continue.
+ */
 async function judgeAlone({ run, summary }: Judged): Promise<void> {
   const commits = await Promise.all(
     Array.from({ length: summary.step + 1 }, (_, step) => read<StepCommit>(run.store, layout.commit('main', step))),

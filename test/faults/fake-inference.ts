@@ -13,7 +13,7 @@ export interface SampledLine {
   readonly policy: string;
   readonly seed: number;
   readonly temperature?: number;
-  /** Of its tokens; a search asks for one place under several. */
+  /** Digest of the prompt's tokens; a search asks for one place under several prompts. */
   readonly prompt?: number;
   readonly pid: number;
   /** ISO. */
@@ -24,15 +24,15 @@ interface Args {
   /** A file; missing = nothing is noted. */
   readonly log?: string;
   readonly sampleMs?: number;
-  /** As servers that sample from one version at a time. */
+  /** Like servers that sample from one version at a time. */
   readonly holdsOne?: boolean;
 }
 
-/** Of the preset's vocabulary: <bos>, <eos>, <sep>, <pad>, then the letters. */
+/** Tokens of the preset's vocabulary: <bos>, <eos>, <sep>, <pad>, then the letters. */
 const endToken = 1;
 const letterMin = 4;
 const letters = 26;
-/** What is no letter. Each of them in a system prompt makes an answer better. */
+/** Token of other characters. Each of them in a system prompt makes an answer better. */
 const markToken = 0;
 
 export default function createInference({ log, sampleMs = 0, holdsOne = false }: Args): Inference {

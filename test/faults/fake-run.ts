@@ -3,12 +3,12 @@ import { fileURLToPath } from 'node:url';
 
 const here = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
 
-/** As short as a run may have it, so that a dead worker is soon found out. */
+/** The shortest that a run may have, so that a dead worker is detected soon. */
 export const heartbeatTimeoutMs = 2_000;
 
 export interface RunOptions {
   readonly steps: number;
-  /** Where the inference notes its answers. */
+  /** Log of the inference's answers. */
   readonly log: string;
   /** The longest answer; others take a part of it. */
   readonly sampleMs?: number;
@@ -18,7 +18,7 @@ export interface FakeRunOptions extends RunOptions {
   readonly batchSize?: number;
   readonly rolloutsPerExample?: number;
   readonly asyncLevel?: number;
-  /** Rollouts that are played at once; as many as there are when missing. */
+  /** Limit for rollouts in flight; none when missing. */
   readonly maxConcurrent?: number;
   readonly stepMs?: number;
   readonly heartbeatTimeoutS?: number;
@@ -32,7 +32,7 @@ export interface FakeRunOptions extends RunOptions {
   readonly evaluation?: string;
 }
 
-/** Seconds at full speed if not told otherwise: 8 groups of 4 a step, a checkpoint every other step. */
+/** Takes seconds at full speed by default: 8 groups of 4 a step, a checkpoint every other step. */
 export function fakeRun(options: FakeRunOptions): string {
   const { steps, log, sampleMs = 20, batchSize = 32, rolloutsPerExample = 4, asyncLevel = 0 } = options;
   const {

@@ -8,7 +8,8 @@ import { copyFile, readdir, readFile, stat, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Trainer } from '../../backends/trainer/types.ts';
-import { loadModelFolder } from '../../engine/index.ts';
+// Not all of the engine: each worker that loads this file would read it from source.
+import { loadModelFolder } from '../../engine/model/model-folder.ts';
 
 const weightsFile = 'model.safetensors';
 const digestLength = 64;

@@ -19,24 +19,20 @@ const rows = [
   { name: 'activity fails', process: null },
   { name: 'activity done twice', process: null },
 ] as const;
+/** Leases of the first prompt's rollouts; what follows is quick, and one lease has the whole search. */
+const firstLeases = 7;
 /** A gap's failpoint, and its passing. */
 const columns = {
-  opened: 'openPromptSearch.done',
-  // The first prompt's rollouts are leased; what follows is quick, and one worker answers it.
-  leased: 'evaluatePrompt.begun',
-  played: 'evaluatePrompt.done',
-  begun: 'searchPrompts.begun',
-  answers: 'gepa.part',
-  attempt: 'searchPrompts.done',
-  closed: 'closePromptSearch.done',
+  opened: { failpoint: 'openPromptSearch.done', at: 1 },
+  leased: { failpoint: 'answerSearch.begun', at: 2 },
+  played: { failpoint: 'answerSearch.done', at: 2 },
+  begun: { failpoint: 'answerSearch.begun', at: firstLeases + 1 },
+  answers: { failpoint: 'gepa.part', at: 5 },
+  attempt: { failpoint: 'answerSearch.done', at: firstLeases + 1 },
+  closed: { failpoint: 'closePromptSearch.done', at: 1 },
 } as const;
-const passings: Readonly<Record<string, number>> = {
-  'gepa.part': 5,
-  'evaluatePrompt.begun': 2,
-  'evaluatePrompt.done': 2,
-};
 const sizes = { seed: 4, maxCalls: 120, numTrain: 30, numVal: 20, isClassic: false };
-/** As often in a row nothing else has happened in a process that is held: what was in flight has come and is stored. */
+/** After so many looks without a change, what was in flight in a held process has arrived and is stored. */
 const looks = { needed: 4, apartMs: 150 };
 
 describe('a search for a prompt comes out the same, and asks for nothing twice that was answered', () => {
@@ -56,7 +52,7 @@ describe('a search for a prompt comes out the same, and asks for nothing twice t
     await rm(failpoints, { recursive: true, force: true });
   });
 
-  for (const [column, failpoint] of Object.entries(columns)) {
+  for (const [column, { failpoint, at }] of Object.entries(columns)) {
     for (const { name, process: victim } of rows) {
       const isPart = failpoint === 'gepa.part';
       if (name === 'activity done twice' && isPart) continue; // no activity, and no part is written twice
@@ -64,10 +60,7 @@ describe('a search for a prompt comes out the same, and asks for nothing twice t
         const action = victim !== null ? 'hold' : name === 'activity fails' ? 'fail' : 'repeat';
         await rm(failpoints, { recursive: true, force: true });
         await mkdir(failpoints);
-        await writeFile(
-          path.join(failpoints, `${failpoint}.json`),
-          JSON.stringify({ at: passings[failpoint] ?? 1, action }),
-        );
+        await writeFile(path.join(failpoints, `${failpoint}.json`), JSON.stringify({ at, action }));
         const id = `${column}-${name}`.toLowerCase().replaceAll(/[^a-z]+/g, '-');
         const disturbed = await play(id, async (quiet) => {
           await until(`the gap ${failpoint}`, () => existsSync(path.join(failpoints, `${failpoint}.fired.1`)));
@@ -87,7 +80,7 @@ describe('a search for a prompt comes out the same, and asks for nothing twice t
     return path.join(project.folder, 'outputs/gepa/gepa-world--sim');
   }
 
-  /** What came of a search, and what its server was asked for it. */
+  /** Result of a search, and the requests to its server. */
   async function play(
     id: string,
     during: (quiet: (folder: string) => Promise<void>) => Promise<void>,

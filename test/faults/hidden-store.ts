@@ -2,7 +2,7 @@
 import { execFileSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import path from 'node:path';
-import type { Role } from '../../workers/supervisor.ts';
+import type { Role } from '../../workers/stack/supervisor.ts';
 import type { Surroundings } from './stage-kinds.ts';
 import { StageUnavailable } from './stage-unavailable.ts';
 

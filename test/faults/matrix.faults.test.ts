@@ -14,7 +14,7 @@ import { allRows, rowOf } from './rows.ts';
 import { type Outcome, testCells } from './suite.ts';
 import { faultTable, withTable } from './table.ts';
 
-/** For the reporter to tell the last of it. */
+/** Time for the reporter's last output. */
 const lookOutMs = 10_000;
 
 const only = process.env['RATCHET_FAULTS'] ?? '';
@@ -35,7 +35,7 @@ testCells(
       if (kept !== '') appendFileSync(kept, `${JSON.stringify(outcome)}\n`);
     },
     onEnd: async () => {
-      // A cell that hung may still look for what does not come: that holds up nobody once all are told.
+      // A hung cell may still look for something that never comes, which delays nothing once all are reported.
       setTimeout(() => process.exit(), lookOutMs).unref();
       const table = faultTable(outcomes, new Date().toISOString().slice(0, 10));
       if (!all.every(isKnown)) {
@@ -49,7 +49,7 @@ testCells(
   },
 );
 
-/** What did not pass is run again. */
+/** Outcomes that did not pass are dropped, so that they run again. */
 function readOutcomes(file: string): Outcome[] {
   const lines = readFileSync(file, 'utf8').split('\n').filter(Boolean);
   return lines.map((line) => JSON.parse(line) as Outcome).filter((one) => one.kind !== 'broken');

@@ -4,7 +4,7 @@ import { execFileSync } from 'node:child_process';
 import { setTimeout as delay } from 'node:timers/promises';
 import { firstLineage } from '../../core/names.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
-import { decodeJson } from '../../backends/store/objects.ts';
+import { decodeJson } from '../../store/objects.ts';
 import type { Row, Rows, Struck } from './row.ts';
 import type { StagedRun } from './stage.ts';
 import { until } from '../eventually.ts';
@@ -113,7 +113,7 @@ async function handBack({ stage, run, release, harmEnds }: Struck): Promise<void
   const { pid: first } = await newestClaim(run);
   process.kill(first, 'SIGSTOP');
   try {
-    const goesOn = 'trainStep.begun';
+    const goesOn = 'trainBatch.begun';
     stage.planBeside(goesOn, { at: stepsBetween + 1, action: 'hold' });
     release();
     assert.ok(await stage.fired(goesOn, run), 'the run is trained on');
@@ -130,7 +130,7 @@ async function handBack({ stage, run, release, harmEnds }: Struck): Promise<void
   }
 }
 
-/** Who holds the run, or held it last: the holder's name ends in its process id and a few random digits. */
+/** Newest holder of the run: its name ends in its process id and a few random digits. */
 export async function newestClaim({ store }: StagedRun): Promise<{ readonly pid: number }> {
   const keys = await store.list(layout.trainerClaims());
   const epochs = keys.map((key) => Number(/epoch_(\d+)/.exec(key)?.[1]));
@@ -149,12 +149,12 @@ async function killEngine({ stage }: Struck): Promise<void> {
   await until('the end of the engine process', () => !isThere(), { everyMs: lookMs });
 }
 
-/** As built, or from source where it could not be. */
+/** Built, or from source when it could not be built. */
 function isEngine(command: string): boolean {
   return /[/]trainer(?:\.mjs|-main\.ts)(?:\s|$)/.test(command);
 }
 
-/** Where it generates it stops answering first, so that it dies with requests under way. */
+/** While it generates, it first stops answering, so that it dies with requests under way. */
 async function killPolicyServer({ stage, column, release }: Struck): Promise<void> {
   if (column === 'generate') {
     process.kill(stage.pid('policy server'), 'SIGSTOP');

@@ -1,4 +1,4 @@
-import type { FailpointPlan, FiredFailpoint } from '../../backends/failpoints.ts';
+import type { FailpointPlan, FiredFailpoint } from '../../store/failpoints.ts';
 import { type Column, type Gap, gapOf } from './columns.ts';
 import { kindOf, type StageKindName } from './stage-kinds.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
@@ -6,13 +6,13 @@ import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 /** Long enough for a checkpoint, a step after it, and one to recover in. */
 export const stepsOfRun = 4;
 
-/** Where a fault strikes: the failpoint of its column has fired, and holds if the row's action is `hold`. */
+/** State when a fault strikes: the failpoint of its column has fired, and holds if the row's action is `hold`. */
 export interface Struck {
   readonly stage: FaultStage;
   readonly run: StagedRun;
   readonly column: Column;
   readonly fired: FiredFailpoint;
-  /** Lets the process that holds go on, now and not after the strike. */
+  /** Lets the held process continue, now and not after the strike. */
   readonly release: () => void;
   /** The harm is over: from here it is counted how long the run takes to its next commit; from the strike if not called. */
   readonly harmEnds: () => void;
@@ -32,15 +32,18 @@ export interface Row {
   readonly strike: (struck: Struck) => Promise<StagedRun | void>;
   /** Number of steps of its runs; {@link stepsOfRun} when missing. */
   readonly steps?: number;
-  /** What its runs have otherwise, as `--key value` on the command line; compared with an undisturbed run of the same. */
+  /**
+   * Different settings of its runs, as `--key value` on the command line; compared with an undisturbed run with the
+   * same.
+   */
   readonly overrides?: Readonly<Record<string, string>>;
   /** Failpoints that stand for a column's own, where its stage never passes that. */
   readonly gaps?: Readonly<Partial<Record<Column, Gap>>>;
-  /** In which columns it is played, all if not said. */
+  /** Columns in which it runs; all by default. */
   readonly columns?: { readonly only: readonly Column[]; readonly because: string };
   /** Columns that it cannot be in, and why: it says so in the table. */
   readonly cannot?: Readonly<Partial<Record<Column, string>>>;
-  /** What samples is not touched by it: not even a rollout in flight may be sampled again. */
+  /** The fault does not affect sampling: not even a rollout in flight may be sampled again. */
   readonly losesNothing?: boolean;
   /** How the run's end is judged, where not by the weights and the ledger of the undisturbed run. */
   readonly judge?: (judged: Judged) => void | Promise<void>;
@@ -58,7 +61,7 @@ export interface Judged {
   readonly undisturbed: UndisturbedRun;
 }
 
-/** Of a row of an engine's runs: where what it strikes is at work there. */
+/** Columns in which an engine's run can be struck. */
 export function atWork(...only: readonly Column[]): Pick<Row, 'columns'> {
   const because =
     'the engine does nothing in this gap, so it is as in the gap before; the same row of the first table has the rest';
@@ -69,7 +72,7 @@ export function atWork(...only: readonly Column[]): Pick<Row, 'columns'> {
 export interface UndisturbedRun {
   readonly summary: RunSummary;
   readonly weights: string;
-  /** What became of its branch, where it had one. */
+  /** Outcome of its branch, if it had one. */
   readonly branch?: string;
 }
 

@@ -48,7 +48,7 @@ async function down({ stage, run, column, release, harmEnds }: Struck): Promise<
   harmEnds();
 }
 
-/** What the server does to each request for a while. */
+/** Treats each request to the server in some way for a while. */
 export async function trouble(
   { stage, release, harmEnds }: Struck,
   fateOf: (request: SeenRequest) => Fate,

@@ -2,8 +2,8 @@
 import { execFileSync } from 'node:child_process';
 import { closeSync, mkdirSync, openSync, rmSync, writeSync } from 'node:fs';
 import path from 'node:path';
-import { isErrno } from '../../backends/store/file-store.ts';
-import { resolveStoreUri } from '../../backends/store/index.ts';
+import { isErrno } from '../../store/file-store.ts';
+import { resolveStoreUri } from '../../store/index.ts';
 import type { Surroundings } from './stage-kinds.ts';
 import { StageUnavailable } from './stage-unavailable.ts';
 
@@ -15,7 +15,10 @@ export interface SmallDisk {
   readonly free: () => void;
 }
 
-/** The runs lie on it, with the versions that wait for their commit; Temporal's database and the logs of the roles do not. */
+/**
+ * The runs are on it, with the versions that wait for their commit; Temporal's database and the logs of the roles are
+ * not.
+ */
 export function makeSmallDisk(folder: string): Promise<Surroundings> {
   const disk = path.join(folder, 'disk');
   mkdirSync(disk);

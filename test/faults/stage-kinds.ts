@@ -1,6 +1,6 @@
-import type { RoleOptions } from '../../workers/roles.ts';
-import type { Role } from '../../workers/supervisor.ts';
-import type { StartedVllm } from '../../workers/vllm-role.ts';
+import type { RoleOptions } from '../../workers/stack/roles.ts';
+import type { Role } from '../../workers/stack/supervisor.ts';
+import type { StartedVllm } from '../../workers/stack/vllm-role.ts';
 import type { StandInProcess } from '../stand-ins/tinker/process.ts';
 import type { EngineName } from './columns.ts';
 import { withBreakableEnvironment } from './breakable-environment.ts';
@@ -14,22 +14,22 @@ import { startTinkerServer, tinkerRun } from './tinker-run.ts';
 import { otherOrder, type OtherVersion, previousCommit, shortPauses } from './upgrade.ts';
 import { vllmAdapters, vllmFullWeights } from './vllm-run.ts';
 
-/** What a stage has besides the stack, made before it starts. */
+/** Surroundings of a stage besides the stack, made before it starts. */
 export interface Surroundings {
-  /** For all processes of the stack, on top of the test's own. */
+  /** Variables for all processes of the stack, in addition to the test's own. */
   readonly environment?: Readonly<Record<string, string>>;
-  /** What all its runs have otherwise, as `--key value` on the command line. */
+  /** Different settings of all its runs, as `--key value` on the command line. */
   readonly overrides?: Readonly<Record<string, string>>;
-  /** Where the test itself finds the runs, absolute; `outputs` in the stage's folder when missing. */
+  /** Absolute URI of the runs for the test itself; `outputs` in the stage's folder when missing. */
   readonly storeUri?: string;
   readonly s3?: StagedS3;
   readonly disk?: SmallDisk;
   readonly tinker?: StandInProcess;
-  /** What the supervisor starts beside the workers, whenever the stack starts: it has a port of its own each time. */
+  /** Starts a vLLM beside the workers whenever the stack starts: its port differs each time. */
   readonly vllm?: () => Promise<StartedVllm | null>;
-  /** Where what samples notes the answers of all runs, where that is no fake of a run's own. */
+  /** Log of the sampler's answers for all runs, if the sampler is not a fake for each run. */
   readonly sampledLog?: string;
-  /** Whose code its workers run until they are upgraded; this one's if not said. */
+  /** Code that its workers run until they are upgraded; by default this version's. */
   readonly version?: OtherVersion;
   /** Version that the second worker of each role runs; missing = this one. */
   readonly beside?: OtherVersion;
@@ -41,11 +41,11 @@ export interface Surroundings {
 export interface StageKind {
   /** Text of a run's file. */
   readonly run: (options: RunOptions) => string;
-  /** What they train or sample on; a fake or the embedded engine if not said. */
+  /** Trainer or sampler; by default a fake or the embedded engine. */
   readonly engine?: EngineName;
-  /** Processes of a role; one where not said. */
+  /** Processes of a role; one by default. */
   readonly count?: RoleOptions['count'];
-  /** What becomes of the processes that every stage has. */
+  /** Changes the processes that every stage has. */
   readonly changeRole?: (role: Role) => Role;
   /** Makes what its runs need, in the stage's folder. */
   readonly surround?: (folder: string) => Promise<Surroundings>;

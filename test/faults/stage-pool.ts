@@ -13,8 +13,8 @@ interface Pooled {
 }
 
 /**
- * Stages that cells play on, one cell at a time on each: opened when one is needed and none of its kind is free, closed
- * when a stage of another kind is needed in its place.
+ * Stages for cells, one cell at a time on each: opened when none of the kind is free, closed when a stage of another
+ * kind is needed instead.
  */
 export class StagePool {
   readonly #stagesMax: number;
@@ -25,7 +25,7 @@ export class StagePool {
     this.#stagesMax = stagesMax;
   }
 
-  /** Plays on a stage that the cell may have alone. After a failure the stage is given up: nobody knows what is left. */
+  /** Runs on a stage that the cell may have alone. After a failure the stage is dropped, since its state is unknown. */
   async on<T>(cell: Cell, play: (stage: FaultStage, undisturbed: UndisturbedRun) => Promise<T>): Promise<T> {
     const place = placeOf(cell);
     const pooled = await this.#take(place);

@@ -6,14 +6,14 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Client, Connection, type WorkflowHandleWithFirstExecutionRunId } from '@temporalio/client';
-import { grantNamed, namedIn } from '../../backends/configs/grant.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import type { FailpointPlan, FiredFailpoint } from '../../backends/failpoints.ts';
-import { openRunStore, resolveStoreUri, type Store } from '../../backends/store/index.ts';
-import { choosePort } from '../../workers/ports.ts';
-import { localRoles, policyUrlAt } from '../../workers/roles.ts';
-import { startStack, type Stack } from '../../workers/supervisor.ts';
-import type { StartedVllm } from '../../workers/vllm-role.ts';
+import { grantNamed, namedIn } from '../../load/grants/grant.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import type { FailpointPlan, FiredFailpoint } from '../../store/failpoints.ts';
+import { openRunStore, resolveStoreUri, type Store } from '../../store/index.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
+import { localRoles, policyUrlAt } from '../../workers/stack/roles.ts';
+import { startStack, type Stack } from '../../workers/stack/supervisor.ts';
+import type { StartedVllm } from '../../workers/stack/vllm-role.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import type { RunOptions } from './fake-run.ts';
 import type { SampledLine } from './fake-inference.ts';
@@ -31,11 +31,11 @@ export interface StagedRun {
 }
 
 export type StartOptions = Omit<RunOptions, 'log'> & {
-  /** As `--key value` on the command line. */
+  /** Settings, as `--key value` on the command line. */
   readonly overrides?: Readonly<Record<string, string>>;
 };
 
-/** What a stage is besides its kind. */
+/** Options of a stage besides its kind. */
 export interface StageOptions {
   /** The server suggests it in a run's second step. */
   readonly continuesAsNew?: boolean;
@@ -92,7 +92,7 @@ export class FaultStage {
   #startStack(): Promise<void> {
     const before = lastStart;
     const starting = before.then(() => this.#startStackNow());
-    lastStart = starting.catch(() => undefined); // told to whoever wanted this one
+    lastStart = starting.catch(() => undefined); // its caller got the failure
     return starting;
   }
 
@@ -155,7 +155,7 @@ export class FaultStage {
     return this.#now.client;
   }
 
-  /** What it samples from, where its runs do. */
+  /** The vLLM that its runs sample from, if any. */
   get vllm(): StartedVllm | null {
     return this.#now.vllm;
   }
@@ -165,7 +165,7 @@ export class FaultStage {
     return this.#running;
   }
 
-  /** What the supervisor said, for messages. */
+  /** Last lines of the supervisor, for messages. */
   get said(): string {
     return this.#log.slice(-20).join('\n');
   }
@@ -185,12 +185,12 @@ export class FaultStage {
     return { ...run, handle: await this.#startWorkflow(run) };
   }
 
-  /** A run once more, as its user would: it goes on from its newest commit, or is gone on with where it is running. */
+  /** Starts a run again like its user: it continues from its newest commit, or is attached to where it is running. */
   async startAgain(run: StagedRun): Promise<StagedRun> {
     return { ...run, handle: await this.#startWorkflow(run) };
   }
 
-  /** As `ratchet train` does it. */
+  /** Starts it as `ratchet train` does. */
   async #startWorkflow({ name, overrides }: Pick<StagedRun, 'name' | 'overrides'>): Promise<StagedRun['handle']> {
     const { spec } = await loadRunConfig(`${name}.toml`, { projectFolder: this.folder, overrides });
     grantNamed(this.folder, namedIn(spec));
@@ -222,7 +222,7 @@ export class FaultStage {
   /** Waits until it fires; null when the run ended without. */
   async fired(name: string, run: StagedRun): Promise<FiredFailpoint | null> {
     const file = path.join(failpointsIn(this.folder), `${name}.fired.1`);
-    // Asked now and then, and not waited for: a wait for the end that is called off between two of its questions goes on.
+    // Polled, not awaited: a wait for the end that is aborted between two polls would continue.
     for (let lookedAt = performance.now(); !existsSync(file);) {
       await delay(20);
       if (performance.now() - lookedAt < endLookMs) continue;

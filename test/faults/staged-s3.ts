@@ -1,8 +1,8 @@
 /** A real S3 server for the runs of a stage, behind a proxy that does to their requests what a fault asks for. */
 import path from 'node:path';
-import { resolveStoreUri } from '../../backends/store/index.ts';
+import { resolveStoreUri } from '../../store/index.ts';
 import { startProxy, type MisbehavingProxy } from '../backends/misbehaving-proxy.ts';
-import { skipWithoutGateway, startGateway } from '../backends/s3-gateway.ts';
+import { skipWithoutGateway, startGateway } from '../store/s3-gateway.ts';
 import type { Surroundings } from './stage-kinds.ts';
 import { StageUnavailable } from './stage-unavailable.ts';
 

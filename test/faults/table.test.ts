@@ -49,7 +49,7 @@ test('each engine has a table of its own, with the gaps of its own steps and wit
   assert.match(rowOf('zombie (Tinker)', [])['generate'] ?? '', /^– \(\d+\)$/);
 });
 
-/** By column. */
+/** Cells of a row, by column. */
 function rowOf(name: string, outcomes: readonly Outcome[]): Record<string, string> {
   const lines = faultTable(outcomes, '2026-01-01').split('\n');
   const at = lines.findIndex((one) => one.startsWith(`| ${name} |`));

@@ -1,7 +1,7 @@
 /** Rows of runs that train and sample on a Tinker server. */
 import assert from 'node:assert/strict';
 import { setTimeout as delay } from 'node:timers/promises';
-import { decodeRows } from '../../backends/store/objects.ts';
+import { decodeRows } from '../../store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 import { zombie } from './clock-faults.ts';
 import type { Column } from './columns.ts';
@@ -9,7 +9,7 @@ import { judgeByWeights } from './judge.ts';
 import { kill, loseHolder } from './process-faults.ts';
 import { atWork, type Judged, type Row, type Rows, type Struck } from './row.ts';
 
-/** What is under way then is asked for at a server that is not there. */
+/** Requests under way then find no server. */
 const awayMs = 1_000;
 
 const onTinker = { stage: 'tinker', action: 'hold' } as const;
@@ -70,7 +70,7 @@ async function killServer({ stage, release, harmEnds }: Struck): Promise<void> {
   harmEnds();
 }
 
-/** As a server that took the worker for dead: heartbeats are answered 410, and its models are not loaded. */
+/** Like a server that took the worker for dead: heartbeats are answered with 410, and its models are not loaded. */
 async function endSessions({ stage }: Struck): Promise<void> {
   const { tinker } = stage.surroundings;
   assert.ok(tinker, 'the stage has a Tinker server');
@@ -78,7 +78,10 @@ async function endSessions({ stage }: Struck): Promise<void> {
   assert.equal(answer.status, 200);
 }
 
-/** As any; and a step whose model was lost in the middle of it was begun again from the checkpoint before it, once. */
+/**
+ * Judged like other cells; and a step whose model was lost half-way was begun again from the checkpoint before it,
+ * once.
+ */
 async function judgeRestored(judged: Judged): Promise<void> {
   judgeByWeights(judged);
   const { run, column } = judged;

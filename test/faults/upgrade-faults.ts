@@ -1,9 +1,9 @@
 /** Rows in which the stack goes down in the middle of a step and comes back with other code. */
 import assert from 'node:assert/strict';
-import { isAlive } from '../../backends/is-alive.ts';
-import { workflowCodeVersion } from '../../workers/workflow-bundle.ts';
-import { codeDigest, digestOf } from '../../workers/code-version.ts';
-import { otherVersions } from '../../workers/other-versions.ts';
+import { isAlive } from '../../host/is-alive.ts';
+import { workflowCodeVersion } from '../../workers/program/workflow-bundle.ts';
+import { codeDigest, digestOf } from '../../workers/program/code-version.ts';
+import { otherVersions } from '../../workers/stack/other-versions.ts';
 import { eventually } from '../eventually.ts';
 import { judgeByWeights } from './judge.ts';
 import { loseHolder } from './process-faults.ts';

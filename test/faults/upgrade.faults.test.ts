@@ -24,7 +24,7 @@ describe('what was asked of a run outlives an upgrade', () => {
     await stage.status('asked', ({ lineage }) => lineage === 'l2');
     await tell('pause', 'looking at it');
     await tell('set', { learning_rate: 5e-5, stop_after: 6 });
-    // The config is read when a run is started, not when it goes on.
+    // The config is read when a run starts, not when it continues.
     await rm(path.join(stage.folder, 'asked.toml'));
 
     await stage.startStack(thisVersion);
@@ -38,9 +38,9 @@ describe('what was asked of a run outlives an upgrade', () => {
 
   test('a rewind that was waiting for its step to end, once, also when there are two upgrades', async () => {
     await stage.startStack(other);
-    await stage.plan('trainStep.done', { at: 3, action: 'hold' });
+    await stage.plan('trainBatch.done', { at: 3, action: 'hold' });
     await stage.start('back', { steps: 4 });
-    await stage.fired('trainStep.done');
+    await stage.fired('trainBatch.done');
     await stage.handle('back').executeUpdate<string, [number]>('rewind', { args: [1] });
 
     await stage.startStack(thisVersion);

@@ -9,10 +9,10 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { Client, Connection, type WorkflowHandle } from '@temporalio/client';
-import type { FailpointPlan } from '../../backends/failpoints.ts';
+import type { FailpointPlan } from '../../store/failpoints.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
-import type { Role } from '../../workers/supervisor.ts';
+import type { Role } from '../../workers/stack/supervisor.ts';
 import { fakeRun, type RunOptions } from './fake-run.ts';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
@@ -20,7 +20,7 @@ const root = fileURLToPath(new URL('../../', import.meta.url));
 /** A version of Ratchet that can be started: a copy of its sources over the packages that are installed here. */
 export interface OtherVersion {
   readonly folder: string;
-  /** What to know of it besides; for the test's report. */
+  /** Remarks on the version, for the test's report. */
   readonly notes: readonly string[];
 }
 
@@ -41,7 +41,7 @@ export async function trainRun(...input: Parameters<typeof ours>): ReturnType<ty
   return { folder, notes: [] };
 }
 
-/** This version, to which a pause is long after two seconds: nobody need wait for a minute. */
+/** This version, in which a pause counts as long after two seconds, to save a minute. */
 export async function shortPauses(within: string): Promise<OtherVersion> {
   const folder = await copyOfThis(within);
   const file = path.join(folder, 'core/limits.ts');
@@ -63,7 +63,10 @@ export async function withoutActivity(within: string, activity: string): Promise
   return { folder, notes: [] };
 }
 
-const rooms = 'activities backends cli config core engine environments runs workers workflows'.split(' ');
+const rooms =
+  'activities backends cli config core engine environments host learn load play runs store workers workflows'.split(
+    ' ',
+  );
 
 async function copyOfThis(within: string): Promise<string> {
   const folder = await newTree(within);
@@ -111,7 +114,7 @@ async function newTree(within: string): Promise<string> {
   return folder;
 }
 
-/** This one, as it lies here. */
+/** This version, in its present state. */
 export const thisVersion: OtherVersion = { folder: root, notes: [] };
 
 /** Roles of this version as those of another: the same programs, out of its folder. */
@@ -123,12 +126,12 @@ export function rolesOf(version: OtherVersion, roles: readonly Role[]): readonly
   return roles.map((role) => ({ ...role, args: role.args.map(moved) }));
 }
 
-/** What a program in TypeScript is read with. */
+/** Node options for a program in TypeScript. */
 function loaderOf(program: string): string[] {
   return program.endsWith('.ts') ? ['--import', import.meta.resolve('tsx')] : [];
 }
 
-/** A command of one version in a project folder, that goes on until it is told to stop. */
+/** A command of one version in a project folder, which runs until it is stopped. */
 export class RunningCommand {
   readonly #child: ChildProcess;
   /** Its exit code. */
@@ -142,7 +145,7 @@ export class RunningCommand {
     project: {
       readonly folder: string;
       readonly environment: NodeJS.ProcessEnv;
-      /** Of that version, in place of `ratchet`. */
+      /** Program of that version, in place of `ratchet`. */
       readonly program?: string;
     },
   ) {
@@ -164,7 +167,7 @@ export class RunningCommand {
     return this.#said;
   }
 
-  /** Of that, what came on stdout. */
+  /** Its output on stdout. */
   get printed(): string {
     return this.#printed;
   }
@@ -179,7 +182,7 @@ export class RunningCommand {
     }
   }
 
-  /** As Ctrl-C does. */
+  /** Stops it like Ctrl-C. */
   async stop(): Promise<void> {
     this.#child.kill('SIGTERM');
     await this.ended;
@@ -226,7 +229,7 @@ export class UpgradeStage {
     this.#connection = await Connection.connect({ address });
   }
 
-  /** What the stack that runs said. */
+  /** Output of the running stack. */
   get said(): string {
     return this.#stack?.said ?? '';
   }
@@ -270,7 +273,7 @@ export class UpgradeStage {
       () =>
         this.handle(name)
           .query<RunStatus>('status')
-          .catch(() => null), // nobody answers yet
+          .catch(() => null), // no server answers yet
       (status) => status !== null && isWanted(status),
       { everyMs: 100 },
     );

@@ -66,7 +66,7 @@ export const vllmFaults = {
   'rollout worker killed (vLLM, full weights)': { ...killed('rollout worker', 'generate'), ...withFullWeights },
 } satisfies Rows;
 
-/** All of its processes; while it is away the run goes on where it can. */
+/** Ends all of its processes; while it is away the run continues as far as possible. */
 async function killVllm({ stage, release, harmEnds }: Struck): Promise<void> {
   const restarts = (): number => stage.stack.restarts()[vllmName] ?? 0;
   const before = restarts();

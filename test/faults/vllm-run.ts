@@ -1,9 +1,9 @@
 /** Runs of cells that sample from a vLLM, the stand-in, which the supervisor starts from their file; the embedded engine trains them. */
 import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import type { Role } from '../../workers/supervisor.ts';
-import { vllmRole } from '../../workers/vllm-role.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import type { Role } from '../../workers/stack/supervisor.ts';
+import { vllmRole } from '../../workers/stack/vllm-role.ts';
 import { writeStandInPython } from '../stand-ins/vllm/python.ts';
 import { heartbeatTimeoutMs, type RunOptions } from './fake-run.ts';
 import type { StageKind, Surroundings } from './stage-kinds.ts';

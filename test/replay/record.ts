@@ -5,8 +5,8 @@ import { startContentServer } from '../../bench/content-server.ts';
 import { openSmallProject, smallRun } from '../e2e/small-run.ts';
 
 /**
- * Records the histories that `replay.test.ts` replays: `npm run record:history`, with names behind `--` for those alone. Recorded once for
- * each shipped shape of the workflows; a history stays here as long as runs of its kind may still be going on somewhere.
+ * Records the histories that `replay.test.ts` replays: `npm run record:history`, with names behind `--` for those alone.
+ * A change of a workflow that gives its commands another order is recorded anew.
  */
 const server = await startContentServer({ varies: 'session' });
 const evaluations = `

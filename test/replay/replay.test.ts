@@ -4,7 +4,7 @@ import { before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import proto from '@temporalio/proto';
 import { DefaultLogger, Runtime, Worker, type WorkflowBundleWithSourceMap } from '@temporalio/worker';
-import { bundleWorkflows } from '../../workers/workflow-bundle.ts';
+import { bundleWorkflows } from '../../workers/program/workflow-bundle.ts';
 
 /** Histories as protobuf bytes: the JSON form of `fetchHistory` does not decode with every protobufjs in the tree. */
 const folder = fileURLToPath(new URL('.', import.meta.url));
@@ -18,8 +18,6 @@ before(async () => {
 
 test('there are recorded histories of three async levels, of evaluations and of a search for a prompt', () => {
   const names = ['async-1', 'async-2', 'evaluate-file', 'evaluate', 'leased-search', 'on-policy', 'play-rounds'];
-  // Searches that were begun when one worker played all of them, and when each rollout was a lease.
-  names.push('optimize-prompt', 'single-leases');
   assert.deepEqual(
     recorded.toSorted(),
     names.map((name) => `${name}.history.bin`).toSorted(),

@@ -1,16 +1,16 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 import fc from 'fast-check';
-import { batchOf, type PackedRow, type TrainSample } from '../../core/rl/batch.ts';
+import { batchOf, type PackedRow, type TrainSample } from '../../core/rl/learning/batch.ts';
 import type { PackedBatch, StoredRows } from '../../core/rl/run-state.ts';
-import { putJson } from '../../backends/store/objects.ts';
+import { putJson } from '../../store/objects.ts';
 import { EngineOptimizer, TrainerProcess } from '../../engine/index.ts';
-import { decodePart, decodeTaught, encodePart, encodeRow, encodeTaught } from '../../runs/batch-parts.ts';
-import { BatchWriter, openBatch, putPacked, type StoredBatch } from '../../runs/batches.ts';
+import { decodePart, decodeTaught, encodePart, encodeRow, encodeTaught } from '../../runs/rollouts/batch-parts.ts';
+import { BatchWriter, openBatch, putPacked, type StoredBatch } from '../../runs/rollouts/batches.ts';
 import { layout } from '../../runs/layout.ts';
 import { makeRun, damage, type TestRun } from '../activities/runs.ts';
 import { optimizer, randomBatch } from '../engine/models.ts';
-import { hasCode } from '../backends/store.contract.ts';
+import { hasCode } from '../store/store.contract.ts';
 
 const number = fc.oneof(
   fc.double({ noNaN: true, noDefaultInfinity: true }),
@@ -24,7 +24,7 @@ const token = fc.record({
   advantage: number,
 });
 
-/** As packing makes them: numbers stand where tokens count. */
+/** Rows as packing makes them: numbers stand at trained tokens. */
 const sample = fc
   .record({
     tokens: fc.array(token, { maxLength: 40 }),

@@ -3,10 +3,10 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
-import { FileStore } from '../../backends/store/file-store.ts';
-import { encodeJson } from '../../backends/store/objects.ts';
+import { FileStore } from '../../store/file-store.ts';
+import { encodeJson } from '../../store/objects.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { readCanary } from '../../runs/canary.ts';
+import { readCanary } from '../../runs/versions/canary.ts';
 
 const canary = { digest: 'a'.repeat(64), tokenIds: [1, 2, 3], positions: [1, 2], logprobs: [-0.5, -1.25] };
 

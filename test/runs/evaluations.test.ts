@@ -10,8 +10,8 @@ import { summarize } from '../../core/eval/summary.ts';
 import { findEvaluations, usualFolders } from '../../runs/evaluations/folders.ts';
 import { ResultFile } from '../../runs/evaluations/result-file.ts';
 import { runEvaluations } from '../../runs/evaluations/run-evaluations.ts';
-import { openRunStore } from '../../backends/store/index.ts';
-import { packRows } from '../../backends/store/objects.ts';
+import { openRunStore } from '../../store/index.ts';
+import { packRows } from '../../store/objects.ts';
 
 const data = fileURLToPath(new URL('../data/evals/', import.meta.url));
 const single = path.join(data, 'verifiers-0.3.1/toy_single--org--words-1b/d44fc336');

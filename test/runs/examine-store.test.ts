@@ -1,17 +1,17 @@
-/** What cannot be read in a run's folder is named, and a head that cannot be read does not end the run. */
+/** Unreadable objects of a run's folder are named, and an unreadable head does not end the run. */
 import assert from 'node:assert/strict';
 import { truncate } from 'node:fs/promises';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { examineStore } from '../../runs/examine-store.ts';
-import { setAside } from '../../runs/repair-store.ts';
-import { requireReachable } from '../../runs/lineages.ts';
-import { BatchWriter, partsOfPlan } from '../../runs/batches.ts';
+import { examineStore } from '../../runs/lineages/examine-store.ts';
+import { setAside } from '../../runs/lineages/repair-store.ts';
+import { requireReachable } from '../../runs/lineages/lineages.ts';
+import { BatchWriter, partsOfPlan } from '../../runs/rollouts/batches.ts';
 import { readCommit, readHead, readJson } from '../../runs/run-access.ts';
-import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
+import { decodeJson, encodeJson } from '../../store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 import type { StepCommit, StepPlan } from '../../core/rl/run-state.ts';
-import { hasCode } from '../backends/store.contract.ts';
+import { hasCode } from '../store/store.contract.ts';
 import { advance, commitFirst, damage, makeRun, openRoles } from '../activities/runs.ts';
 
 /** Checkpoints 0, 2 and 4. */

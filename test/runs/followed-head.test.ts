@@ -1,9 +1,9 @@
 /** The newest commit, as who looks at a run again and again finds it. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { FollowedHead } from '../../runs/followed-head.ts';
+import { FollowedHead } from '../../runs/lineages/followed-head.ts';
 import { layout } from '../../runs/layout.ts';
-import { beginLineage } from '../../runs/lineages.ts';
+import { beginLineage } from '../../runs/lineages/lineages.ts';
 import { readHead } from '../../runs/run-access.ts';
 import { advance, commitFirst, makeRun, openRoles } from '../activities/runs.ts';
 

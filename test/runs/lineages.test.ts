@@ -3,18 +3,18 @@ import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { auditStore } from '../../activities/audit-run.ts';
-import { forkRun } from '../../runs/fork-run.ts';
-import { specAskedSince } from '../../runs/stored-spec.ts';
-import { reachableSteps, refuseOverRound } from '../../runs/lineages.ts';
-import { listCheckpoints } from '../../runs/list-checkpoints.ts';
+import { forkRun } from '../../runs/lineages/fork-run.ts';
+import { specAskedSince } from '../../runs/forms/stored-spec.ts';
+import { reachableSteps, refuseOverRound } from '../../runs/lineages/lineages.ts';
+import { listCheckpoints } from '../../runs/versions/list-checkpoints.ts';
 import { readCommit, readHead, readJson, storeOf } from '../../runs/run-access.ts';
 import { refuseOtherRun } from '../../runs/run-identity.ts';
-import { findStoredRun, storedStandings } from '../../cli/stored-runs.ts';
+import { findStoredRun, storedStandings } from '../../cli/stored/stored-runs.ts';
 import { layout } from '../../runs/layout.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { encodeJson } from '../../backends/store/objects.ts';
-import { hasCode } from '../backends/store.contract.ts';
+import { encodeJson } from '../../store/objects.ts';
+import { hasCode } from '../store/store.contract.ts';
 import {
   act,
   advance,
@@ -29,7 +29,7 @@ import {
   type Roles,
   type TestRun,
 } from '../activities/runs.ts';
-import { partsOfPlan } from '../../runs/batches.ts';
+import { partsOfPlan } from '../../runs/rollouts/batches.ts';
 
 /** A run of `count` committed steps, with a checkpoint at every second one. */
 async function started(t: TestContext, count: number, overrides: Readonly<Record<string, string>> = {}) {
@@ -49,7 +49,7 @@ async function rewound({ test, roles }: { test: TestRun; roles: Roles }, step: n
   return { begun, there, from };
 }
 
-/** Of the first lineage; the metrics, which grow, are of all of them. */
+/** Contents of the first lineage, without the metrics, which all lineages append to. */
 const contentsOf = async ({ store }: TestRun) => {
   const others = ['origins/', 'lineages/l', layout.metrics()];
   const keys = (await store.list('')).filter((key) => !others.some((prefix) => key.startsWith(prefix)));
@@ -224,7 +224,7 @@ describe('a rewind', () => {
   test('retention of the old lineage keeps what a later one continues from', async (t) => {
     const run = await started(t, 4, { 'checkpoints.keep_last': '1', max_off_policy_steps: '0' });
     const { there, from } = await rewound(run, 4);
-    // A worker of the old lineage that was not told yet goes on sealing.
+    // A worker of the old lineage without news of the new one continues sealing.
     let old = run.versions.at(-1)!;
     const records = (await run.test.store.read(layout.origin(2)))!;
     await run.test.store.removeAll(layout.origins());
@@ -328,8 +328,8 @@ describe('the audit of a run', () => {
       'that is half there': [(commit) => commit.slice(0, 100), /step_2\.json: expected JSON/],
       'that is no object': [() => 'null', /step_2\.json: expected a JSON object/],
       'that is of another format': [
-        () => '{"schemaVersion":2}',
-        /step_2\.json: expected a commit of version 1, found version 2/,
+        () => '{"schemaVersion":3}',
+        /step_2\.json: expected a commit of version 2 or older, found version 3/,
         'WrittenByNewer',
       ],
       'whose groups are no ranges': [

@@ -7,16 +7,16 @@ import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { describe, test, type TestContext } from 'node:test';
-import { crc32c } from '../../backends/metrics/crc32c.ts';
+import { crc32c } from '../../workers/metrics/crc32c.ts';
 import { exposition, ScrapedRun, stateSamples } from '../../backends/metrics/exposition.ts';
-import { MetricsFeed, type NumberedRow } from '../../runs/metrics-feed.ts';
-import { appendMetrics, type MetricsRow } from '../../runs/metrics.ts';
-import { readSinkStates, RunSinks } from '../../runs/run-sinks.ts';
-import type { MetricsSink } from '../../backends/metrics/sinks.ts';
-import { describeSink } from '../../runs/sink-states.ts';
-import { readRecords, TensorBoardSink } from '../../backends/metrics/tensorboard.ts';
-import { openRunStore, type Store } from '../../backends/store/index.ts';
-import { startMetricsServer } from '../../workers/metrics-server.ts';
+import { MetricsFeed } from '../../runs/metrics/metrics-feed.ts';
+import type { MetricsRow, MetricsSink, NumberedRow } from '../../core/rl/metric-rows.ts';
+import { appendMetrics } from '../../runs/metrics/metrics.ts';
+import { readSinkStates, RunSinks } from '../../runs/metrics/run-sinks.ts';
+import { describeSink } from '../../runs/metrics/sink-states.ts';
+import { readRecords, TensorBoardSink } from '../../workers/metrics/tensorboard.ts';
+import { openRunStore, type Store } from '../../store/index.ts';
+import { startMetricsServer } from '../../workers/metrics/metrics-server.ts';
 
 async function emptyRun(t: TestContext): Promise<{ store: Store; folder: string }> {
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-sinks-'));
@@ -29,7 +29,7 @@ function rowOf(step: number, lineage = 'main'): MetricsRow {
   return { step, lineage, time, 'train/reward': step / 8 };
 }
 
-/** A sink that keeps what it was given, and fails when told to. */
+/** A sink that records its rows, and fails on request. */
 class Kept implements MetricsSink {
   readonly name = 'kept';
   readonly rows: NumberedRow[] = [];

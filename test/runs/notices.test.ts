@@ -2,11 +2,11 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { layout } from '../../runs/layout.ts';
-import { appendMetrics } from '../../runs/metrics.ts';
-import { NoticeWatch } from '../../runs/notice-watch.ts';
-import { Notices, markSent, unsentNotices, writeNote, writePause } from '../../runs/notices.ts';
-import { RunSinks } from '../../runs/run-sinks.ts';
-import { beginLineage } from '../../runs/lineages.ts';
+import { appendMetrics } from '../../runs/metrics/metrics.ts';
+import { NoticeWatch } from '../../runs/metrics/notice-watch.ts';
+import { Notices, markSent, unsentNotices, writeNote, writePause } from '../../runs/metrics/notices.ts';
+import { RunSinks } from '../../runs/metrics/run-sinks.ts';
+import { beginLineage } from '../../runs/lineages/lineages.ts';
 import { advance, commitFirst, makeRun, openRoles, type TestRun } from '../activities/runs.ts';
 
 const limits = { entropyShare: 0.1, lengthFactor: 2, mismatchKl: 0.1, evalFall: 0.05 };

@@ -27,7 +27,7 @@ async function read(t: TestContext, rows: readonly Row[], metadata: Row): Promis
   return readEvaluation(evaluations[0]!);
 }
 
-/** As verifiers 0.1.3 to 0.1.5 wrote it. */
+/** Format of verifiers 0.1.3 to 0.1.5. */
 const metadata013 = {
   env: 'words',
   model: 'org/m',

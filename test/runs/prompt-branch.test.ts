@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { areBranchesDue, verdictOn } from '../../runs/prompt-branch.ts';
+import { areBranchesDue, verdictOn } from '../../workflows/beside/prompt-branch.ts';
 import { drawExamples, shrunkTo } from '../../core/gepa/examples.ts';
 import type { PromptTrial } from '../../core/gepa/prompt-search.ts';
-import { poolsUnder } from '../../core/rl/pools.ts';
-import { promptsOfBatch } from '../../core/rl/prompts-of-batch.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import { poolsUnder } from '../../core/rl/sampling/pools.ts';
+import { promptsOfBatch } from '../../core/rl/rollout/prompts-of-batch.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 
 const steps = (settings: { interval: number | null; atSteps: number[] }, last = 10): number[] =>
   Array.from({ length: last + 1 }, (_, step) => step).filter((step) => areBranchesDue(settings, step, last));

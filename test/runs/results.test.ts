@@ -3,12 +3,12 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { describe, test, type TestContext } from 'node:test';
 import { layout } from '../../runs/layout.ts';
-import { chunkName } from '../../core/rl/chunks.ts';
+import { partName } from '../../core/rl/sampling/chunks.ts';
 import type { SamplingRound } from '../../core/rl/run-state.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import { runEvaluations } from '../../runs/evaluations/run-evaluations.ts';
-import { decodeJson, decodeRows, unpacked } from '../../backends/store/objects.ts';
-import type { Store } from '../../backends/store/index.ts';
+import { decodeJson, decodeRows, unpacked } from '../../store/objects.ts';
+import type { Store } from '../../store/index.ts';
 import { act, commitFirst, datasets, makeRun, openRoles, planNext, WordsInference } from '../activities/runs.ts';
 
 type Row = Readonly<Record<string, unknown>> & { readonly ratchet: { readonly group: number } };
@@ -24,7 +24,7 @@ async function readResults(store: Store, prefix: string) {
 
 const chunk = { index: 0, count: 1 };
 const prefixOf = (round: SamplingRound, run: string) =>
-  layout.resultsOfChunk('main', round, { environment: 'reverse-text', run, chunk: chunkName(chunk) });
+  layout.resultsOfChunk('main', round, { environment: 'reverse-text', run, chunk: partName(chunk, round.first) });
 
 async function scoredRound(t: TestContext) {
   const own = await makeRun(t);
@@ -57,6 +57,7 @@ describe('results as verifiers writes them', () => {
     const prefix = prefixOf(round, run.name);
     const before = await readResults(store, prefix);
     await store.removeAll(prefix);
+    await store.removeAll(layout.playedPart('main', round, partName(chunk, round.first))); // it comes after them
     await act(roles.playGroups, { run, round, chunk });
     const { metadata, rows } = await readResults(store, prefix);
     assert.deepEqual([rows, metadata['avg_reward']], [before.rows, before.metadata['avg_reward']]);

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 import { decodeRanges } from '../../core/rl/ledger.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
-import { decodeRows, encodeRows } from '../../backends/store/objects.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
+import { decodeRows, encodeRows } from '../../store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 import { readCommit } from '../../runs/run-access.ts';
 import { blockOf, decodeBlock, encodeBlock, rowOf } from '../../runs/rollout-index/block.ts';
@@ -16,7 +16,7 @@ import {
   writeBlock,
 } from '../../runs/rollout-index/write-index.ts';
 import { advance, commitFirst, makeRun, openRoles, type TestRun } from '../activities/runs.ts';
-import { hasCode } from '../backends/store.contract.ts';
+import { hasCode } from '../store/store.contract.ts';
 
 async function indexed(t: TestContext, steps: number) {
   const test = await makeRun(t);

@@ -4,9 +4,9 @@ import os from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { refuseOtherRun } from '../../runs/run-identity.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { openRunStore } from '../../backends/store/index.ts';
-import { encodeJson } from '../../backends/store/objects.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { openRunStore } from '../../store/index.ts';
+import { encodeJson } from '../../store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 
 const config = `model = "preset:reverse-text-0.2m"

@@ -2,12 +2,12 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { rowsKeptBytesMax } from '../../core/limits.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
-import { encodeRows, packRows } from '../../backends/store/objects.ts';
-import { GroupsInOrder, scoredGroups } from '../../runs/scored-groups.ts';
+import { encodeRows, packRows } from '../../store/objects.ts';
+import { GroupsInOrder, scoredGroups } from '../../runs/rollouts/scored-groups.ts';
 import { makeRun, type TestRun } from '../activities/runs.ts';
-import { hasCode } from '../backends/store.contract.ts';
+import { hasCode } from '../store/store.contract.ts';
 
 function group(ordinal: number, logprobs: readonly number[] = [-1]): ScoredGroup {
   const turn = { promptTokenIds: [1], tokenIds: logprobs.map((_, i) => i), logprobs, text: '', policyStep: 0 } as const;

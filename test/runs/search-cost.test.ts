@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { encodeJson } from '../../backends/store/objects.ts';
+import { encodeJson } from '../../store/objects.ts';
 import type { StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
-import { AnswerJournal } from '../../runs/answer-journal.ts';
+import { AnswerJournal } from '../../runs/rollouts/answer-journal.ts';
 import { layout } from '../../runs/layout.ts';
-import { readMetrics } from '../../runs/metrics.ts';
-import { recordSearchCost, trialRequest } from '../../runs/search-cost.ts';
-import { searchKeys } from '../../runs/search-store.ts';
+import { readMetrics } from '../../runs/metrics/metrics.ts';
+import { recordSearchCost, trialRequest } from '../../runs/searches/search-cost.ts';
+import { searchKeys } from '../../runs/searches/search-store.ts';
 import { makeRun } from '../activities/runs.ts';
 
 test('what a search took is a row of its run, and what its trial took another, each once', async (t) => {

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { encodeJson } from '../../backends/store/objects.ts';
-import { lineageRecordIn } from '../../runs/record-shapes.ts';
-import { specSourceIn } from '../../runs/spec-source.ts';
+import { encodeJson } from '../../store/objects.ts';
+import { lineageRecordIn } from '../../runs/forms/record-shapes.ts';
+import { specSourceIn } from '../../runs/forms/spec-source.ts';
 
 const source = {
   config: '/home/me/run.toml',

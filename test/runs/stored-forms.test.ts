@@ -9,22 +9,22 @@ import { fileURLToPath } from 'node:url';
 import { next, startSearch } from '../../core/gepa/search.ts';
 import type { StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { LeasedGroups, RunHandle, StepCommit, StepPlan } from '../../core/rl/run-state.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { decodePart, decodeScores, decodeTaught } from '../../runs/batch-parts.ts';
-import { openBatch } from '../../runs/batches.ts';
-import { examineStore } from '../../runs/examine-store.ts';
+import { decodePart, decodeScores, decodeTaught } from '../../runs/rollouts/batch-parts.ts';
+import { openBatch } from '../../runs/rollouts/batches.ts';
+import { examineStore } from '../../runs/lineages/examine-store.ts';
 import { layout } from '../../runs/layout.ts';
-import { leasesIn } from '../../runs/leases.ts';
-import { commitIn } from '../../runs/record-shapes.ts';
-import { RestorableSteps } from '../../runs/restorable-steps.ts';
+import { leasesIn } from '../../runs/rollouts/leases.ts';
+import { commitIn } from '../../runs/forms/record-shapes.ts';
+import { RestorableSteps } from '../../runs/lineages/restorable-steps.ts';
 import { readHead, readJson, requireCommit, storeOf } from '../../runs/run-access.ts';
-import { decodeStored, decodeStoredRows, formOf, formsOfOthers, storedForms } from '../../runs/stored-forms.ts';
-import { removePlayed } from '../../runs/unneeded.ts';
-import { withWayBack } from '../../runs/way-back.ts';
-import { resolveStoreUri } from '../../backends/store/index.ts';
-import { encodeJson, packRows, unpacked } from '../../backends/store/objects.ts';
+import { decodeStored, decodeStoredRows, formOf, formsOfOthers, storedForms } from '../../runs/forms/stored-forms.ts';
+import { removePlayed } from '../../runs/lineages/unneeded.ts';
+import { withWayBack } from '../../runs/lineages/way-back.ts';
+import { resolveStoreUri } from '../../store/index.ts';
+import { encodeJson, packRows, unpacked } from '../../store/objects.ts';
 import { unpack } from '../data/older-runs/archive.mjs';
 import { act, advance, commitFirst, evaluateVersion, makeRun, openRoles, WordsInference } from '../activities/runs.ts';
 import { fingerprintsNow, recordedFingerprints, unversionedChanges } from './stored-types.ts';
@@ -68,7 +68,7 @@ describe('a stored form', () => {
     for (const key of await test.store.list('')) {
       if (!/\.jsonl?(?:\.gz)?$/.test(key) || formsOfOthers.some((one) => one.test(key))) continue;
       const form = formOf(key);
-      assert.ok(form, `${key} is of no form in runs/stored-forms.ts`);
+      assert.ok(form, `${key} is of no form in runs/forms/stored-forms.ts`);
       seen.add(form.id);
       const text = Buffer.from(unpacked((await test.store.read(key))!, key)).toString('utf8');
       const rows = key.endsWith('.json') ? [text] : text.trim().split('\n');
@@ -197,10 +197,12 @@ describe('recorded runs of 24, 25 and 26 November', () => {
       }
     }
     // No recorded run stopped within these rows.
-    for (const id of ['turn', 'answer'] as const) {
-      const bytes = await readFile(new URL(`../data/stored-forms/${id}-1.jsonl`, import.meta.url));
-      assert.deepEqual(decodeStoredRows(bytes, sampleKeys[id]), [JSON.parse(bytes.toString('utf8'))]);
-      versions.set(id, (versions.get(id) ?? new Set()).add(1));
+    for (const name of ['turn-1', 'answer-1', 'turn-2', 'answer-2', 'rollout-2', 'scoredGroup-2'] as const) {
+      const [id, version] = name.split('-') as ['turn' | 'answer' | 'rollout' | 'scoredGroup', string];
+      const bytes = await readFile(new URL(`../data/stored-forms/${name}.jsonl`, import.meta.url));
+      const { schemaVersion: _, ...written } = JSON.parse(bytes.toString('utf8')) as Record<string, unknown>;
+      assert.deepEqual(decodeStoredRows(bytes, sampleKeys[id]), [written]);
+      versions.set(id, (versions.get(id) ?? new Set()).add(Number(version)));
     }
     for (const id of ['checkpointSubject', 'search', 'searchSummary'] as const) {
       const bytes = await readFile(new URL(`../data/stored-forms/${id}-1.json`, import.meta.url));
@@ -407,7 +409,22 @@ const leasesOfVersion1 = { policy: version, curriculum: { nextOrdinal: 9 } } sat
 
 test('no failure to read stored data advises to throw a run away', async () => {
   const root = fileURLToPath(new URL('../../', import.meta.url));
-  for (const room of ['activities', 'backends', 'cli', 'core', 'engine', 'runs', 'ui', 'workers', 'workflows']) {
+  for (const room of [
+    'activities',
+    'backends',
+    'cli',
+    'core',
+    'engine',
+    'host',
+    'learn',
+    'load',
+    'play',
+    'runs',
+    'store',
+    'ui',
+    'workers',
+    'workflows',
+  ]) {
     const names = readdirSync(path.join(root, room), { recursive: true, encoding: 'utf8' });
     for (const name of names.filter((one) => /\.m?ts$/.test(one))) {
       const text = await readFile(path.join(root, room, name), 'utf8');

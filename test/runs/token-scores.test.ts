@@ -1,11 +1,11 @@
-/** What a trainer computed of each token, kept beside the rollouts for people to look at. */
+/** The trainer's values for each token, kept beside the rollouts for people to look at. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { PackedRow } from '../../core/rl/batch.ts';
-import { rowsOf, scoredRows } from '../../core/rl/batch.ts';
+import type { PackedRow } from '../../core/rl/learning/batch.ts';
+import { rowsOf, scoredRows } from '../../core/rl/learning/batch.ts';
 import { tokenScoresMax } from '../../core/limits.ts';
 import { layout } from '../../runs/layout.ts';
-import { putTokenScores, readTokenScores } from '../../runs/token-scores.ts';
+import { putTokenScores, readTokenScores } from '../../runs/rollouts/token-scores.ts';
 import { makeRun } from '../activities/runs.ts';
 
 const row = (first: number, length: number): PackedRow => ({

@@ -1,12 +1,15 @@
-/** What nothing needs any more goes by itself or with `ratchet gc`, and whatever can be done with the run can be done after it. */
+/**
+ * Unneeded objects are removed automatically or by `ratchet gc`, and everything that can be done with the run still can
+ * be afterwards.
+ */
 import assert from 'node:assert/strict';
 import { utimes, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { test } from 'node:test';
 import { auditStore } from '../../activities/audit-run.ts';
-import { listCheckpoints } from '../../runs/list-checkpoints.ts';
-import { reachableSteps } from '../../runs/lineages.ts';
-import { findUnneeded, removeUnneeded } from '../../runs/unneeded.ts';
+import { listCheckpoints } from '../../runs/versions/list-checkpoints.ts';
+import { reachableSteps } from '../../runs/lineages/lineages.ts';
+import { findUnneeded, removeUnneeded } from '../../runs/lineages/unneeded.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
 import { act, advance, commitFirst, datasets, makeRun, openRoles } from '../activities/runs.ts';
 
@@ -84,13 +87,13 @@ test('rounds that were leased after the commit are reopened in their order; leas
   const asked = { run: test.run, step: 1, count: 2, datasets, policy: state.policy };
   const one = await roles.leaseGroups({ ...asked, groupsPerChunk: 1, curriculum: state.curriculum });
   const two = await roles.leaseGroups({ ...asked, step: 2, curriculum: one.curriculum });
-  await act(roles.playGroups, { run: test.run, round: two.round, chunk: { index: 0, count: 1 } });
+  const played = await act(roles.playGroups, { run: test.run, round: two.round, chunk: { index: 0, count: 1 } });
   const { rounds, curriculum } = await roles.reopenRounds({ run: test.run, open: [], curriculum: state.curriculum });
   assert.deepEqual(
     rounds.map(({ isIssued, chunks, parts, ...round }) => [round, isIssued, chunks, parts]),
     [
       [one.round, false, one.chunks, []],
-      [two.round, false, two.chunks, []],
+      [two.round, false, two.chunks, played.parts],
     ],
   );
   assert.deepEqual(curriculum, two.curriculum);

@@ -1,10 +1,10 @@
-/** What Ratchet installs into Python by itself is known by its digest, package by package. */
+/** Python packages that Ratchet installs by itself are locked by their digests. */
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { installCommand, lockedArguments, lockOf } from '../../workers/python-environment.ts';
+import { installCommand, lockedArguments, lockOf } from '../../workers/install/python-environment.ts';
 
 const folder = fileURLToPath(new URL('../../python', import.meta.url));
 const requirements = readdirSync(folder).filter((name) => name.endsWith('-requirements.txt'));

@@ -10,7 +10,7 @@ export interface StandInHub {
   readonly url: string;
   /** Every request so far: method, path, the range and whether a token came; `storage` before those to where large files are. */
   readonly requests: readonly string[];
-  /** Of each model, and of each dataset by `datasets/OWNER/NAME`, its files by name. */
+  /** Files by name, for each model, and for each dataset as `datasets/OWNER/NAME`. */
   readonly models: Map<string, HubRepository>;
   /** Large contents break off after so many bytes, once for each number. */
   readonly breaks: number[];
@@ -24,7 +24,7 @@ export interface HubRepository {
   readonly commit: string;
   /** Files of which the list has no digests, as mirrors have it. */
   readonly listsDigests?: boolean;
-  /** What a token must be. */
+  /** The required token. */
   readonly gate?: string;
   /** The name that it has now. */
   readonly movedTo?: string;

@@ -1,4 +1,7 @@
-/** A prompt that a real run found beside its training is adopted from the page in a browser, and the run goes on with it. */
+/**
+ * A prompt that a real run found beside its training is adopted from the page in a browser, and the run continues with
+ * it.
+ */
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';

@@ -6,16 +6,16 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import type { RunSpec } from '../../config/run-spec.ts';
-import type { AdvantageKind } from '../../core/rl/advantage.ts';
-import { rowsOfEpisode } from '../../core/rl/agents.ts';
-import { Packer } from '../../core/rl/pack.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { AdvantageKind } from '../../core/settings/learning.ts';
+import { rowsOfEpisode } from '../../core/rl/rollout/agents.ts';
+import { Packer } from '../../core/rl/learning/pack.ts';
+import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { GroupAnswer } from '../../ui/answers.ts';
 import { tokensOf } from '../../ui/tokens.ts';
 import { RolloutSource } from '../../ui/rollout-source.ts';
-import { decodeRows, putJson } from '../../backends/store/objects.ts';
-import { openBatch } from '../../runs/batches.ts';
+import { decodeRows, putJson } from '../../store/objects.ts';
+import { openBatch } from '../../runs/rollouts/batches.ts';
 import { readJson, requireCommit } from '../../runs/run-access.ts';
 import { layout } from '../../runs/layout.ts';
 import { severalAgents } from './recorded-run.ts';
@@ -41,7 +41,7 @@ async function trained(
   return made;
 }
 
-/** Of every rollout of a step, the advantage of its row, in the order in which the batch has them. */
+/** Advantages of a step's rollouts from their rows, in the order of the batch. */
 async function inBatch({ run }: TestRun, step: number): Promise<number[]> {
   const { commit } = await requireCommit(run, step);
   const plan = await readJson<StepPlan>(run, commit.plan!);
@@ -63,7 +63,7 @@ test('a reward against the running mean of its role is shown as its batch had it
   const [turn] = (await source.tokens({ step: 2, group: 4 }, 1)).turns;
   assert.equal(turn!.advantage, groups[1]!.rollouts[1]!.advantage);
 
-  // Of a step before which another batch moved the means, nothing is claimed.
+  // Without the previous batch's means, no advantage is claimed.
   const key = layout.commit('main', 2);
   const text = Buffer.from((await made.store.read(key))!).toString();
   await made.store.put(key, Buffer.from(text.replace(/("baselines":\{"reverse-text":\{"agent":)/, '$11')));
@@ -134,7 +134,7 @@ test('the advantage of a function of the user’s is read from the batch, and no
   );
   assert.equal(groups[0]!.withoutAdvantages, null);
 
-  // A batch that was removed gave them, and nobody asks the function in its place.
+  // A removed batch had them, and the function is not asked instead.
   for (const key of await made.store.list('batches/')) await made.store.removeAll(key);
   const later = await new RolloutSource(made.run).group({ step: 2, group: 3 });
   assert.match(later.withoutAdvantages ?? '', /a function of your own gave them, and /);

@@ -55,11 +55,11 @@ const broken: Readonly<Record<string, Broken>> = {
     harm: async (folder) => {
       const key = layout.commit('main', 6);
       const commit = JSON.parse(await readFile(path.join(folder, key), 'utf8')) as object;
-      await write(folder, key, JSON.stringify({ ...commit, schemaVersion: 2 }));
+      await write(folder, key, JSON.stringify({ ...commit, schemaVersion: 3 }));
     },
     refused: [
       ['markers', 'history', 'settings'],
-      /step_6\.json: expected a commit of version 1, found version 2\. A newer Ratchet wrote it/,
+      /step_6\.json: expected a commit of version 2 or older, found version 3\. A newer Ratchet wrote it/,
     ],
   },
   'no-steps': {

@@ -19,7 +19,7 @@ export async function openBrowser(): Promise<Browser> {
 export interface Opened {
   readonly page: Page;
   readonly context: BrowserContext;
-  /** What the page wrote to its console, or threw. */
+  /** Errors that the page threw, or wrote to its console. */
   readonly complaints: string[];
 }
 
@@ -48,9 +48,9 @@ interface Finding {
   readonly nodes: readonly { readonly html: string; readonly failureSummary?: string }[];
 }
 
-/** What axe-core finds serious or worse, one line each. */
+/** Findings of axe-core that are serious or worse, one line each. */
 export async function seriousFindings(page: Page): Promise<string[]> {
-  // By the debugger, which no policy of the page's concerns.
+  // Run by the debugger, which the page's security policy does not restrict.
   const session = await page.context().newCDPSession(page);
   await session.send('Runtime.evaluate', { expression: `${axeSource};0` });
   const { result } = await session.send('Runtime.evaluate', {

@@ -6,7 +6,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { pathToFileURL } from 'node:url';
 import fc from 'fast-check';
-import { openRunStore } from '../../backends/store/index.ts';
+import { openRunStore } from '../../store/index.ts';
 import { layout } from '../../runs/layout.ts';
 import { MetricsTable } from '../../ui/metrics-table.ts';
 

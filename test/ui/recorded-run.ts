@@ -3,16 +3,16 @@ import { createHash } from 'node:crypto';
 import type { TestContext } from 'node:test';
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import { candidateRows, gepaMetadata, type ToldCandidate } from '../../core/gepa/results.ts';
-import type { ScoredGroup, ScoredRollout } from '../../core/rl/rollout.ts';
-import { decodeRows, encodeJson, encodeRows, packRows } from '../../backends/store/objects.ts';
+import type { ScoredGroup, ScoredRollout } from '../../core/rl/rollout/rollout.ts';
+import { decodeRows, encodeJson, encodeRows, packRows } from '../../store/objects.ts';
 import { layout } from '../../runs/layout.ts';
-import { beginLineage } from '../../runs/lineages.ts';
-import { appendMetrics, readMetrics } from '../../runs/metrics.ts';
-import { recordMissing } from '../../runs/record-metrics.ts';
+import { beginLineage } from '../../runs/lineages/lineages.ts';
+import { appendMetrics, readMetrics } from '../../runs/metrics/metrics.ts';
+import { recordMissing } from '../../runs/metrics/record-metrics.ts';
 import { indexRun, removeIndex } from '../../runs/rollout-index/write-index.ts';
 import { advance, commitFirst, makeRun, openRoles, openTokenizer, type TestRun } from '../activities/runs.ts';
 
-/** What a model may say; each of it must stand on the page as it is written here. */
+/** Texts of a model that must appear on the page exactly as they are. */
 export const harmful = [
   '<img src=x onerror="document.title=\'taken\'">',
   '</script><script>document.title="taken"</script>',
@@ -39,7 +39,7 @@ export async function recordedRun(t: TestContext, name = 'recorded'): Promise<Te
   return test;
 }
 
-/** What steers a terminal, turns the direction of writing, or is too long for any line. */
+/** Texts that control a terminal, turn the direction of writing, or are too long for any line. */
 export const unruly = {
   steering: '\u001b[2J\u001b[31mred\u001b]0;title\u0007\u0000\u0008\r\u009b1A\u202eback\u2028',
   word: 'w'.repeat(3_000),
@@ -103,7 +103,10 @@ function episodeOf(rollout: ScoredRollout, endings: readonly (readonly number[])
   } as ScoredRollout;
 }
 
-/** As a branch leaves a search: a start, a better child, a grandchild that is best at one example, and one merged of two, which says harm. */
+/**
+ * Results of a branch's search: a start, a better child, a grandchild that is best at one example, and one merged of
+ * two, with harmful text.
+ */
 export async function searched({ store, run, spec }: TestRun): Promise<void> {
   const candidate = (prompt: string, parents: number[], scores: (number | null)[]): ToldCandidate => ({
     prompt,
@@ -201,12 +204,12 @@ async function writeLogs({ store }: TestRun): Promise<void> {
     } else logs.rollout += line(at + 4, `playGroups step ${step}, chunk 1/1: done in 4.00 s`);
     logs.train +=
       // The process that began step 5 was killed; another one went on.
-      (step === 5 ? line(at + 4, 'trainStep step 5: starts') : '') +
-      line(at + 5, `trainStep ${stepIn(step)}: starts`) +
-      line(at + 8, `trainStep ${stepIn(step)}: done in 3.00 s`);
+      (step === 5 ? line(at + 4, 'trainBatch step 5: starts') : '') +
+      line(at + 5, `trainBatch ${stepIn(step)}: starts`) +
+      line(at + 8, `trainBatch ${stepIn(step)}: done in 3.00 s`);
     logs.orchestrator += line(at + 9, `broadcastWeights v${step}: starts`);
     logs.orchestrator += line(at + 9.5, `broadcastWeights v${step}: done in 0.50 s`);
   }
-  logs.train += line(steps * 10 + 12, 'trainStep step 7: starts');
+  logs.train += line(steps * 10 + 12, 'trainBatch step 7: starts');
   for (const [role, text] of Object.entries(logs)) await store.append(layout.log(1, role), text);
 }

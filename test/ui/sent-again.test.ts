@@ -1,4 +1,4 @@
-/** What a page is sent of an answer that grew: it makes the very same answer of it, and few bytes of it travel. */
+/** Changes sent for an answer that grew: the page rebuilds exactly that answer from few bytes. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
@@ -11,7 +11,7 @@ import { tokenOf } from './page-token.ts';
 import { commitFirst, makeRun, openRoles } from '../activities/runs.ts';
 
 const sent = (change: Change | null): Change | null => JSON.parse(JSON.stringify(change)) as Change | null;
-/** As it comes out of JSON, which knows no −0. */
+/** Values after a pass through JSON, which has no −0. */
 const json = fc.jsonValue({ maxDepth: 4 }).map((value) => JSON.parse(JSON.stringify(value)) as unknown);
 /** Near one another, as two answers to one question are. */
 const grown = fc.array(fc.oneof(json, fc.constantFrom(0, null, 1)), { maxLength: 30 }).chain((list) =>
@@ -66,7 +66,7 @@ test('a viewer of a long run is sent less than a twentieth of it again when a st
   const { origin } = new URL(page.url);
   const authorization = `Bearer ${tokenOf(page.url)}`;
   const path = `/api/runs/long/series?${metrics.map((name) => `name=${name}`).join('&')}`;
-  /** As the page asks; with the bytes of the answer's body, unpacked. */
+  /** Asks like the page; also returns the number of bytes of the unpacked body. */
   const asker = () => {
     const answers = new GrownAnswers();
     return async (): Promise<{ series: SeriesAnswer; bytes: number }> => {

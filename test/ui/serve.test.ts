@@ -20,7 +20,7 @@ import type {
 } from '../../ui/answers.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../runs/layout.ts';
-import { writeNote } from '../../runs/notices.ts';
+import { writeNote } from '../../runs/metrics/notices.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { commitFirst, makeRun, openRoles } from '../activities/runs.ts';
 import { tokenOf } from './page-token.ts';
@@ -41,7 +41,7 @@ async function opened(t: TestContext) {
   return { run, page, url, token, authorization, get };
 }
 
-/** As a browser would, which may set any of these. */
+/** Asks like a browser, which may set any of these headers. */
 function asked(port: string, path: string, headers: Readonly<Record<string, string>>): Promise<number> {
   return new Promise((resolve, reject) => {
     ask({ host: '127.0.0.1', port, path, headers }, (response) => {
@@ -247,10 +247,10 @@ test('the page of a run', async (t) => {
       played.spans.map(({ end, attempt }) => `${end} ${attempt}`),
       ['done 1', 'done 1', 'failed 1', 'done 2', 'done 1', 'done 1', 'done 1'],
     );
-    const trained = lanes.find(({ activity }) => activity === 'trainStep')!.spans;
+    const trained = lanes.find(({ activity }) => activity === 'trainBatch')!.spans;
     assert.equal(trained.at(-1)!.to, null);
     const gone = trained.find(({ end }) => end === 'failed')!;
-    assert.deepEqual([gone.text, gone.to! - gone.from], ['trainStep step 5', 1_000]);
+    assert.deepEqual([gone.text, gone.to! - gone.from], ['trainBatch step 5', 1_000]);
     const before = await get<HistoryAnswer>('/api/runs/recorded/history');
     assert.equal(before.issued, 12);
     assert.equal(before.counts['trained'], 12);

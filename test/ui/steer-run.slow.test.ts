@@ -38,7 +38,7 @@ after(async () => {
   await project?.close();
 });
 
-/** Null while the run is begun anew after a rewind: then nobody answers for it yet. */
+/** null while the run is restarted after a rewind: its workflow does not answer then. */
 async function status(): Promise<RunStatus | null> {
   try {
     return await handle.query<RunStatus>('status');
@@ -112,7 +112,7 @@ test('what is pressed on the page of a running run happens to the run', { skip: 
   await page.getByText('step 3 of 4000').waitFor();
   await page.getByText('It has made no step of its own yet').waitFor();
   await picture(page, 'real-fork');
-  // What was refused is a bad request.
+  // A refused request is a bad request.
   assert.deepEqual(
     [...complaints],
     ['Failed to load resource: the server responded with a status of 400 (Bad Request)'],

@@ -1,4 +1,4 @@
-/** What the logs of workers tell after processes were killed and the run went on. */
+/** Timelines from workers' logs after processes were killed and the run continued. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { layout } from '../../runs/layout.ts';
@@ -19,10 +19,10 @@ test('what a killed process had begun has ended on the timeline, and what has th
   ];
   const train = [
     at(0, 'leaseTrainer : starts'), // killed with all the others
-    at(1, 'trainStep step 1: starts'),
+    at(1, 'trainBatch step 1: starts'),
     at(30, 'leaseTrainer : starts'),
-    at(31, 'trainStep step 1: starts'),
-    at(35, 'trainStep step 1: done in 4.00 s'),
+    at(31, 'trainBatch step 1: starts'),
+    at(35, 'trainBatch step 1: done in 4.00 s'),
     at(40, 'leaseTrainer : ended, as it was cancelled'),
   ];
   await store.append(layout.log(1, 'rollout'), rollout.join(''));
@@ -36,7 +36,7 @@ test('what a killed process had begun has ended on the timeline, and what has th
   ]);
   assert.deepEqual(told, [
     ['playGroups', '0–10000 failed 1', '10000–12000 done 2', '20000–21000 done 1'],
-    ['trainStep', '1000–31000 failed 1', '31000–35000 done 1'],
+    ['trainBatch', '1000–31000 failed 1', '31000–35000 done 1'],
     ['leaseTrainer', '0–30000 failed 1', '30000–40000 cancelled 1'],
   ]);
 });

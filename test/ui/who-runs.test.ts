@@ -1,7 +1,7 @@
-/** The page tells runs that somebody works on from those that stand still. Their folders cannot tell that. */
+/** The page distinguishes runs with workers from those that stand still, which their folders do not show. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { askForPage, type PageServer } from '../../cli/ask-for-page.ts';
+import { askForPage, type PageServer } from '../../cli/page/ask-for-page.ts';
 import type { ListedRun } from '../../ui/answers.ts';
 import { Folder } from '../../ui/folder.ts';
 import type { ToldByRun } from '../../ui/overview.ts';

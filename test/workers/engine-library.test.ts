@@ -6,7 +6,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { isRuntimeHere, librariesOfPlatform, libraryName } from '../../engine/onnx/runtime-package.ts';
-import { fetchEngineLibrary } from '../../workers/engine-library.ts';
+import { fetchEngineLibrary } from '../../workers/install/engine-library.ts';
 
 const version = '9.9.9';
 const library = path.join(librariesOfPlatform, libraryName(version));

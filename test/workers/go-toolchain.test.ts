@@ -46,7 +46,7 @@ function machine(t: TestContext, programs: { readonly go?: string; readonly pip?
   if (programs.pip) script(path.join(bin, 'python3'), fakePython(folder, programs.pip));
   const get: Machine['get'] = (variables = {}) =>
     new Promise((resolve) => {
-      const args = ['--import', 'tsx', 'workers/temporal-cli.ts'];
+      const args = ['--import', 'tsx', 'workers/temporal/temporal-cli.ts'];
       const env = { PATH: bin, HOME: home, RATCHET_CACHE: cache, RATCHET_OFFLINE: '1', ...variables };
       execFile(process.execPath, args, { cwd: repository, env }, (_, stdout, stderr) =>
         resolve({ said: stderr, path: stdout.trim() }),

@@ -6,19 +6,20 @@ import { pathToFileURL } from 'node:url';
 import { describe, test, type TestContext } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { createOpenRun, type OpenedRun, type TrainRunInput } from '../../activities/open-run.ts';
-import { grantNamed, namedIn, serversIn } from '../../backends/configs/grant.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { openRunStore } from '../../backends/store/index.ts';
+import { grantNamed, namedIn, serversIn } from '../../load/grants/grant.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+import { openRunStore } from '../../store/index.ts';
 import { trustedRootsVariable } from '../../core/child-environment.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { grantedLines } from '../../engine/grants.ts';
-import { appendMetrics } from '../../runs/metrics.ts';
-import { type StoredNotice, webhookFailure, writeNotice } from '../../runs/notices.ts';
-import { readSinkStates, RunSinks } from '../../runs/run-sinks.ts';
-import { describeSink } from '../../runs/sink-states.ts';
-import { NoticePost } from '../../workers/post-notices.ts';
-import { mlflowSink, otlpSink } from '../../workers/sink-settings.ts';
-import { WandbSink } from '../../workers/wandb-sink.ts';
+import { grantedLines } from '../../host/grants.ts';
+import { appendMetrics } from '../../runs/metrics/metrics.ts';
+import { webhookFailure, writeNotice } from '../../runs/metrics/notices.ts';
+import type { StoredNotice } from '../../core/rl/notices.ts';
+import { readSinkStates, RunSinks } from '../../runs/metrics/run-sinks.ts';
+import { describeSink } from '../../runs/metrics/sink-states.ts';
+import { NoticePost } from '../../workers/metrics/post-notices.ts';
+import { mlflowSink, otlpSink } from '../../workers/metrics/sink-settings.ts';
+import { WandbSink } from '../../workers/metrics/wandb-sink.ts';
 import { listener, notAsked, stage } from '../engine/grant-stage.ts';
 
 const notice: StoredNotice = {
@@ -48,7 +49,7 @@ function sinkStage(t: TestContext, file = base) {
     hasSearchAttributes: async () => true,
     isWorkflowRunning: async () => false,
   });
-  /** As somebody does who has no more than a client of Temporal. */
+  /** Starts a run with nothing but a client of Temporal. */
   const start = async (name: string, input: Partial<Exclude<TrainRunInput, string>> = {}): Promise<RunSpec> => {
     const asked = { config: run, run: name, ...input };
     const opened = await new MockActivityEnvironment().run(open, asked, name, 'execution');
@@ -189,7 +190,7 @@ test('what is typed at a command line is granted', async (t) => {
     'key WANDB_API_KEY https://api.wandb.ai',
   ])
     assert.ok(lines.includes(line), line);
-  // Whoever evaluates the run sends these servers nothing.
+  // Evaluating the run sends these servers nothing.
   assert.deepEqual(
     serversIn(spec).filter((line) => line.includes(url)),
     [],

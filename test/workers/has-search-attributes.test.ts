@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { hasSearchAttributes } from '../../workers/has-search-attributes.ts';
+import { hasSearchAttributes } from '../../workers/temporal/has-search-attributes.ts';
 
 const failing = (code: number) => async () => {
-  // As the client has it: its own error around the call's.
+  // Thrown like the client's: its own error around the call's.
   throw new Error('Failed to count workflows', { cause: Object.assign(new Error('refused'), { code }) });
 };
 const all = { RatchetRun: 2, RatchetStep: 3, RatchetReward: 4 };

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { mkdirSync, readdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { openRuntimeFolder, readLock, takeLock } from '../../workers/held-lock.ts';
-import { holdProject, readRunningStack, StackAlreadyRunning } from '../../workers/project-lock.ts';
+import { openRuntimeFolder, readLock, takeLock } from '../../workers/stack/held-lock.ts';
+import { holdProject, readRunningStack, StackAlreadyRunning } from '../../workers/stack/project-lock.ts';
 import { eventually, startFixture, temporaryFolder } from './fixtures/processes.ts';
 
 test('of many who ask at the same moment exactly one gets the lock', async (t) => {

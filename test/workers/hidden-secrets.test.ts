@@ -1,13 +1,13 @@
-/** What a child of a worker, such as one that plays environments, can read of the credentials that the worker has taken. */
+/** Credentials of a worker that its child, such as an environment's process, can read. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { startGuard } from '../../workers/guard.ts';
-import { splitSecrets } from '../../workers/secrets-pipe.ts';
-import { SupervisedProcess } from '../../workers/supervised-process.ts';
+import { startGuard } from '../../workers/stack/guard.ts';
+import { splitSecrets } from '../../workers/stack/secrets-pipe.ts';
+import { SupervisedProcess } from '../../workers/stack/supervised-process.ts';
 import { eventually, temporaryFolder } from './fixtures/processes.ts';
 
 /** PR_GET_DUMPABLE of prctl(2): whether others of this process's user may look into it. */
@@ -15,7 +15,9 @@ const getDumpable = 3;
 const canary = 'CANARY-9f3b6a';
 const from = (file: string): string => JSON.stringify(fileURLToPath(new URL(`../../${file}`, import.meta.url)));
 
-/** What a child of a process that runs `program` reads of its parent, and what the process itself still has. */
+/**
+ * Values that a child of a process that runs `program` reads from its parent, and that the process itself still has.
+ */
 function lookAt(
   t: TestContext,
   program: string,
@@ -46,7 +48,7 @@ test(
   'credentials that a worker took are nowhere to be read by its children, nor by others of its user',
   { skip: process.platform !== 'linux' },
   async (t) => {
-    const program = `import { takeCredentials } from ${from('workers/credentials.ts')};\ntakeCredentials();`;
+    const program = `import { takeCredentials } from ${from('workers/temporal/credentials.ts')};\ntakeCredentials();`;
     const { seen, kept, open } = await lookAt(t, program, {
       TEMPORAL_API_KEY: `${canary}-temporal`,
       AWS_ACCESS_KEY_ID: 'AKIA0',

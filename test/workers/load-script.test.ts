@@ -5,9 +5,9 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { loadScript } from '../../workers/load-script.mjs';
+import { loadScript } from '../../workers/program/load-script.mjs';
 
-const loader = fileURLToPath(new URL('../../workers/load-script.mjs', import.meta.url));
+const loader = fileURLToPath(new URL('../../workers/program/load-script.mjs', import.meta.url));
 
 describe('a script that V8 keeps its code of', () => {
   let folder: string;

@@ -7,16 +7,17 @@ import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { test } from 'node:test';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
-import { openRunStore } from '../../backends/store/index.ts';
-import { appendMetrics, readMetrics, type MetricsRow } from '../../runs/metrics.ts';
-import { RunSinks } from '../../runs/run-sinks.ts';
-import { mlflowSink } from '../../workers/sink-settings.ts';
-import { choosePort } from '../../workers/ports.ts';
+import { openRunStore } from '../../store/index.ts';
+import { appendMetrics, readMetrics } from '../../runs/metrics/metrics.ts';
+import type { MetricsRow } from '../../core/rl/metric-rows.ts';
+import { RunSinks } from '../../runs/metrics/run-sinks.ts';
+import { mlflowSink } from '../../workers/metrics/sink-settings.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
 
 /** A Python with MLflow's server; tried with `pip install mlflow==3.17.2`. */
 const python = process.env['RATCHET_MLFLOW_PYTHON'];
 
-/** What MLflow's own client has, as [lineage, key, step, value]. */
+/** Metrics read by MLflow's own client, as [lineage, key, step, value]. */
 const readBack = `
 import json, sys
 from mlflow import MlflowClient
@@ -98,7 +99,7 @@ for (const backend of ['sqlite', 'files']) {
   );
 }
 
-/** As if the server had been killed after a batch's metrics and before its tags. */
+/** Restores the state after a kill between a batch's metrics and its tags. */
 async function setBack(address: string, next: number): Promise<void> {
   interface Answer {
     readonly runs?: readonly { readonly info: { readonly run_id: string } }[];

@@ -5,9 +5,9 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { codeDigest, digestOf } from '../../workers/code-version.ts';
-import { linesOf, namingTheWorker } from '../../workers/other-versions.ts';
-import { workerIdentity, workerIn } from '../../workers/worker-identity.ts';
+import { codeDigest, digestOf } from '../../workers/program/code-version.ts';
+import { linesOf, namingTheWorker } from '../../workers/stack/other-versions.ts';
+import { workerIdentity, workerIn } from '../../workers/roles/worker-identity.ts';
 
 const [ours, theirs] = ['0123abcd', '4567cdef'];
 const is = (code: string) => () => code;
@@ -35,7 +35,9 @@ describe('the digest of the code', () => {
     const root = fileURLToPath(new URL('../../', import.meta.url));
     const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-code-'));
     t.after(() => rm(folder, { recursive: true, force: true }));
-    for (const room of 'activities backends config core engine environments runs workers workflows'.split(' '))
+    for (const room of 'activities backends config core engine environments host learn load play runs store workers workflows'.split(
+      ' ',
+    ))
       await cp(path.join(root, room), path.join(folder, room), { recursive: true });
     assert.equal(digestOf(folder), codeDigest());
     const file = path.join(folder, 'activities/play-groups.ts');

@@ -4,7 +4,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { defaultPayloadConverter, type Payload } from '@temporalio/common';
-import { AesPayloadCodec, readPayloadKeys } from '../../workers/payload-codec.ts';
+import { AesPayloadCodec, readPayloadKeys } from '../../workers/temporal/payload-codec.ts';
 import { temporaryFolder } from './fixtures/processes.ts';
 
 const newKey = () => randomBytes(32).toString('base64');

@@ -15,7 +15,7 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { openPendingFolder, pendingFolderHere, type FolderOwner } from '../../workers/pending-folder.ts';
+import { openPendingFolder, pendingFolderHere, type FolderOwner } from '../../workers/stack/pending-folder.ts';
 import { temporaryFolder } from './fixtures/processes.ts';
 
 /** No process has it: above what a kernel gives. */
@@ -79,7 +79,7 @@ test('a link of another user in its place is refused, and nothing behind it is t
 
 const theirs = 54_321;
 
-/** What another user may have put where our folder usually is. */
+/** Things that another user may have put in the place of the default folder. */
 const taken: Readonly<Record<string, (usual: string, elsewhere: string) => void>> = {
   'a folder of theirs': (usual) => {
     mkdirSync(usual, { mode: 0o700 });
@@ -151,7 +151,7 @@ test('a user that the system has no name for has the same folders, and the same 
   assert.ok(!passwd.includes(`:${uid}:`));
   const temporary = temporaryFolder(t);
   chownSync(temporary, uid, uid);
-  const modules = ['../../workers/pending-folder.ts', '../../engine/trusted-files.ts', '../../engine/file-owners.ts'];
+  const modules = ['../../workers/stack/pending-folder.ts', '../../host/trusted-files.ts', '../../host/file-owners.ts'];
   const [pending, trusted, owners] = modules.map((name) => new URL(name, import.meta.url).href);
   const program = `
     const [{ pendingFolderHere }, { trustedFile }, { isOthers }] = await Promise.all(

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
-import { Slots } from '../../backends/rollouts/slots.ts';
-import { PlaySlots } from '../../workers/play-slots.ts';
+import { Slots } from '../../play/slots.ts';
+import { PlaySlots } from '../../workers/roles/play-slots.ts';
 
 const never = new AbortController().signal;
 const playGroups = { type: 'activity', activityType: 'playGroups' } as const;

@@ -10,10 +10,10 @@ const root = fileURLToPath(new URL('../../', import.meta.url));
 const sourcesOfOthers = [
   'activities/of-gpu-worker.ts',
   'activities/of-orchestrator.ts',
-  'backends/configs/',
+  'load/',
   'backends/trainer/',
   'config/dialects/',
-  'config/parse-run-file.ts',
+  'config/parse-run-config.ts',
   'engine/index.ts',
   'engine/gguf/',
   'engine/onnx/graph.ts',
@@ -21,10 +21,10 @@ const sourcesOfOthers = [
   'engine/train/loss.ts',
   'engine/train/optimizer.ts',
   'engine/server/policy-server.ts',
-  'workers/metrics-role.ts',
-  'workers/orchestrator-worker.ts',
-  'workers/take-over.ts',
-  'workers/trainer-workers.ts',
+  'workers/metrics/metrics-role.ts',
+  'workers/roles/orchestrator-worker.ts',
+  'workers/stack/take-over.ts',
+  'workers/roles/trainer-workers.ts',
 ];
 
 /** Packages that come when a run needs them: a store in S3, tables, the embedded engine, files of the user's in TypeScript. */
@@ -45,11 +45,11 @@ const packagesOfOthers = [
 describe('a rollout worker, until it asks for work,', () => {
   let loaded: Loaded;
   before(async () => {
-    loaded = await loadedBy(['workers/main.ts', 'workers/worker-process.ts', 'workers/rollout-worker.ts']);
+    loaded = await loadedBy(['workers/main.ts', 'workers/roles/worker-process.ts', 'workers/roles/rollout-worker.ts']);
   });
 
   test('loads no source that only other roles need', () => {
-    for (const needed of ['workers/worker.ts', 'activities/play-groups.ts', 'backends/rollouts/chunk-play.ts'])
+    for (const needed of ['workers/roles/worker.ts', 'activities/play-groups.ts', 'play/chunk-play.ts'])
       assert.ok(loaded.sources.includes(needed), needed);
     assert.deepEqual(
       loaded.sources.filter((file) => sourcesOfOthers.some((other) => file.startsWith(other))),
@@ -71,7 +71,7 @@ interface Loaded {
   readonly packages: readonly string[];
 }
 
-/** What Node loads before anything of these files is run: all that is imported by a statement, however many files away. */
+/** Modules that Node loads before running these files: all static imports, transitively. */
 async function loadedBy(files: readonly string[]): Promise<Loaded> {
   const { metafile } = await build({
     absWorkingDir: root,

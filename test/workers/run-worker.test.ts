@@ -4,7 +4,7 @@ import { EventEmitter } from 'node:events';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { Worker } from '@temporalio/worker';
-import { codeOf, type OpenedWorker, runTogether } from '../../workers/run-worker.ts';
+import { codeOf, type OpenedWorker, runTogether } from '../../workers/roles/run-worker.ts';
 
 const fixture = fileURLToPath(new URL('fixtures/worker-that-ends.ts', import.meta.url));
 

@@ -3,10 +3,10 @@ import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, realpathSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { installService, planService, uninstallService, type ServiceOptions } from '../../workers/service.ts';
+import { installService, planService, uninstallService, type ServiceOptions } from '../../workers/stack/service.ts';
 import { temporaryFolder } from './fixtures/processes.ts';
 
-/** What a path may hold and a unit must not misread. */
+/** Characters that a path may have and a unit must not misread. */
 const awkward = `it's 100% "my" $HOME \\n & <co>`;
 
 function optionsFor(t: TestContext, more: Partial<ServiceOptions> = {}): ServiceOptions {

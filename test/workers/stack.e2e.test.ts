@@ -5,10 +5,16 @@ import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { Client, Connection } from '@temporalio/client';
-import { endLeftoverServer, recordServer, serverArguments, serverFiles, usualPorts } from '../../workers/dev-server.ts';
-import { choosePort } from '../../workers/ports.ts';
-import { startStack, type Role } from '../../workers/supervisor.ts';
-import { ensureTemporalCli } from '../../workers/temporal-cli.ts';
+import {
+  endLeftoverServer,
+  recordServer,
+  serverArguments,
+  serverFiles,
+  usualPorts,
+} from '../../workers/temporal/dev-server.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
+import { startStack, type Role } from '../../workers/stack/supervisor.ts';
+import { ensureTemporalCli } from '../../workers/temporal/temporal-cli.ts';
 import { eventually, isAlive, startFixture, temporaryFolder } from './fixtures/processes.ts';
 
 const worker: Role = {

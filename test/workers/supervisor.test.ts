@@ -4,13 +4,13 @@ import { existsSync, mkdirSync, readFileSync, realpathSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { openProcesses } from '../../cli/processes.ts';
-import { startGuard } from '../../workers/guard.ts';
-import { choosePort } from '../../workers/ports.ts';
-import { openRoleLog } from '../../workers/role-log.ts';
-import { readRunningStack } from '../../workers/project-lock.ts';
-import { localRoles } from '../../workers/roles.ts';
-import { startStack, type Role, type StackOptions } from '../../workers/supervisor.ts';
+import { openProcesses } from '../../cli/start/processes.ts';
+import { startGuard } from '../../workers/stack/guard.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
+import { openRoleLog } from '../../workers/stack/role-log.ts';
+import { readRunningStack } from '../../workers/stack/project-lock.ts';
+import { localRoles } from '../../workers/stack/roles.ts';
+import { startStack, type Role, type StackOptions } from '../../workers/stack/supervisor.ts';
 import { eventually, isAlive, startFixture, temporaryFolder } from './fixtures/processes.ts';
 
 /** A server that is not ours: the stack has roles only. */
@@ -53,6 +53,24 @@ test('a role that ends by itself is started again with its exit code said', asyn
   const { stack, lines } = await stackOf(t, [role]);
   await eventually('it was restarted twice', () => (stack.restarts()['brief worker'] ?? 0) >= 2);
   assert.equal(lines[0], 'brief worker ended (exit code 3); restarting');
+});
+
+test('what a role has started ends with it: its successor has no stranger beside it', async (t) => {
+  const parent: Role = {
+    name: 'parent worker',
+    args: [
+      '-e',
+      `const child = require('node:child_process').spawn('sleep', ['600'], { stdio: 'ignore' }); console.log('child ' + child.pid + ' up'); setInterval(() => {}, 1000)`,
+    ],
+    ready: up,
+  };
+  const { stack, lines, projectFolder } = await stackOf(t, [parent]);
+  const log = readFileSync(join(projectFolder, '.ratchet', 'logs', 'parent-worker.log'), 'utf8');
+  const child = Number(/^child (\d+) up$/m.exec(log)?.[1]);
+  assert.ok(isAlive(child), log);
+  process.kill(stack.pids()['parent worker']!, 'SIGKILL');
+  await eventually('it is back', () => lines.includes('parent worker is back'));
+  await eventually('its child ended', () => !isAlive(child));
 });
 
 test('stop ends everything within 5 s, also who ignores SIGTERM, and may be asked twice', async (t) => {

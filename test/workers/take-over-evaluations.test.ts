@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Client } from '@temporalio/client';
 import { defaultPayloadConverter } from '@temporalio/common';
-import { takeOverEvaluations } from '../../workers/take-over-evaluations.ts';
+import { takeOverEvaluations } from '../../workers/stack/take-over-evaluations.ts';
 
 interface Execution {
   readonly type: string;
@@ -10,7 +10,7 @@ interface Execution {
   /** Which code wrote its history; null before its first task. */
   readonly version: string | null;
   readonly input?: unknown;
-  /** What asking for it is answered with. */
+  /** Refusal of the request, if any. */
   readonly refusal?: string;
 }
 

@@ -16,11 +16,11 @@ import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { cacheFolder } from '../../engine/cache-folder.ts';
+import { cacheFolder } from '../../host/cache-folder.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { prepareDatabase } from '../../workers/dev-server.ts';
-import { isGoNewEnough, parseGoVersion } from '../../workers/go-toolchain.ts';
-import { downloadTemporalCli, unpack } from '../../workers/temporal-cli-download.ts';
+import { prepareDatabase } from '../../workers/temporal/dev-server.ts';
+import { isGoNewEnough, parseGoVersion } from '../../workers/install/go-toolchain.ts';
+import { downloadTemporalCli, unpack } from '../../workers/temporal/temporal-cli-download.ts';
 import {
   ensureTemporalCli,
   findOnPath,
@@ -28,7 +28,7 @@ import {
   parseVersions,
   placesOnThisMachine,
   type CliPlaces,
-} from '../../workers/temporal-cli.ts';
+} from '../../workers/temporal/temporal-cli.ts';
 
 const answer = { version: '1.5.1', serverVersion: '1.29.1' };
 const newer = { version: '1.9.1', serverVersion: '1.32.0' };

@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { storeCredentials } from '../../backends/store/s3-credentials.ts';
-import { takeCredentials } from '../../workers/credentials.ts';
-import { localTemporal, remoteTemporal } from '../../workers/temporal-settings.ts';
+import { storeCredentials } from '../../store/s3-credentials.ts';
+import { takeCredentials } from '../../workers/temporal/credentials.ts';
+import { localTemporal, remoteTemporal } from '../../workers/temporal/temporal-settings.ts';
 import { temporaryFolder } from './fixtures/processes.ts';
 import { hasOpenssl, makeCertificates } from './fixtures/tls.ts';
 

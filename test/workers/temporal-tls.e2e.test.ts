@@ -2,10 +2,10 @@ import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { connect } from '../../cli/connection.ts';
-import { choosePort } from '../../workers/ports.ts';
-import { localTemporal, remoteTemporal } from '../../workers/temporal-settings.ts';
-import { connectWorker } from '../../workers/temporal-link.ts';
+import { connect } from '../../cli/temporal/connection.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
+import { localTemporal, remoteTemporal } from '../../workers/temporal/temporal-settings.ts';
+import { connectWorker } from '../../workers/temporal/temporal-link.ts';
 import { temporaryFolder } from './fixtures/processes.ts';
 import { startTemporalServer } from './fixtures/temporal-server.ts';
 import { hasOpenssl, makeCertificates, startTlsProxy, type KeyPair } from './fixtures/tls.ts';
@@ -71,7 +71,7 @@ test('what is wrong with the way to a server is said, with what to set', { skip 
   await refused(open.address, {}, /speaks TLS\. Set TEMPORAL_TLS=true/);
   await refused(upstream, trusting, /does not speak TLS\. Unset TEMPORAL_TLS/);
   assert.equal(open.calls.length, 0, 'nothing was sent to a server that was not trusted');
-  // A command is told the same; it waits longer until it gives up, so one case stands for all.
+  // A command reports the same after a longer wait, so one case stands for all.
   await assert.rejects(connect(remoteTemporal(strict.address, trusting)), /it may want a client certificate/);
 
   async function refused(address: string, env: NodeJS.ProcessEnv, message: RegExp): Promise<void> {

@@ -1,13 +1,13 @@
-/** What a web page of another place may ask of our own Temporal server's UI: nothing. */
+/** A web page from elsewhere gets no answer from our own Temporal server's UI. */
 import assert from 'node:assert/strict';
 import { createServer, request } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { test, type TestContext } from 'node:test';
-import { serverArguments } from '../../workers/dev-server.ts';
-import { choosePort } from '../../workers/ports.ts';
-import { hiddenLoopback, openUiFront } from '../../workers/ui-front.ts';
+import { serverArguments } from '../../workers/temporal/dev-server.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
+import { hiddenLoopback, openUiFront } from '../../workers/temporal/ui-front.ts';
 
-/** A UI that tells what it was asked, behind a front. */
+/** A UI that echoes its requests, behind a front. */
 async function stage(t: TestContext) {
   const asked: string[] = [];
   const ui = createServer((incoming, answer) => {

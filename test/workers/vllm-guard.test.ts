@@ -1,13 +1,13 @@
-/** What stands before a vLLM that we start: `python/ratchet_vllm.py`, in Python, and how vLLM is started with it. */
+/** The guard in front of a vLLM that we start: `python/ratchet_vllm.py`, in Python, and vLLM's start with it. */
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
 import { addressOf, proofOf } from '../../engine/server/gate.ts';
-import { vllmCommandLine, vllmRole } from '../../workers/vllm-role.ts';
+import { vllmCommandLine, vllmRole } from '../../workers/stack/vllm-role.ts';
 import { temporaryFolder } from './fixtures/processes.ts';
 
 const hasPython = spawnSync('python3', ['--version']).status === 0;

@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { takeCredentials } from '../../workers/credentials.ts';
-import type { TemporalSettings } from '../../workers/temporal-settings.ts';
-import { watchCredentials } from '../../workers/watch-credentials.ts';
+import { takeCredentials } from '../../workers/temporal/credentials.ts';
+import type { TemporalSettings } from '../../workers/temporal/temporal-settings.ts';
+import { watchCredentials } from '../../workers/temporal/watch-credentials.ts';
 import { eventually, temporaryFolder } from './fixtures/processes.ts';
 
 test('an API key that is changed in its file is taken in use; while there is none the one before stays', async (t) => {

@@ -1,7 +1,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { msToTs } from '@temporalio/common/lib/time.js';
-import { beCurrent, deploymentName, type DeploymentService, hasDeployments } from '../../workers/worker-deployment.ts';
+import {
+  beCurrent,
+  deploymentName,
+  type DeploymentService,
+  hasDeployments,
+} from '../../workers/temporal/worker-deployment.ts';
 
 /** A server that knows versions, each since a second, and which of them is current. */
 function server(createdAt: Readonly<Record<string, number>>, current = '') {

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { workflowCodeVersion } from '../../workers/workflow-bundle.ts';
+import { workflowCodeVersion } from '../../workers/program/workflow-bundle.ts';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 
@@ -32,7 +32,7 @@ test('the version of the workflow code is a digest of what the workflow bundle i
   };
   const stays = {
     'config/dialects/grpo.ts': (text: string) => `${text}\nexport const another = 1;\n`,
-    'config/parse-toml.ts': (text: string) => text.replace('expected', 'awaited'),
+    'config/toml/parse-toml.ts': (text: string) => text.replace('expected', 'awaited'),
     'core/limits.ts': (text: string) => `${text}\nexport const anotherLimit = 1;\n`,
     'workflows/train-run.ts': (text: string) => `// A comment.\n${text}`,
     'npm-shrinkwrap.json': (text: string) => text.replace(/("node_modules\/koffi": \{\s*"version": ")[^"]*/, '$19.9.9'),

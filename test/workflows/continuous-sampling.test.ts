@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { Context } from '@temporalio/activity';
-import type { RoundChunk } from '../../core/rl/chunks.ts';
+import type { LeasedChunk, RoundChunk } from '../../core/rl/sampling/chunks.ts';
 import { tellParts } from '../../activities/around/tell-parts.ts';
 import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
-import { type PlayedPart, restrictPart } from '../../core/rl/played-part.ts';
+import { type PlayedPart, restrictPart } from '../../core/rl/rollout/played-part.ts';
 import { rolloutsWorkflowId } from '../../core/names.ts';
 import type { SamplingRound } from '../../core/rl/run-state.ts';
 import { RatchetError } from '../../core/errors.ts';
@@ -20,23 +20,32 @@ after(closeServer);
 /** Batches of 16 groups, in chunks of 8. */
 const continuous = { maxSteps: 6, maxAsyncLevel: 2, batchSize: 64 };
 
-/** The first chunk that is leased is not finished until it is let go on. */
+/** The first leased group stays unfinished until it is released; the others of its chunk are reported. */
 function holdingFirst(gate: Gate): Fakes {
   return {
-    playGroups: async ({ round, chunk }, { usual }) => {
-      if (isFirst(round, chunk)) await gate.pass();
-      return usual();
+    playGroups: async ({ run: { lineage }, round, chunk, tells }, { usual }) => {
+      const played = await usual();
+      if (!isFirst(round, chunk)) return played;
+      for (const part of played.parts) await tellOthers(tells, lineage, part);
+      await gate.pass();
+      return played; // all of it once more
     },
   };
+}
+
+/** Reports all groups of a part except the first leased one. */
+async function tellOthers(tells: string | undefined, lineage: string, part: PlayedPart): Promise<void> {
+  const ended = restrictPart(part, new Set(decodeRanges(part.ordinals).filter((ordinal) => ordinal > 1)));
+  if (ended) assert.ok(await tellParts(tells, { lineage }, ended));
 }
 
 const isFirst = (round: SamplingRound, chunk: RoundChunk): boolean => round.first === 1 && chunk.index === 0;
 
 function trained(run: BegunRun): number[][] {
-  return run.inputs('planStep').map(({ packed }) => decodeRanges(groupsIn(run.fake, packed)));
+  return run.inputs('trainBatch').map(({ packed }) => decodeRanges(groupsIn(run.fake, packed)));
 }
 
-/** Workflows that play its rounds, or did. */
+/** Workflows that generate its rounds, or did. */
 async function flowsOf({ client, handle }: BegunRun): Promise<{ workflowId: string; status: string }[]> {
   const found = [];
   const query = `WorkflowType='playRounds' AND WorkflowId BETWEEN '${handle.workflowId}.' AND '${handle.workflowId}.~'`;
@@ -46,16 +55,18 @@ async function flowsOf({ client, handle }: BegunRun): Promise<{ workflowId: stri
   return found;
 }
 
-/** Whether a signal with this text has come to the run. */
+/** Whether a signal, or the result of an activity, with this text has come to the run. */
 async function hasHeard({ handle }: BegunRun, text: string): Promise<boolean> {
   const { events } = await handle.fetchHistory();
-  return (events ?? []).some(({ workflowExecutionSignaledEventAttributes: signal }) =>
-    signal?.input?.payloads?.some(({ data }) =>
+  return (events ?? []).some((event) => {
+    const { workflowExecutionSignaledEventAttributes: signal, activityTaskCompletedEventAttributes: done } = event;
+    const payloads = [...(signal?.input?.payloads ?? []), ...(done?.result?.payloads ?? [])];
+    return payloads.some(({ data }) =>
       Buffer.from(data ?? [])
         .toString()
         .includes(text),
-    ),
-  );
+    );
+  });
 }
 
 /** Takes what was left out where round after round keeps nothing. */
@@ -68,7 +79,7 @@ const widening: RunSpec['filter'] = {
   onStarvation: 'widen',
 };
 
-/** As if the difficulty filter kept none of them. */
+/** Drops all groups, like the difficulty filter. */
 function tooEasy(part: PlayedPart): PlayedPart {
   const { filtered, ordinals } = part;
   const groups = decodeRanges(ordinals).length;
@@ -83,7 +94,7 @@ function tooEasy(part: PlayedPart): PlayedPart {
   };
 }
 
-/** As if the difficulty filter kept those with even ordinals alone. */
+/** Keeps only groups with even ordinals, like the difficulty filter. */
 function everyOther(part: PlayedPart): PlayedPart {
   const { filtered, ordinals } = part;
   const [kept, dropped] = [0, 1].map((odd) =>
@@ -97,18 +108,17 @@ function everyOther(part: PlayedPart): PlayedPart {
 
 /** Groups; a lease that was asked for again on a busy machine counts once. */
 function leasedBy(run: BegunRun): number {
-  const counts = new Map(run.inputs('leaseGroups').map(({ curriculum, count }) => [curriculum.nextOrdinal, count]));
-  return [...counts.values()].reduce((sum, count) => sum + count, 0);
+  return Math.max(0, ...run.inputs('leaseGroups').map(({ curriculum, count }) => curriculum.nextOrdinal + count - 1));
 }
 
 const firstsOf = (inputs: readonly Input<'playGroups'>[]): number[] => inputs.map(({ round }) => round.first);
 
 describe('groups sampled across steps', { concurrency: 8 }, () => {
-  test('no step waits for a straggler: it is trained with the step that it comes for', async () => {
+  test('no step waits for one straggler: it is trained with the step that it comes for', async () => {
     const gate = new Gate();
     const run = await begin({ settings: continuous, fakes: holdingFirst(gate) });
     await run.atStep(3);
-    assert.ok(trained(run).every((groups) => groups.length === 16 && groups[0]! > 8));
+    assert.ok(trained(run).every((groups) => groups.length === 16 && groups[0]! > 1));
     gate.open();
     const { ledger } = await run.result();
     const groups = trained(run).flat();
@@ -124,9 +134,30 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     );
   });
 
-  test('groups are trained as they end, whatever becomes of the others of their chunk, and each once', async () => {
+  test('a step waits for many that are late: what is trained first is not what is quick', async () => {
     const gate = new Gate();
     const run = await begin({
+      settings: continuous,
+      fakes: {
+        playGroups: async ({ round, chunk }, { usual }) => {
+          if (isFirst(round, chunk)) await gate.pass();
+          return usual();
+        },
+      },
+    });
+    await gate.reached;
+    const waits = /; step 1 waits for 6 of them, or hard examples would be left out$/;
+    await until('it says so', async () => (await run.status()).waitingOn.some(({ what }) => waits.test(what)));
+    assert.deepEqual(trained(run), []);
+    gate.open();
+    const { ledger } = await run.result();
+    assert.deepEqual(trained(run)[0]!.slice(0, 8), [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
+  });
+
+  test('groups are trained as they end, whatever becomes of the others of their chunk, and each once', async () => {
+    const gate = new Gate();
+    const run: BegunRun = await begin({
       settings: continuous,
       fakes: {
         playGroups: async ({ run: { lineage }, round, chunk, tells }, { usual }) => {
@@ -141,6 +172,11 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
           );
           await gate.pass();
           return played; // all of it once more
+        },
+        // The run could end before it hears of the first group.
+        trainBatch: async (_, { nth, usual }) => {
+          if (nth === 6) await until('the first group is reported', () => hasHeard(run, '"ordinals":"1-8","rollouts"'));
+          return usual();
         },
       },
     });
@@ -194,7 +230,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
             return usual();
           },
           packBatch: async ({ step }, { usual }) => ({ ...(await usual()), metrics: { 'off_policy/mean': step - 1 } }),
-          trainStep: async (_, { usual }) => {
+          trainBatch: async (_, { usual }) => {
             const trained = await usual();
             const step = trained.policy?.step ?? 0;
             return { ...trained, metrics: { ...trained.metrics, mismatch_kl: 0.2 * (step - 1) + 0.01 } };
@@ -241,6 +277,57 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     assert.ok(ledger.isSound, 'all groups are accounted for');
   });
 
+  test('sampling is as far ahead where groups end faster than others are leased', async () => {
+    const gate = new Gate();
+    const run = await begin({
+      settings: continuous,
+      fakes: {
+        ...holdingStep(gate),
+        leaseGroups: async (_, { nth, usual }) => {
+          if (nth === 2)
+            await until('the first batch has ended', () => hasHeard(run, '"ordinals":"9-16","rollouts"')).then(aWhile);
+          return usual();
+        },
+      },
+    });
+    await until('the next batch is taken', () => run.inputs('packBatch').length === 2);
+    await until('the third is leased while step 1 trains', () => leasedBy(run) === 3 * 16);
+    assert.equal(run.fake.commits().length, 1, 'no step is committed yet');
+    gate.open();
+    const { ledger } = await run.result();
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
+  });
+
+  test('a batch that is taken while others are leased has nothing leased twice', async () => {
+    const gate = new Gate();
+    let isThirdLeased = false;
+    const ended = (ordinals: string): Promise<void> =>
+      until(`groups ${ordinals} have ended`, () => hasHeard(run, `"ordinals":"${ordinals}","rollouts"`)).then(aWhile);
+    const run = await begin({
+      settings: continuous,
+      fakes: {
+        ...holdingStep(gate),
+        leaseGroups: async (_, { nth, usual }) => {
+          if (nth === 2) await ended('9-16'); // the first batch is taken with the second leased
+          if (nth !== 3) return usual();
+          await until('the second batch is taken', () => run.inputs('packBatch').length === 2).then(aWhile);
+          isThirdLeased = true;
+          return usual();
+        },
+        packBatch: async (_, { nth, usual }) => {
+          if (nth === 1) await ended('25-32');
+          return usual();
+        },
+      },
+    });
+    await until('a third is leased', () => isThirdLeased);
+    await aWhile();
+    assert.equal(leasedBy(run), 3 * 16);
+    gate.open();
+    const { ledger } = await run.result();
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
+  });
+
   const bounds = [{}, { maxAsyncLevel: 64, maxOffPolicySteps: 2 }].map((bound) => ({ ...continuous, ...bound }));
   for (const settings of bounds) {
     const by = `max_async_level ${settings.maxAsyncLevel}`;
@@ -250,15 +337,23 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
 
   async function staysTwoAhead(settings: typeof continuous): Promise<void> {
     const gate = new Gate();
-    const run = await begin({ settings, fakes: holdingStep(gate) });
+    const run: BegunRun = await begin({
+      settings,
+      fakes: {
+        ...holdingStep(gate),
+        playGroups: async ({ round, chunk: { index } }, { usual }) => {
+          // Stragglers of a batch that is taken hold up nobody: more would be leased.
+          const first = round.first + index * 8;
+          if (first > 1) await until('those before have ended', () => hasHeard(run, `-${first - 1}","rollouts"`));
+          return usual();
+        },
+      },
+    });
     await until('the next batch is taken', () => run.inputs('packBatch').length === 2);
+    await until('a third is leased', () => leasedBy(run) >= 3 * 16);
     await aWhile();
     const leased = run.inputs('leaseGroups');
-    const countOf = new Map(leased.map(({ curriculum, count }) => [curriculum.nextOrdinal, count])); // some twice, on a busy machine
-    assert.equal(
-      [...countOf.values()].reduce((sum, count) => sum + count, 0),
-      3 * 16,
-    );
+    assert.equal(leasedBy(run), 3 * 16);
     assert.ok(leased.every(({ step }) => step <= 3));
     assert.equal(run.inputs('packBatch').length, 2, 'the third waits: what is late may be in it');
     gate.open();
@@ -274,18 +369,19 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { ...continuous, maxOffPolicySteps: 3 },
       fakes: {
-        playGroups: async ({ round, chunk }, { usual }) => {
-          if (!isFirst(round, chunk)) return usual();
-          await gate.pass(); // it waits for a server, and is begun with what is served by then
+        playGroups: async ({ run: { lineage }, round, chunk, tells }, { usual }) => {
           const played = await usual();
+          if (!isFirst(round, chunk)) return played;
           const [part] = played.parts;
-          const kept = { ...part!.filtered.kept, oldest: [3, 3, 3, 3, 3, 3, 0, 3] };
+          const others = restrictPart(part!, new Set([3, 4, 5, 6, 7, 8]))!;
+          assert.ok(await tellParts(tells, { lineage }, others));
+          await gate.pass(); // the first two wait for a server, and are begun with what is served by then
+          const kept = { ...part!.filtered.kept, oldest: [-1, 2, 2, 2, 2, 2, 2, 2] };
           return { ...played, parts: [{ ...part!, filtered: { ...part!.filtered, kept } }] };
         },
-        trainStep: async (_, { nth, usual }) => {
-          if (nth === 4) gate.open(); // from v3
-          if (nth === 4)
-            await until('the run has heard of the late ones', () => hasHeard(run, '"oldest":[3,3,3,3,3,3,0,3]'));
+        trainBatch: async (_, { nth, usual }) => {
+          if (nth === 3) gate.open(); // from v2
+          if (nth === 3) await until('the run has heard of the late ones', () => hasHeard(run, '"oldest":[-1,2,2'));
           return usual();
         },
       },
@@ -294,7 +390,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     const groups = trained(run).flat();
     assert.deepEqual(
       [1, 2, 3, 4, 5, 6, 7, 8].filter((ordinal) => groups.includes(ordinal)),
-      [1, 2, 3, 4, 5, 6, 8],
+      [2, 3, 4, 5, 6, 7, 8],
       'of one of them a token was sampled long ago',
     );
     assert.deepEqual([ledger.isSound, ledger.counts['stale'], ledger.counts['trained']], [true, 1, 6 * 16]);
@@ -304,29 +400,27 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     const gate = new Gate();
     let isCancelled = false;
     const run = await begin({
-      settings: { ...continuous, maxOffPolicySteps: 3, inflightUpdates: 'never' },
+      // One of 60 groups may become stale.
+      settings: { ...continuous, batchSize: 80, maxOffPolicySteps: 3, inflightUpdates: 'never' },
       fakes: {
-        playGroups: async ({ round, chunk }, { usual }) => {
-          if (isFirst(round, chunk)) {
-            Context.current().cancelled.catch(() => (isCancelled = true));
-            await gate.pass();
-          }
-          return usual();
+        playGroups: async ({ run: { lineage }, round, chunk, tells }, { usual }) => {
+          const played = await usual();
+          if (!isFirst(round, chunk)) return played;
+          Context.current().cancelled.catch(() => (isCancelled = true));
+          for (const part of played.parts) await tellOthers(tells, lineage, part);
+          await gate.pass();
+          return played;
         },
         // The run's end would tell it too.
-        trainStep: async (_, { nth, usual }) => {
+        trainBatch: async (_, { nth, usual }) => {
           if (nth === 6) await until('its activity is told', () => isCancelled);
           return usual();
         },
       },
     });
     const { ledger } = await run.result();
-    assert.deepEqual([ledger.isSound, ledger.counts['stale'], ledger.counts['trained']], [true, 8, 6 * 16]);
-    assert.ok(
-      trained(run)
-        .flat()
-        .every((ordinal) => ordinal > 8),
-    );
+    assert.deepEqual([ledger.isSound, ledger.counts['stale'], ledger.counts['trained']], [true, 1, 6 * 20]);
+    assert.ok(!trained(run).flat().includes(1));
   });
 
   test('a long history continues as new with rounds in play: nothing is leased twice', async () => {
@@ -458,7 +552,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     const [gate, last] = [new Gate(), new Gate()];
     const fakes: Fakes = {
       ...holdingFirst(gate),
-      planStep: async ({ step }, { usual }) => {
+      trainBatch: async ({ step }, { usual }) => {
         if (step === 2) await last.pass(); // the run does not end before its rounds are handed over
         return usual();
       },
@@ -484,7 +578,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     for (const end of ['finishes', 'fails', 'is cancelled'] as const) {
       const gate = new Gate();
       const failing: Fakes = {
-        planStep: ({ step }, { usual }) => {
+        trainBatch: ({ step }, { usual }) => {
           if (step === 2) throw new RatchetError('CheckpointDamaged', 'it is broken');
           return usual();
         },
@@ -557,7 +651,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
       settings: { ...continuous, maxAsyncLevel: 1 },
       fakes: {
         playGroups: async ({ round, chunk }, { usual }) => {
-          if (round.first > 33 && round.first <= 34) await gate.pass();
+          if (round.first > 16 && decodeRanges((chunk as LeasedChunk).ordinals).includes(34)) await gate.pass();
           const played = await usual();
           return { ...played, parts: played.parts.map((part) => ({ ...part, generateS: chunk.count > 0 ? 5 : 0 })) };
         },
@@ -574,7 +668,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
   test('nothing more is leased while the run is paused, and it continues when it is resumed', async () => {
     const gate = new Gate();
     const run = await begin({ settings: continuous, fakes: holdingStep(gate, 2) });
-    await until('step 2 trains', () => run.inputs('trainStep').length === 2);
+    await until('step 2 trains', () => run.inputs('trainBatch').length === 2);
     await until('as much is sampled as may be', () => run.inputs('packBatch').length === 3);
     await aWhile();
     await run.tell('pause');
@@ -602,7 +696,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
         },
       },
     });
-    await until('step 2 trains', () => run.inputs('trainStep').length === 2);
+    await until('step 2 trains', () => run.inputs('trainBatch').length === 2);
     await until('as much is sampled as may be', () => leasedBy(run) === 4 * 16);
     await run.tell('stop');
     playing.open(); // none of these makes a third step
@@ -631,11 +725,13 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
         },
       },
     });
-    await until('step 2 trains', () => run.inputs('trainStep').length === 2);
+    await until('step 2 trains', () => run.inputs('trainBatch').length === 2);
     await until('as much is sampled as may be', () => leasedBy(run) === 4 * 16);
     await run.tell('set', { stop_after: 2 });
     playing.open();
-    await aWhile();
+    await until('the run says why it waits', async () =>
+      (await run.status()).waitingOn.some(({ what }) => what.startsWith('the run ends before step 3, unless')),
+    );
     await run.tell('set', { stop_after: 5 });
     training.open();
     const { ledger, step } = await run.result();
@@ -649,7 +745,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
       fakes: {
         ...holdingFirst(gate),
         leaseGroups: async (input, { usual }) => {
-          // All that are drawn later lie in a pool that is never drawn, until those in play have ended.
+          // All later draws are from a pool that is never drawn, until those in flight have ended.
           if (input.curriculum.nextOrdinal <= 33 || gate.isOpen) return usual();
           return { round: null, chunks: [], curriculum: input.curriculum };
         },

@@ -1,4 +1,4 @@
-/** What people ask of a run while it is under way: pause, stop, set, rewind, cancel. */
+/** Requests of people to a running run: pause, stop, set, rewind, cancel. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { RatchetError } from '../../core/errors.ts';
@@ -89,7 +89,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 1 },
       fakes: {
-        trainStep: (_, { nth, usual }) => {
+        trainBatch: (_, { nth, usual }) => {
           if (nth === 1) throw new RatchetError('TrainerFailing', 'it fails.');
           return usual();
         },
@@ -162,7 +162,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     gate.open();
     await run.result();
     assert.deepEqual(
-      run.inputs('planStep').map(({ overrides }) => overrides),
+      run.inputs('trainBatch').map(({ overrides }) => overrides),
       [{}, { learningRate: 0.25, checkpointInterval: 1 }],
     );
     assert.equal(run.fake.commits()[2]!.state.overrides.learningRate, 0.25);
@@ -292,7 +292,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 2 },
       fakes: {
-        trainStep: (_, { nth, usual }) => {
+        trainBatch: (_, { nth, usual }) => {
           if (nth === 2) throw new RatchetError('TrainerFailing', 'it fails.');
           return usual();
         },
@@ -450,7 +450,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     );
     await run.tell('resume');
     assert.equal((await run.result()).step, 2, 'it is still to be stopped');
-    assert.equal(run.inputs('planStep').at(-1)!.overrides.learningRate, 0.125);
+    assert.equal(run.inputs('trainBatch').at(-1)!.overrides.learningRate, 0.125);
   });
 
   test('when to stop was a wish for the execution that has ended; what else was set stays', async () => {
@@ -464,7 +464,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     const second = await begin({ fake: first.fake });
     assert.equal((await second.result()).step, 3);
     assert.deepEqual(
-      second.inputs('planStep').map(({ overrides }) => overrides.learningRate),
+      second.inputs('trainBatch').map(({ overrides }) => overrides.learningRate),
       [undefined, 0.125, 0.125],
     );
     assert.match(

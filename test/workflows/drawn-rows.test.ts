@@ -16,7 +16,7 @@ const data: NonNullable<RunSpec['data']> = {
   shuffle: true,
 };
 const settings: Partial<RunSpec> = { data, environments: [], maxSteps: 4 };
-/** As the fake draws them: five a step. */
+/** The fake draws five rows a step. */
 const places = [0, 5, 10, 15];
 
 describe('a run on rows', { concurrency: 4 }, () => {
@@ -24,8 +24,8 @@ describe('a run on rows', { concurrency: 4 }, () => {
     const run = await begin({ settings });
     const { step, ledger } = await run.result();
     assert.deepEqual([step, ledger.issued, ledger.isSound], [4, 0, true]);
-    const each = ['drawRows', 'planStep', 'trainStep', 'commitStep'];
-    const order = run.order('drawRows', 'planStep', 'trainStep', 'commitStep', 'leaseGroups', 'broadcastWeights');
+    const each = ['drawRows', 'trainBatch', 'commitStep'];
+    const order = run.order('drawRows', 'trainBatch', 'commitStep', 'leaseGroups', 'broadcastWeights');
     assert.deepEqual(order, ['commitStep', ...each, ...each, ...each, ...each]);
     assert.deepEqual(
       run.inputs('drawRows').map(({ from }) => from.row),
@@ -65,7 +65,7 @@ describe('a run on rows', { concurrency: 4 }, () => {
     const run = await begin({
       settings,
       fakes: {
-        trainStep: async (_, { nth, usual }) =>
+        trainBatch: async (_, { nth, usual }) =>
           nth === 1 ? { ...(await usual()), policy: null, reason: 'the loss is not a number' } : usual(),
       },
     });
@@ -102,7 +102,7 @@ describe('a run on rows', { concurrency: 4 }, () => {
       const run = await begin({
         settings: { ...settings, maxAsyncLevel },
         fakes: {
-          trainStep: async (_, { nth, usual }) => {
+          trainBatch: async (_, { nth, usual }) => {
             if (nth === 3) await gate.pass();
             return usual();
           },

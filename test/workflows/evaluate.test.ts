@@ -252,13 +252,13 @@ const worse: Regression = {
 };
 
 describe('the newest checkpoint on a schedule', { concurrency: 8 }, () => {
-  /** A run that is there to be told. */
+  /** A run that can receive signals. */
   async function evaluateNewest(fakes: Fakes, onRegression: 'flag' | 'pause' = 'flag') {
     const gate = new Gate();
     const run = await begin({
       settings: { maxSteps: 1 },
       fakes: {
-        trainStep: async (_, { usual }) => {
+        trainBatch: async (_, { usual }) => {
           await gate.pass();
           return usual();
         },

@@ -1,4 +1,4 @@
-/** What the activities of evaluations and prompt searches do where a test does not say otherwise. */
+/** Default activities of evaluations and prompt searches in tests. */
 import type { EvalSpec, RunSpec } from '../../config/run-spec.ts';
 import type {
   EvaluationHandle,
@@ -6,13 +6,13 @@ import type {
   EvaluationResult,
   EvaluationTally,
 } from '../../core/eval/evaluation.ts';
-import type { PlayedSlice, PromptSlice } from '../../core/gepa/leases.ts';
+import type { AnsweredLease, LeasedWork, PlayedSlice, PromptSlice, SearchLease } from '../../core/gepa/leases.ts';
 import type { PromptSearchHandle, PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import { next, settle } from '../../core/gepa/search.ts';
 import type { SearchAnswer, SearchRequest, Texts } from '../../core/gepa/search-state.ts';
 import { classicSettings } from '../../core/gepa/settings.ts';
 import { emptyTally } from '../../core/eval/tally.ts';
-import { type FakeRun, type Input, refOf, type UsualFakes } from './fake-run.ts';
+import { type FakeRun, type Fakes, type Input, refOf, type UsualFakes } from './fake-run.ts';
 
 type Evaluations = Pick<
   UsualFakes,
@@ -31,17 +31,14 @@ type Searches = Pick<
   UsualFakes,
   | 'planPromptSearch'
   | 'openPromptSearch'
-  | 'evaluatePrompt'
-  | 'reflectOnPrompt'
-  | 'searchPrompts'
-  | 'comparePrompts'
+  | 'answerSearch'
   | 'openTrial'
-  | 'tryPrompt'
+  | 'recordTrial'
   | 'writePrompts'
   | 'closePromptSearch'
 >;
 
-/** What a chunk of one example, or a whole evaluation, may come to. */
+/** Tally of a chunk of one example, or of a whole evaluation. */
 export function tallyWith(rollouts: number, reward: number): EvaluationTally {
   return { ...emptyTally, rollouts, rewards: rollouts * reward };
 }
@@ -170,14 +167,7 @@ export function fakeSearches(run: FakeRun): Searches {
   return {
     planPromptSearch: () => ({ input: searchOf(run.name), warnings: [] }),
     openPromptSearch: ({ input }) => openedSearch(input),
-    evaluatePrompt: ({ slice }) => playedSlice(slice),
-    reflectOnPrompt: ({ requests }) => ({ answers: requests.map(answerTo), adopted: 0, firstFailure: null }),
-    searchPrompts: ({ handle, state, pace = null }) => {
-      const answers = [next(state).map((request) => answerTo(request))];
-      settle(state, answers[0]!); // an answer that does not fit is told here, in the test
-      return { answers, adopted: 0, failed: 0, firstFailure: null, seconds: 0.1, handle, pace };
-    },
-    comparePrompts: () => ({ examples: 2, before: 0.25, after: 0.75 }),
+    answerSearch: (lease) => answeredLease(lease),
     openTrial: ({ place, policy }) => {
       const asked = (id: string, texts: Texts) => ({
         id: `trial.v${policy.step}.${id}`,
@@ -190,7 +180,7 @@ export function fakeSearches(run: FakeRun): Searches {
         asked: both.map((one) => ({ ...one, set: 'test' as const, keepsTraces: false })),
       };
     },
-    tryPrompt: ({ prompt }) => ({
+    recordTrial: ({ prompt }) => ({
       prompt,
       examples: 4,
       before: 0.25,
@@ -231,7 +221,7 @@ function openedSearch({
 }
 
 /** Texts are numbered, and each is better than those before it. */
-export function answerTo(request: SearchRequest): SearchAnswer {
+function answerTo(request: SearchRequest): SearchAnswer {
   const { id, texts } = request;
   const number = numberOf(texts);
   if (request.kind === 'reflect') return { kind: 'text', id, text: `text-${number + 1}` };
@@ -239,11 +229,54 @@ export function answerTo(request: SearchRequest): SearchAnswer {
   return { kind: 'scores', id, scores: request.examples.map(() => scoreOf(number)), paid: length };
 }
 
-/** The same of a lease; its rollouts took so many seconds, one beside the other. */
-export function playedSlice({ texts, examples }: PromptSlice, seconds = 0.01): PlayedSlice {
-  const scores = examples.map(() => scoreOf(numberOf(texts)));
-  const pace = { seconds, beside: examples.length };
-  return { scores, adopted: 0, failed: 0, firstFailure: null, refused: null, pace };
+/** A lease that is answered; its rollouts took so many seconds, one beside the other. */
+export function answeredLease({ work }: Pick<SearchLease, 'work'>, seconds = 0.01): AnsweredLease {
+  const nothing = { played: [], answers: [], adopted: 0, failed: 0, firstFailure: null, pace: null };
+  if (work.kind === 'reflections') return { ...nothing, answers: [work.requests.map(answerTo)] };
+  if (work.kind === 'slices') {
+    const pace = { seconds, beside: work.slices.flatMap(({ examples }) => examples).length };
+    return { ...nothing, played: work.slices.map(playedSlice), pace };
+  }
+  const answers = [next(work.state).map(answerTo)];
+  settle(work.state, answers[0]!); // an answer that does not fit is told here, in the test
+  return { ...nothing, answers, pace: work.pace };
+}
+
+export function playedSlice({ texts, examples }: PromptSlice): PlayedSlice {
+  return { scores: examples.map(() => scoreOf(numberOf(texts))), refused: null };
+}
+
+type Work<Kind> = Extract<LeasedWork, { kind: Kind }>;
+
+/** Leases of one kind, in the order in which they were asked for. */
+export function leasedAs<Kind extends LeasedWork['kind']>(run: Pick<FakeRun, 'inputs'>, kind: Kind): Work<Kind>[] {
+  return run.inputs('answerSearch').flatMap(({ work }) => (work.kind === kind ? [work as Work<Kind>] : []));
+}
+
+export function slicesLeased(run: Pick<FakeRun, 'inputs'>): PromptSlice[] {
+  return leasedAs(run, 'slices').flatMap(({ slices }) => slices);
+}
+
+/** Fakes of leases by their kind, each counted by itself; those that are not given are answered at once. */
+export function leasing(of: {
+  readonly slices?: (
+    slices: readonly PromptSlice[],
+    usual: () => AnsweredLease,
+  ) => AnsweredLease | Promise<AnsweredLease>;
+  readonly search?: (
+    work: Work<'search'>,
+    call: { readonly nth: number; readonly usual: () => AnsweredLease },
+  ) => AnsweredLease | Promise<AnsweredLease>;
+}): Pick<Fakes, 'answerSearch'> {
+  let nth = 0;
+  return {
+    answerSearch(lease) {
+      const { work } = lease;
+      const usual = () => answeredLease(lease);
+      if (work.kind === 'search' && of.search) return of.search(work, { nth: ++nth, usual });
+      return work.kind === 'slices' && of.slices ? of.slices(work.slices, usual) : usual();
+    },
+  };
 }
 
 function numberOf(texts: Texts | null): number {
@@ -285,7 +318,7 @@ function closedSearch(input: Input<'closePromptSearch'>) {
   };
 }
 
-/** Of one environment, greedily: one child for each version. */
+/** Evaluation of one environment, greedily: one child for each version. */
 export function evaluating(of: Partial<EvalSpec> = {}): EvalSpec {
   const environment = {
     id: 'reverse-text',

@@ -1,8 +1,8 @@
 /** A run whose activities are fakes of a few lines: they keep what a store would keep, in memory, and each can be given another one in its place. */
 import { createHash } from 'node:crypto';
 import { Context } from '@temporalio/activity';
-import type { PlayedPart } from '../../core/rl/played-part.ts';
-import type { LeasedChunk } from '../../core/rl/chunks.ts';
+import type { PlayedPart } from '../../core/rl/rollout/played-part.ts';
+import type { LeasedChunk } from '../../core/rl/sampling/chunks.ts';
 import type {
   LeaseActivities,
   OrchestratorActivities,
@@ -33,13 +33,13 @@ export type Output<Name extends ActivityName> = Awaited<ReturnType<Activities[Na
 
 /** One time that an activity is asked. */
 export interface Call<Name extends ActivityName> {
-  /** What the fake does that stands there otherwise. */
+  /** The fake's default behaviour. */
   readonly usual: (input?: Input<Name>) => Promise<Output<Name>>;
   /** How often it was asked by this run, from 1. */
   readonly nth: number;
 }
 
-/** In place of the usual fakes. */
+/** In place of the default fakes. */
 export type Fakes = {
   readonly [Name in ActivityName]?: (input: Input<Name>, call: Call<Name>) => Output<Name> | Promise<Output<Name>>;
 };
@@ -62,7 +62,10 @@ keep_last = 2
 `;
 
 /** 2 groups of 4 rollouts a step, 3 steps, no evaluations. */
-/** On a busy machine the fakes, which beat in one process with all else, may be silent for seconds: nobody is lost then. */
+/**
+ * On a busy machine the fakes, which share one process with everything else, may miss heartbeats for seconds without
+ * being lost.
+ */
 const heartbeatTimeoutS = 20;
 
 export function specWith(name: string, settings: Partial<RunSpec>): RunSpec {
@@ -94,7 +97,7 @@ export interface FoundCommit {
   readonly sha256: string;
 }
 
-/** Where something waits until the test lets it go on. */
+/** A point where something waits until the test opens it. */
 export class Gate {
   readonly reached: Promise<void>;
   readonly #opened: Promise<void>;
@@ -108,31 +111,31 @@ export class Gate {
     void this.#opened.then(() => (this.isOpen = true));
   }
 
-  /** Of an activity; one that is cancelled goes no further. */
+  /** Waits in an activity; a cancelled one goes no further. */
   async pass(): Promise<void> {
     this.#reach();
     await Promise.race([this.#opened, Context.current().cancelled]);
   }
 }
 
-/** What a run says of itself. */
+/** A run's answers about itself. */
 export interface RunView {
   readonly status: RunStatus;
   readonly events: readonly RunEvent[];
 }
 
-/** What a run leaves behind, and what it has asked for. */
+/** Stored results of a run, and the activities that it has asked for. */
 export class FakeRun {
   readonly spec: RunSpec;
   readonly asked: { readonly name: ActivityName; readonly input: unknown }[] = [];
-  /** By lineage, in the order of their beginning. */
+  /** Lineages in the order of their beginning. */
   readonly lineages = new Map<string, FoundCommit[]>([['main', []]]);
   readonly origins = new Map<string, LineageOrigin>();
-  /** What was made beside the commits, by key. */
+  /** Objects stored besides the commits, by key. */
   readonly stored = new Map<string, unknown>();
-  /** What was leased, by its lineage and first ordinal. */
+  /** Leased rounds, by lineage and first ordinal. */
   readonly rounds = new Map<string, SamplingRound & { readonly chunks: readonly LeasedChunk[] }>();
-  /** What is stored of chunks whose groups were scored as they ended, by lineage and round. */
+  /** Stored parts of chunks whose groups were scored as they ended, by lineage and round. */
   readonly parts = new Map<string, PlayedPart[]>();
 
   keepParts(
@@ -191,7 +194,7 @@ export class FakeRun {
     return own ?? (origin === undefined ? undefined : this.commitOf(step, origin.lineage));
   }
 
-  /** What an activity was asked for, in order. */
+  /** Inputs of an activity, in order. */
   inputs<Name extends ActivityName>(name: Name): Input<Name>[] {
     return this.asked.filter((one) => one.name === name).map(({ input }) => input as Input<Name>);
   }
@@ -215,11 +218,11 @@ export class FakeRun {
   }
 }
 
-/** Holds the training of a step until it is let go on. */
+/** Holds the training of a step until it is released. */
 export function holdingStep(gate: Gate, step = 1): Fakes {
   return {
-    trainStep: async ({ plan }, { usual }) => {
-      if (plan.key.startsWith(`batches/step_${step}.`)) await gate.pass();
+    trainBatch: async (asked, { usual }) => {
+      if (asked.step === step) await gate.pass();
       return usual();
     },
   };

@@ -1,22 +1,22 @@
-/** What the activities of a run do where a test does not say otherwise. */
+/** Default activities of a run in tests. */
 import { Context } from '@temporalio/activity';
 import { ApplicationFailure } from '@temporalio/common';
 import { cancelOtherFlows } from '../../activities/around/other-flows.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { chunkName, chunksOfRound, groupsOfChunk, type LeasedChunk } from '../../core/rl/chunks.ts';
+import { chunkName, chunksOfRound, groupsOfChunk, type LeasedChunk } from '../../core/rl/sampling/chunks.ts';
 import { effectivenessOf } from '../../core/rl/effectiveness.ts';
-import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
-import { type PlayedPart, restrictPart } from '../../core/rl/played-part.ts';
+import type { FilteredGroups } from '../../core/rl/filters/filter-groups.ts';
+import { type PlayedPart, restrictPart } from '../../core/rl/rollout/played-part.ts';
 import { countsByKind, decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
 import { auditLineages } from '../../core/rl/lineages.ts';
 import type { ObjectRef, SamplingRound, StepCommit } from '../../core/rl/run-state.ts';
-import { firstCommit } from '../../runs/lineages.ts';
+import { firstCommit } from '../../runs/lineages/lineages.ts';
 import { type FakeRun, type Fakes, type Input, refOf, type UsualFakes, versionAfter } from './fake-run.ts';
 
 /** Two processes, as their queues are named. */
 export const gpuWorkers = ['gpu-1', 'gpu-2', 'gpu-3', 'gpu-4'] as const;
 
-/** How a GPU worker tells a run that it holds it. */
+/** Signals a run that a GPU worker holds it. */
 export type TellLeased = (
   workflowId: string,
   held: { readonly epoch: number; readonly holder: string },
@@ -36,7 +36,6 @@ type Training = Pick<
   | 'packBatch'
   | 'askTeacher'
   | 'drawRows'
-  | 'planStep'
   | 'commitStep'
   | 'auditRun'
   | 'broadcastWeights'
@@ -46,17 +45,11 @@ type Training = Pick<
   | 'describeTrainers'
   | 'leaseTrainer'
   | 'warmUp'
-  | 'trainStep'
+  | 'trainBatch'
   | 'remakeVersion'
   | 'restoreVersion'
   | 'publishVersion'
 >;
-
-interface PlannedStep {
-  readonly step: number;
-  readonly made: readonly unknown[];
-  readonly snapshot: boolean;
-}
 
 export function fakeTraining(run: FakeRun, tell: TellLeased): Training {
   return { ...opening(run), ...collecting(run), ...training(run, tell), ...after(run) };
@@ -210,7 +203,7 @@ function judged(round: SamplingRound, scored: ObjectRef, ordinals: string): Filt
   };
 }
 
-/** What the filter makes of groups, where a test says it: as they are played, and when they are judged again. */
+/** Filters groups as a test decides, both after generation and when they are judged again. */
 export function filtering(
   judge: (
     input: Pick<Input<'filterGroups'>, 'round' | 'widened'>,
@@ -241,8 +234,7 @@ function training(
   | 'nextTrainerEpoch'
   | 'describeTrainers'
   | 'warmUp'
-  | 'planStep'
-  | 'trainStep'
+  | 'trainBatch'
   | 'remakeVersion'
   | 'restoreVersion'
   | 'publishVersion'
@@ -266,20 +258,17 @@ function training(
       const step = from === null && total > 0 ? 0 : Math.min((from?.step ?? 0) + 50, total);
       return { step, policy: versionAfter(0, 'main', step), optimizer: null, loss: step === 0 ? null : 1 };
     },
-    planStep: ({ step, attempt, from, packed, overrides, reference, klBeta, halvedTo }) => {
+    trainBatch: ({ run: { lineage }, step, attempt, from, packed, overrides, reference, klBeta, halvedTo }) => {
       const { maxSteps, checkpoints, learningRate: given } = spec;
       const learningRate = overrides.learningRate ?? given;
       const snapshot =
         step % checkpoints.interval === 0 || step === (overrides.maxSteps ?? maxSteps) || step === overrides.stopAfter;
       const made = [from.digest, packed.sha256, learningRate, reference.digest, klBeta, halvedTo ?? null];
-      const key = `batches/step_${step}.${attempt}.${packed.sha256.slice(0, 8)}.${from.replay ?? 0}.plan.json`;
-      const plan = run.keep(key, { step, made, snapshot } satisfies PlannedStep);
-      return { plan, learningRate, snapshot };
-    },
-    trainStep: ({ plan, run: { lineage } }) => {
-      const { step, made, snapshot } = run.stored.get(plan.key) as PlannedStep;
       const policy = versionAfter(step, lineage, ...made);
       return {
+        plan: refOf(`batches/step_${step}.${attempt}.${packed.sha256.slice(0, 8)}.${from.replay ?? 0}.plan.json`, made),
+        learningRate,
+        snapshot,
         policy,
         replay: null,
         optimizer: snapshot ? refOf(`${policy.weights}optimizer`) : null,

@@ -1,4 +1,4 @@
-/** What tests of workflows look at, and wait for. */
+/** Looks and waits for tests of workflows. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { WorkflowFailedError, WorkflowUpdateFailedError } from '@temporalio/client';
 import { ApplicationFailure } from '@temporalio/common';
@@ -15,7 +15,7 @@ export function aWhile(): Promise<void> {
 /** Many runs are at work side by side; nothing of theirs takes long, but on a busy machine. */
 export const patience = { everyMs: 50, withinMs: 4 * 60_000 };
 
-/** What comes soon or never: then the test fails, rather than wait for its file's end. */
+/** Awaits something that comes soon or never: then the test fails, instead of waiting for its file's time limit. */
 export async function soon<T>(what: string, work: Promise<T>): Promise<T> {
   const limit = new AbortController();
   const late = delay(patience.withinMs, undefined, { signal: limit.signal }).then(() => {
@@ -38,7 +38,7 @@ export function ascending(numbers: readonly number[]): number[] {
   return numbers.toSorted((a, b) => a - b);
 }
 
-/** What a workflow ended with: `TYPE: message` of what was thrown in the first place. */
+/** Failure of a workflow: `TYPE: message` of the root error. */
 export async function failureOf(work: Promise<unknown>): Promise<string> {
   try {
     await soon('a failure', work);

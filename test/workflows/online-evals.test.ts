@@ -209,7 +209,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 2 },
       fakes: {
-        trainStep: async (_, { usual }) => {
+        trainBatch: async (_, { usual }) => {
           await gate.pass();
           return usual();
         },
@@ -258,6 +258,12 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
     await gate.reached;
     await aWhile();
     assert.equal(played(), 0);
+    const label = 'the policy servers (an evaluation has them for itself), then broadcast v1 to ';
+    const waits = (await run.status()).waitingOn.map(({ what }) => what);
+    assert.ok(
+      waits.some((what) => what.startsWith(label)),
+      waits.join(),
+    );
     gate.open();
     await run.result();
     const [told] = (await run.events()).filter(({ kind }) => kind === 'eval');

@@ -1,4 +1,4 @@
-/** A search for a better prompt: sitting after sitting, told to stop, given more calls, continued as new. */
+/** A search for a better prompt: attempt after attempt, stopped, given more calls, continued as new. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -9,12 +9,12 @@ import type {
   PromptSearchResult,
   PromptSearchStatus,
 } from '../../core/gepa/prompt-search.ts';
-import type { PromptSlice } from '../../core/gepa/leases.ts';
+import { type PromptSlice, slowPace } from '../../core/gepa/leases.ts';
 import { next } from '../../core/gepa/search.ts';
 import { defaultSettings } from '../../core/gepa/settings.ts';
 import { memoKeys } from '../../core/names.ts';
 import { until } from '../eventually.ts';
-import { answerTo, playedSlice, searchOf } from './fake-evaluation.ts';
+import { answeredLease, leasedAs, leasing, searchOf, slicesLeased } from './fake-evaluation.ts';
 import { type Fakes, Gate } from './fake-run.ts';
 import { failureOf, timesContinued } from './look.ts';
 import { begin, type BegunRun, closeServer, shortHistoryQueue } from './server.ts';
@@ -31,24 +31,24 @@ const searching = (fakes: Fakes = {}, of: Partial<PromptSearchInput> = {}, taskQ
 
 const statusOf = (run: BegunRun) => run.handle.query<PromptSearchStatus>('status');
 const resultOf = (run: BegunRun) => run.handle.result() as Promise<PromptSearchResult>;
-/** Of the newest execution. */
+/** Events of the newest execution. */
 const toldBy = async ({ client, name }: BegunRun): Promise<string[]> => {
   const events = await client.workflow.getHandle(name).query<PromptSearchEvent[], [number]>('events', 0);
   return events.map(({ kind }) => kind);
 };
 
-/** Holds a sitting until it is let go on. */
+/** Holds an attempt until it is released. */
 function holding(gate: Gate, nthHeld = 2): Fakes {
-  return {
-    searchPrompts: async (_, { nth, usual }) => {
+  return leasing({
+    search: async (_, { nth, usual }) => {
       if (nth === nthHeld) await gate.pass();
       return usual();
     },
-  };
+  });
 }
 
 describe('a search for a prompt', { concurrency: 8 }, () => {
-  test('continues sitting after sitting until its budget is used, never beyond it, and is closed with the best', async () => {
+  test('continues lease after lease until its budget is used, never beyond it, and is closed with the best', async () => {
     const run = await searching();
     const { best, bestScore, calls, maxCalls, stopReason, comparison } = await resultOf(run);
     assert.ok(best > 0 && bestScore! > 0 && calls <= maxCalls);
@@ -57,10 +57,10 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
     assert.equal((await statusOf(run)).doing, 'finished');
   });
 
-  test('each sitting continues from the answers of the one before', async () => {
+  test('each lease of the whole search continues from the answers of the one before', async () => {
     const run = await searching();
     await resultOf(run);
-    const answered = run.inputs('searchPrompts').map(({ state }) =>
+    const answered = leasedAs(run, 'search').map(({ state }) =>
       next(state)
         .map(({ id }) => id)
         .join(),
@@ -107,19 +107,12 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
 
   test('a start that cannot be scored ends it by name, once that is written', async () => {
     const run = await searching({
-      evaluatePrompt: ({ slice }) => ({
-        ...playedSlice(slice),
-        scores: slice.examples.map(() => null),
-        failed: slice.examples.length,
-        firstFailure: 'connection refused',
-      }),
-      searchPrompts: ({ state }) => ({
-        answers: [next(state).map(({ id }) => ({ kind: 'failed' as const, id, paid: 0 }))],
-        adopted: 0,
-        failed: 4,
-        firstFailure: 'connection refused',
-        seconds: 0,
-      }),
+      answerSearch: (lease) => {
+        assert.equal(lease.work.kind, 'slices', 'the start is never left to one worker');
+        const { played, ...answered } = answeredLease(lease);
+        const lost = played.map((one) => ({ ...one, scores: one.scores.map(() => null) }));
+        return { ...answered, played: lost, failed: played[0]!.scores.length, firstFailure: 'connection refused' };
+      },
     });
     assert.match(
       await failureOf(run.handle.result()),
@@ -131,9 +124,15 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
 
   test('the first and the best prompt are compared on examples that the search has not seen, where that is asked for', async () => {
     const run = await searching({}, { numTest: 2 });
-    const { comparison } = await resultOf(run);
-    assert.deepEqual(comparison, { examples: 2, before: 0.25, after: 0.75 });
-    assert.deepEqual(run.order('comparePrompts', 'closePromptSearch'), ['comparePrompts', 'closePromptSearch']);
+    const { comparison, best } = await resultOf(run);
+    assert.ok(best > 0);
+    assert.deepEqual(comparison, { examples: 2, before: 0, after: Math.min(1, best / 4) });
+    const compared = leasedAs(run, 'slices').filter(({ slices }) => slices[0]!.id.startsWith('test.'));
+    assert.equal(compared.length, 1, 'rollouts are known to be quick: one lease plays all');
+    assert.deepEqual(
+      compared[0]!.slices.flatMap(({ id, examples }) => examples.map((one) => `${id}#${one}`)),
+      ['test.start', `test.text-${best}`].flatMap((id) => [0, 1].map((one) => `${id}#${one}`)),
+    );
   });
 
   test('cancelled, it writes what it has', async () => {
@@ -178,22 +177,36 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
     assert.deepEqual(run.order('planPromptSearch', 'openPromptSearch'), ['planPromptSearch', 'openPromptSearch']);
   });
 
-  test('a sitting whose worker went away is held again from the same state', async () => {
-    const run = await searching({
-      searchPrompts: ({ state }, { nth }) => {
-        if (nth === 2) throw new Error('the worker went away');
-        return {
-          answers: [next(state).map((request) => answerTo(request))],
-          adopted: 0,
-          failed: 0,
-          firstFailure: null,
-          seconds: 0,
-        };
-      },
-    });
+  test('a lease of the whole search whose worker went away is held again from the same state', async () => {
+    const run = await searching(
+      leasing({
+        search: (_, { nth, usual }) => {
+          if (nth === 2) throw new Error('the worker went away');
+          return usual();
+        },
+      }),
+    );
     await resultOf(run);
-    const [, second, third] = run.inputs('searchPrompts');
+    const [, second, third] = leasedAs(run, 'search');
     assert.deepEqual(third!.state, second!.state);
+  });
+
+  test('a lease of the whole search that is told to end and loses its worker is asked for again, to its end', async () => {
+    const gate = new Gate();
+    const run = await searching(
+      leasing({
+        search: async (_, { nth, usual }) => {
+          if (nth !== 3) return usual();
+          await gate.pass();
+          throw new Error('the worker went away');
+        },
+      }),
+    );
+    await gate.reached;
+    await run.tell('stop');
+    gate.open();
+    const { stopReason } = await resultOf(run);
+    assert.equal(stopReason, 'asked');
   });
 
   test('slow rollouts are leased, and the search finds what one worker finds', async () => {
@@ -201,10 +214,10 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
     const results = await Promise.all([resultOf(spread), resultOf(whole)]);
     const [one, other] = results.map((found) => ({ ...found, seconds: 0 }));
     assert.deepEqual(one, other);
-    assert.equal(spread.inputs('searchPrompts').length, 0);
-    const leased = spread
-      .inputs('evaluatePrompt')
-      .flatMap(({ slice: { id, from, examples } }) => examples.map((_, i) => `${id}#${from + i}`));
+    assert.equal(leasedAs(spread, 'search').length, 0);
+    const leased = slicesLeased(spread).flatMap(({ id, from, examples }) =>
+      examples.map((_, i) => `${id}#${from + i}`),
+    );
     assert.equal(new Set(leased).size, leased.length, 'nothing was leased twice');
     assert.equal(leased.length, results[0].calls);
   });
@@ -238,7 +251,7 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
     });
     await gate.reached;
     const iteration = Number.parseInt(held, 10);
-    const others = () => run.inputs('evaluatePrompt').map(({ slice }) => slice.id);
+    const others = () => slicesLeased(run).map(({ id }) => id);
     await until('the other slices of its request', () => others().filter((id) => id === held).length === 2);
     await until('the next iteration', () => others().includes(`${iteration + 1}.child.0`));
     const { inPlay, waitingOn } = await statusOf(run);
@@ -265,9 +278,8 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
   });
 
   test('a server that refuses the first prompts ends it, with what the server said', async () => {
-    const run = await searching({
-      evaluatePrompt: ({ slice }) => ({ ...playedSlice(slice), scores: [null], refused: 'there is no model m' }),
-    });
+    const refused = { scores: [null], refused: 'there is no model m' };
+    const run = await searching(leasing({ slices: (_, usual) => ({ ...usual(), played: [refused] }) }));
     assert.equal(await failureOf(run.handle.result()), 'InferenceRejected: there is no model m');
   });
 
@@ -288,25 +300,26 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
     assert.ok((await timesContinued(short)) >= 1);
     const [one, other] = results.map(({ best, calls, candidates, bestScore }) => [best, calls, candidates, bestScore]);
     assert.deepEqual(one, other);
-    assert.equal(short.inputs('searchPrompts').length, 0, 'what is known of its rollouts is carried over');
+    assert.equal(leasedAs(short, 'search').length, 0, 'what is known of its rollouts is carried over');
   });
 
   test('rollouts that turn out slow while one worker has them are leased', async () => {
-    const run = await searching({
-      searchPrompts: async (_, { nth, usual }) =>
-        nth === 1 ? { ...(await usual()), answers: [], pace: null } : usual(),
-    });
+    const run = await searching(
+      leasing({ search: (_, { nth, usual }) => (nth === 1 ? { ...usual(), answers: [], pace: slowPace } : usual()) }),
+    );
     await resultOf(run);
-    assert.deepEqual(run.order('evaluatePrompt', 'searchPrompts').slice(2, 4), ['searchPrompts', 'evaluatePrompt']);
+    const kinds = run.inputs('answerSearch').map(({ work }) => work.kind);
+    const first = kinds.indexOf('search');
+    assert.deepEqual(kinds.slice(first, first + 2), ['search', 'slices']);
   });
 });
 
-/** Rollouts of three seconds, as far as they say; `during` is waited for while one is in play. */
+/** Rollouts that report three seconds each; `during` is awaited while one is in flight. */
 function slowly(during: (slice: PromptSlice) => Promise<void> = () => Promise.resolve()): Fakes {
   return {
-    evaluatePrompt: async ({ slice }) => {
-      await during(slice);
-      return playedSlice(slice, 3);
+    answerSearch: async (lease) => {
+      if (lease.work.kind === 'slices') await Promise.all(lease.work.slices.map(during));
+      return answeredLease(lease, 3);
     },
   };
 }

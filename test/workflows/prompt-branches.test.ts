@@ -3,7 +3,8 @@ import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { RatchetError } from '../../core/errors.ts';
 import type { PromptBranchSpec, RunSpec } from '../../config/run-spec.ts';
-import { playedSlice } from './fake-evaluation.ts';
+import type { PromptSlice } from '../../core/gepa/leases.ts';
+import { answeredLease, leasing } from './fake-evaluation.ts';
 import { type Fakes, Gate, holdingStep } from './fake-run.ts';
 import { failureOf, until } from './look.ts';
 import { begin, type BegunRun, closeServer } from './server.ts';
@@ -57,15 +58,30 @@ async function begun(settings: Partial<RunSpec>, fakes: Fakes = {}): Promise<Beg
 function holding(gate: Gate): Fakes {
   return {
     playGroups: (_, { usual }) => usual(),
-    searchPrompts: async (_, { usual }) => {
-      await gate.pass();
-      return usual();
-    },
+    ...leasing({
+      search: async (_, { usual }) => {
+        await gate.pass();
+        return usual();
+      },
+    }),
   };
 }
 
+/** Each with its slices, all of the trial. */
 const trialLeases = (run: BegunRun) =>
-  run.inputs('evaluatePrompt').filter(({ slice }) => slice.id.startsWith('trial.'));
+  run.inputs('answerSearch').flatMap(({ work, policy }) => {
+    const isTrial = work.kind === 'slices' && work.slices[0]!.id.startsWith('trial.');
+    return isTrial ? [{ policy, slices: work.slices }] : [];
+  });
+
+/** Plays slices of a trial as given, all else at once. */
+const trying = (play: (slices: readonly PromptSlice[]) => Promise<number>): Fakes => ({
+  answerSearch: async (lease) => {
+    const { work } = lease;
+    const isTrial = work.kind === 'slices' && work.slices[0]!.id.startsWith('trial.');
+    return answeredLease(lease, isTrial ? await play(work.slices) : 0.01);
+  },
+});
 
 const childOf = (run: BegunRun, step = 1) => run.client.workflow.getHandle(`${run.name}.gepa.reverse-text.v${step}`);
 
@@ -87,49 +103,58 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
       [0, 1, 0, 0],
     );
     assert.match((await run.told('prompt'))[0]!, /it is in use for groups that are leased from now on$/);
-    assert.equal(run.inputs('tryPrompt')[0]!.policy.step, 1, 'on the newest version');
+    assert.equal(run.inputs('recordTrial')[0]!.policy.step, 1, 'on the newest version');
   });
 
   test('whose trial has quick rollouts: one lease tells so, and one worker plays the rest', async () => {
     const run = await begun(branching());
     await run.result();
+    const ofSlice = ({ id, from, examples }: PromptSlice) => `${id} ${from}+${examples.length}`;
+    const [current, winner] = ['trial.v1.current', 'trial.v1.winner'];
     assert.deepEqual(
-      trialLeases(run).map(({ slice, policy }) => [slice.id, slice.from, policy?.step]),
-      [['trial.v1.current', 0, 1]],
+      trialLeases(run).map(({ slices, policy }) => [slices.map(ofSlice), policy?.step]),
+      [
+        [[`${current} 0+2`], 1],
+        [[`${current} 2+2`, `${winner} 0+2`, `${winner} 2+2`], 1],
+      ],
     );
-    assert.equal(run.inputs('tryPrompt').length, 1);
+    assert.equal(run.inputs('recordTrial').length, 1);
   });
 
   test('whose trial has slow rollouts: they are leased to all workers, each once, and their scores are taken then', async () => {
-    const run = await begun(branching(), {
-      evaluatePrompt: ({ slice }) => playedSlice(slice, slice.id.startsWith('trial.') ? 3 : 0.01),
-    });
+    const run = await begun(
+      branching(),
+      trying(async () => 3),
+    );
     await run.result();
-    const played = trialLeases(run).flatMap(({ slice: { id, examples } }) => examples.map((one) => `${id}#${one}`));
+    const played = trialLeases(run).flatMap(({ slices }) =>
+      slices.flatMap(({ id, examples }) => examples.map((one) => `${id}#${one}`)),
+    );
     assert.deepEqual(
       played.toSorted(),
       ['current', 'winner'].flatMap((prompt) => [0, 1, 2, 3].map((one) => `trial.v1.${prompt}#${one}`)),
     );
     assert.ok(trialLeases(run).length >= 4);
-    assert.equal(run.order('evaluatePrompt', 'tryPrompt').at(-1), 'tryPrompt');
-    assert.equal(run.inputs('tryPrompt').length, 1);
+    assert.equal(run.order('answerSearch', 'recordTrial').at(-1), 'recordTrial');
+    assert.equal(run.inputs('recordTrial').length, 1);
   });
 
   test('whose trial has a rollout that hangs: the others are leased meanwhile', async () => {
     const gate = new Gate();
-    const run = await begun(branching(), {
-      evaluatePrompt: async ({ slice }) => {
-        if (slice.id === 'trial.v1.current' && slice.from === 0) await gate.pass();
-        return playedSlice(slice);
-      },
-    });
+    const run = await begun(
+      branching(),
+      trying(async ([slice]) => {
+        if (slice!.id === 'trial.v1.current' && slice!.from === 0) await gate.pass();
+        return 0.01;
+      }),
+    );
     await gate.reached;
     await until('leases of both prompts', () => {
       const of = (prompt: string) =>
-        trialLeases(run).some(({ slice }) => slice.id === `trial.v1.${prompt}` && slice.from > 0);
+        trialLeases(run).some(({ slices }) => slices.some(({ id, from }) => id === `trial.v1.${prompt}` && from > 0));
       return of('current') && of('winner');
     });
-    assert.equal(run.inputs('tryPrompt').length, 0);
+    assert.equal(run.inputs('recordTrial').length, 0);
     const { branch } = (await run.status()).prompts[0]!;
     assert.ok(branch!.trial!.leases >= 1 && branch!.trial!.rollouts >= 1);
     gate.open();
@@ -142,10 +167,10 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     const run = await begin({
       settings: branching(),
       fakes: {
-        evaluatePrompt: async ({ slice }) => {
-          if (slice.id.startsWith('trial.')) await gate.pass();
-          return playedSlice(slice);
-        },
+        ...trying(async () => {
+          await gate.pass();
+          return 0.01;
+        }),
         playGroups: async ({ round }, { usual }) => {
           if (round.step === 2) await gate.reached;
           return usual();
@@ -154,13 +179,13 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     });
     assert.equal((await run.result()).step, 3);
     gate.open();
-    assert.equal(run.inputs('tryPrompt').length, 0);
+    assert.equal(run.inputs('recordTrial').length, 0);
     assert.match((await run.told('prompt'))[0]!, /is cancelled: the run ends/);
   });
 
   test('whose winner is not better beyond chance: the prompt in use stays', async () => {
     const run = await begun(branching(), {
-      tryPrompt: async (_, { usual }) => ({ ...(await usual()), difference: { mean: 0.5, low: 0, high: 1 } }),
+      recordTrial: async (_, { usual }) => ({ ...(await usual()), difference: { mean: 0.5, low: 0, high: 1 } }),
     });
     await run.result();
     assert.ok(promptsOf(run).every(([, foundAt]) => foundAt === null));
@@ -211,7 +236,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
       (await run.told('prompt'))[0]!,
       /^gepa: no better prompt for reverse-text from v1 in \d+ calls; it stays$/,
     );
-    assert.equal(run.inputs('tryPrompt').length, 0);
+    assert.equal(run.inputs('recordTrial').length, 0);
   });
 
   test('that fails harms nobody and says so', async () => {
@@ -243,8 +268,8 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
       const [gate, training] = [new Gate(), new Gate()];
       const run = await begun(branching(), {
         ...holding(gate),
-        trainStep: async ({ plan }, { usual }) => {
-          if (!plan.key.startsWith('batches/step_2.')) return usual();
+        trainBatch: async ({ step }, { usual }) => {
+          if (step !== 2) return usual();
           await training.pass();
           throw new RatchetError('ModelUnsupported', 'no such thing');
         },
@@ -264,8 +289,8 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
   test('a rewind leaves it, and takes back the prompt that came after', async () => {
     const gate = new Gate();
     const run = await begun(branching(), {
-      trainStep: async ({ plan, run: { lineage } }, { usual }) => {
-        if (plan.key.startsWith('batches/step_3.') && lineage === 'main') await gate.pass();
+      trainBatch: async ({ step, run: { lineage } }, { usual }) => {
+        if (step === 3 && lineage === 'main') await gate.pass();
         return usual();
       },
     });
@@ -282,8 +307,8 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     const [gate, training] = [new Gate(), new Gate()];
     const run = await begun(branching({ atSteps: [] }), {
       ...holding(gate),
-      trainStep: async ({ plan }, { usual }) => {
-        if (plan.key.startsWith('batches/step_2.')) await training.pass();
+      trainBatch: async ({ step }, { usual }) => {
+        if (step === 2) await training.pass();
         return usual();
       },
     });
@@ -303,7 +328,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     const gate = new Gate();
     const run = await begin({
       fakes: {
-        trainStep: async (_, { usual }) => {
+        trainBatch: async (_, { usual }) => {
           await gate.pass();
           return usual();
         },
@@ -343,7 +368,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
       holdVersion: () => 'single',
       playGroups: async ({ round }, { usual }) => {
         if (round.step === 1) return usual();
-        isTogether ||= run.inputs('evaluatePrompt').length > 0 && run.inputs('tryPrompt').length === 0;
+        isTogether ||= run.inputs('answerSearch').length > 0 && run.inputs('recordTrial').length === 0;
         return usual();
       },
     });

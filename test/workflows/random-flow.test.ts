@@ -9,7 +9,7 @@ import { Context } from '@temporalio/activity';
 import { tellParts } from '../../activities/around/tell-parts.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { hash32, randomStream, uniform } from '../../core/random.ts';
-import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
+import type { FilteredGroups } from '../../core/rl/filters/filter-groups.ts';
 import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
 import type { KeptGroups, ObjectRef, SamplingRound } from '../../core/rl/run-state.ts';
 import { type FakeRun, type Fakes, type Input, type Output, refOf } from './fake-run.ts';
@@ -34,7 +34,7 @@ interface World {
   readonly taskQueue: string | undefined;
   /** Share of the groups that the filter keeps. */
   readonly keeps: number;
-  /** Of groups, ms on average. */
+  /** Mean milliseconds of a group. */
   readonly playMs: number;
   readonly trainMs: number;
   /** Shares of what is asked for. */
@@ -93,7 +93,7 @@ function drawWorld(seed: number): World {
   };
 }
 
-/** What a filter makes of groups, always the same. */
+/** A deterministic filter of groups. */
 function judge(
   { settings, keeps }: World,
   seed: number,
@@ -122,7 +122,7 @@ function judge(
   };
 }
 
-/** Groups end one by one and are told of, by signal or with the end of their chunk, and some by both. */
+/** Groups end one by one and are reported by signal or with the end of their chunk, and some by both. */
 function fakesOf(world: World, seed: number): Fakes & { fake?: FakeRun } {
   const fakes: Fakes & { fake?: FakeRun } = {
     playGroups: async (input, { usual, nth }) => {
@@ -145,7 +145,7 @@ function fakesOf(world: World, seed: number): Fakes & { fake?: FakeRun } {
         hasSignal: !(trained.length > 0 && uniform(seed, 'none', step, nth) < world.hasNoSignal),
       };
     },
-    trainStep: async (_, { usual, nth }) => {
+    trainBatch: async (_, { usual, nth }) => {
       await delay(2 * world.trainMs * uniform(seed, 'train', nth));
       const usually = await usual();
       const made = { ...usually, metrics: { ...usually.metrics, mismatch_kl: 0.2 * uniform(seed, 'drift', nth) } };
@@ -203,7 +203,7 @@ async function playedOneByOne(
   return { ...whole, parts: parts.flat() };
 }
 
-/** What people, and machines, do to a run meanwhile. */
+/** Actions of people and machines on the run meanwhile. */
 async function disturb(run: BegunRun, draw: Draw): Promise<void> {
   await delay(draw(50, 200, 500, 1_000));
   const flows = async (): Promise<void> => {
@@ -223,7 +223,7 @@ async function disturb(run: BegunRun, draw: Draw): Promise<void> {
   )().catch(() => undefined); // it may be over, or refuse
 }
 
-/** Plays a run to its end, which may take several of them. */
+/** Runs to the end, which may take several executions. */
 async function playToItsEnd(seed: number): Promise<{ readonly run: BegunRun; readonly world: World }> {
   const world = drawWorld(seed);
   const draw = drawing(seed, 'people');

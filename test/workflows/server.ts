@@ -13,20 +13,29 @@ import { DefaultLogger, Runtime, Worker } from '@temporalio/worker';
 import { FailureMapping } from '../../activities/around/failures.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { taskQueues, trainerLeasedSignalName, trainerQueues } from '../../core/names.ts';
-import { ensureTemporalCli } from '../../workers/temporal-cli.ts';
-import { workflowBundlePath, workflowCodeVersion } from '../../workers/workflow-bundle.ts';
+import { ensureTemporalCli } from '../../workers/temporal/temporal-cli.ts';
+import { workflowBundlePath, workflowCodeVersion } from '../../workers/program/workflow-bundle.ts';
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { RunSummary } from '../../workflows/train-run.ts';
 import { eventually } from '../eventually.ts';
 import { fakeEvaluations, fakeSearches } from './fake-evaluation.ts';
-import { type ActivityName, FakeRun, type Fakes, type RunView, specWith, type UsualFakes } from './fake-run.ts';
+import {
+  type ActivityName,
+  FakeRun,
+  type Fakes,
+  type Input,
+  type Output,
+  type RunView,
+  specWith,
+  type UsualFakes,
+} from './fake-run.ts';
 import { fakeTraining, gpuWorkers, type TellLeased } from './fake-training.ts';
 import { patience, soon } from './look.ts';
 
 /** A workflow whose history is long after a few steps, and which continues as new then. */
 export const shortHistoryQueue = 'short-history';
 
-/** Waits of the workflows that are long because people and machines are slow; nobody is here. */
+/** Waits of the workflows that are long because people and machines are slow; in tests neither is. */
 const shorterMs = { longPauseMs: 400, evaluationLookAgainMs: 400, holdAgainMs: 500, firstLookMs: 100 };
 /** Events: of three steps or so. */
 const shortHistory = 130;
@@ -154,7 +163,7 @@ function withConstants(code: string, values: Readonly<Record<string, number>>): 
   }, code);
 }
 
-/** Every activity, as whoever asks for it has it. */
+/** Every activity, by the name with which it is requested. */
 function activitiesOf(runs: Server['runs']): Record<ActivityName, (input: never) => Promise<unknown>> {
   const names = Object.keys(usualFakes(new FakeRun(specWith('none', {})), () => Promise.resolve())) as ActivityName[];
   return Object.fromEntries(names.map((name) => [name, (input: never) => play(runs, name, input)])) as Record<
@@ -175,11 +184,24 @@ async function play(runs: Server['runs'], name: ActivityName, input: never): Pro
   try {
     if (name === 'auditRun') fake.lastView = await viewOf(fake.name);
     const answer = await (other === undefined ? usually(input) : other(input, call));
+    if (name === 'broadcastWeights' || name === 'packBatch')
+      return await leasedWith(runs, input, answer as Output<typeof name>);
     if (name === 'playGroups') fake.keepParts(input, answer as Awaited<ReturnType<UsualFakes['playGroups']>>);
     return answer;
   } finally {
     clearInterval(beating);
   }
+}
+
+/** Broadcasts and batches lease as `leaseGroups` does: tests find all among its inputs. */
+async function leasedWith<Name extends 'broadcastWeights' | 'packBatch'>(
+  runs: Server['runs'],
+  { lease }: Input<Name>,
+  sent: Output<Name>,
+): Promise<Output<Name>> {
+  if (!lease || ('isNoneLeft' in sent && sent.isNoneLeft)) return sent;
+  const leased = (await play(runs, 'leaseGroups', lease as never)) as Output<'leaseGroups'>;
+  return { ...sent, leased };
 }
 
 async function viewOf(name: string): Promise<RunView> {
@@ -198,7 +220,7 @@ export interface BegunRun extends Pick<FakeRun, 'inputs' | 'order'> {
   readonly fake: FakeRun;
   readonly client: Client;
   readonly handle: WorkflowHandleWithFirstExecutionRunId;
-  /** Of whichever execution is the last. */
+  /** Summary of the last execution. */
   result(): Promise<RunSummary>;
   /** Right before its end, once that has come. */
   status(): Promise<RunStatus>;
@@ -223,7 +245,7 @@ export interface Begun {
   /** Beside its file. */
   readonly input?: Readonly<Record<string, unknown>>;
   readonly type?: string;
-  /** Of a workflow task; the server's where nothing is said. */
+  /** Timeout of a workflow task; the server's default when missing. */
   readonly taskTimeout?: '2s';
   readonly args?: readonly unknown[];
   readonly memo?: Readonly<Record<string, unknown>>;
@@ -237,7 +259,7 @@ export function freshName(): string {
   return `run-${process.pid}-${begun}`;
 }
 
-/** What activities of workflows of this name are answered with. */
+/** Server that answers the activities of workflows of this name. */
 export async function answersFor(fake: FakeRun, fakes: Fakes = {}): Promise<Server> {
   const server = await openServer();
   const tell: TellLeased = (workflowId, held) =>
@@ -246,7 +268,7 @@ export async function answersFor(fake: FakeRun, fakes: Fakes = {}): Promise<Serv
   return server;
 }
 
-/** Begins a run, or goes on with one. */
+/** Begins a run, or continues one. */
 export async function begin(of: Begun = {}): Promise<BegunRun> {
   const fake = of.fake ?? new FakeRun(specWith(freshName(), of.settings ?? {}));
   const { name } = fake;
@@ -265,7 +287,7 @@ export async function begin(of: Begun = {}): Promise<BegunRun> {
 function begunRun(fake: FakeRun, client: Client, handle: WorkflowHandleWithFirstExecutionRunId): BegunRun {
   const newest = client.workflow.getHandle(fake.name);
   let isOver = false;
-  // Of a run that has ended a query replays all of its history: what it said right before is told without.
+  // A query to an ended run replays its whole history, so the last view from before its end is kept.
   const view = async (): Promise<RunView> => (isOver && fake.lastView) || viewOf(fake.name);
   const status = async (): Promise<RunStatus> => (await view()).status;
   const look = (): Promise<RunStatus | null> => status().catch(() => null); // no handler before it is open

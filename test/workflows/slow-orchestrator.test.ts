@@ -26,13 +26,13 @@ describe('an orchestrator that is slow', () => {
     const run = await begin({
       settings: { maxSteps: 1 },
       taskTimeout,
-      fakes: { leaseGroups: slowly, filterGroups: slowly, packBatch: slowly, planStep: slowly, commitStep: slowly },
+      fakes: { leaseGroups: slowly, filterGroups: slowly, packBatch: slowly, commitStep: slowly },
     });
     assert.equal((await run.result()).step, 1);
   });
 });
 
-/** Which lease a GPU worker is asked for under is slow to be told, while the run looks again and again whom it waits for. */
+/** The epoch of a lease reaches its GPU worker late, while the run looks again and again for its holder. */
 async function runWithSlowEpochs(slowMs: number): Promise<void> {
   const run = await begin({
     settings: { maxSteps: 1 },

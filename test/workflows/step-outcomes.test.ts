@@ -4,9 +4,9 @@ import fc from 'fast-check';
 import { auditLedger, decodeRanges, encodeRanges, type EndedRanges } from '../../core/rl/ledger.ts';
 import { nothingLost } from '../../core/rl/lost-work.ts';
 import type { KeptGroups } from '../../core/rl/run-state.ts';
-import { selectGroups } from '../../core/rl/selection.ts';
+import { selectGroups } from '../../core/rl/learning/selection.ts';
 import type { CollectedStep } from '../../workflows/step/collect-step.ts';
-import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import { initialCurriculum } from '../../core/rl/sampling/curriculum.ts';
 import { stepOutcomes } from '../../workflows/step/step-outcomes.ts';
 
 const ref = { key: 'k', sha256: 's', bytes: 1 };

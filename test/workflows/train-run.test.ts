@@ -1,4 +1,4 @@
-/** The loop of a run: what is committed, in which order, and what the next execution goes on from. */
+/** The loop of a run: commits and their order, and what the next execution continues from. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { ApplicationFailure } from '@temporalio/common';
@@ -23,7 +23,7 @@ describe('a run', { concurrency: 8 }, () => {
   test('each step is collected, trained, committed and served, one after another, and the ledger is exact', async () => {
     const run = await begin({ settings: { maxSteps: 4 } });
     const { step, ledger, policyDigest, weights } = await run.result();
-    const round = ['leaseGroups', 'playGroups', 'packBatch', 'planStep', 'trainStep', 'commitStep'] as const;
+    const round = ['leaseGroups', 'playGroups', 'packBatch', 'trainBatch', 'commitStep'] as const;
     const order = run.order(...round, 'publishVersion', 'broadcastWeights');
     const each = [...round, 'publishVersion', 'broadcastWeights'];
     assert.deepEqual(order, ['commitStep', 'broadcastWeights', ...each, ...each, ...each, ...each]);
@@ -45,7 +45,7 @@ describe('a run', { concurrency: 8 }, () => {
     await run.result();
     const [v0, v1, v2] = run.fake.commits().map(({ policy }) => policy.digest);
     assert.deepEqual(
-      run.inputs('planStep').map(({ from }) => from.digest),
+      run.inputs('trainBatch').map(({ from }) => from.digest),
       [v0, v1, v2],
     );
     const shas = run.fake.lineages.get('main')!.map(({ sha256 }) => sha256);
@@ -119,7 +119,7 @@ describe('a run', { concurrency: 8 }, () => {
       [null, 0, 50],
     );
     assert.equal(run.fake.commits()[0]!.metrics['sft/loss'], 1);
-    assert.equal(run.inputs('trainStep').length, 0);
+    assert.equal(run.inputs('trainBatch').length, 0);
     assert.deepEqual((await run.told('warm-up')).length, 2);
   });
 
@@ -132,11 +132,11 @@ describe('a run', { concurrency: 8 }, () => {
       [0.1, 0.2, 0.4, 0.8],
     );
     assert.deepEqual(
-      run.inputs('planStep').map(({ klBeta }) => klBeta),
+      run.inputs('trainBatch').map(({ klBeta }) => klBeta),
       [0.1, 0.2, 0.4],
     );
     assert.deepEqual(
-      run.inputs('planStep').map(({ reference }) => reference.step),
+      run.inputs('trainBatch').map(({ reference }) => reference.step),
       [0, 0, 2],
     );
   });
@@ -210,7 +210,7 @@ describe('a run', { concurrency: 8 }, () => {
       },
     });
     assert.match(await failureOf(run.result()), /CommitConflict.*behind its store/);
-    assert.deepEqual([run.inputs('trainStep').length, run.fake.commits().length], [1, 1]);
+    assert.deepEqual([run.inputs('trainBatch').length, run.fake.commits().length], [1, 1]);
   });
 
   test('a run whose state is behind its store says so, instead of naming an object that retention removed', async () => {
@@ -246,7 +246,7 @@ describe('a run', { concurrency: 8 }, () => {
     });
     const { step, ledger } = await run.result();
     assert.deepEqual([step, ledger.isSound], [3, true]);
-    assert.equal(run.inputs('trainStep').length, 3);
+    assert.equal(run.inputs('trainBatch').length, 3);
     assert.deepEqual(
       run.inputs('commitStep').map(({ state }) => state.step),
       [0, 1, 1, 2, 3],
@@ -257,7 +257,7 @@ describe('a run', { concurrency: 8 }, () => {
     const gate = { isOpen: false };
     const run = await begin({
       fakes: {
-        planStep: (_, { usual }) => {
+        packBatch: (_, { usual }) => {
           if (!gate.isOpen) throw new RatchetError('StoreUnavailable', 'the bucket does not answer');
           return usual();
         },
@@ -265,11 +265,11 @@ describe('a run', { concurrency: 8 }, () => {
     });
     await until('the reason', async () => {
       const { raw } = await run.handle.describe();
-      const asked = raw.pendingActivities?.find(({ activityType }) => activityType?.name === 'planStep');
+      const asked = raw.pendingActivities?.find(({ activityType }) => activityType?.name === 'packBatch');
       return asked?.lastFailure?.message === 'the bucket does not answer' && (asked.attempt ?? 0) > 2;
     });
     const { historyLength } = await run.handle.describe();
-    await until('another attempt', () => Promise.resolve(run.inputs('planStep').length > 4));
+    await until('another attempt', () => Promise.resolve(run.inputs('packBatch').length > 4));
     assert.equal((await run.handle.describe()).historyLength, historyLength);
     gate.isOpen = true;
     assert.equal((await run.result()).step, 3);
@@ -348,8 +348,8 @@ describe('a run', { concurrency: 8 }, () => {
     assert.ok(continued >= 2, `${continued} executions were continued`);
     assert.deepEqual([step, ledger.isSound, ledger.issued], [9, true, 18]);
     assert.equal(run.inputs('openRun').length, 1);
-    assert.equal(run.inputs('trainStep').length, 9);
-    assert.equal(run.inputs('planStep').at(-1)!.overrides.learningRate, 0.5);
+    assert.equal(run.inputs('trainBatch').length, 9);
+    assert.equal(run.inputs('trainBatch').at(-1)!.overrides.learningRate, 0.5);
     const told = await run.told('step');
     assert.ok(told.at(-1)!.startsWith('step 9 of 9'));
     assert.equal((await run.status()).trend.length, 9);
@@ -391,7 +391,7 @@ describe('a run', { concurrency: 8 }, () => {
     const run = await begin();
     await run.result();
     assert.deepEqual(
-      run.inputs('planStep').map(({ packed }) => groupsIn(run.fake, packed)),
+      run.inputs('trainBatch').map(({ packed }) => groupsIn(run.fake, packed)),
       ['1-2', '3-4', '5-6'],
     );
   });

@@ -6,14 +6,14 @@ import { RatchetError } from '../../core/errors.ts';
 import type { Recovery } from '../../activities/index.ts';
 import { FakeRun, Gate, type Input, type Output, specWith, versionAfter } from './fake-run.ts';
 import { groupsIn } from './fake-training.ts';
-import { until } from './look.ts';
+import { aWhile, until } from './look.ts';
 import { begin, type BegunRun, closeServer, freshName } from './server.ts';
 
 after(closeServer);
 
 const oneStep = { maxSteps: 1 };
 
-const noVersion = (made: Output<'trainStep'>, of: Partial<Output<'trainStep'>>): Output<'trainStep'> => ({
+const noVersion = (made: Output<'trainBatch'>, of: Partial<Output<'trainBatch'>>): Output<'trainBatch'> => ({
   ...made,
   policy: null,
   optimizer: null,
@@ -33,20 +33,20 @@ function replayOf({ step }: { readonly step: number }) {
   return { ...versionAfter(step, 'main', 'again'), replay: 1 };
 }
 
-const epochs = (run: BegunRun): number[] => run.inputs('trainStep').map(({ epoch }) => epoch);
+const epochs = (run: BegunRun): number[] => run.inputs('trainBatch').map(({ epoch }) => epoch);
 
 describe('a step in training', { concurrency: 8 }, () => {
   test('a batch that is refused is set aside, and another one is collected from there', async () => {
     const run = await begin({
       settings: oneStep,
       fakes: {
-        trainStep: async (_, { nth, usual }) =>
+        trainBatch: async (_, { nth, usual }) =>
           nth === 1 ? noVersion(await usual(), { reason: 'the loss is not a number' }) : usual(),
       },
     });
     const { ledger } = await run.result();
     assert.deepEqual(
-      run.inputs('planStep').map(({ attempt, packed }) => [attempt, groupsIn(run.fake, packed)]),
+      run.inputs('trainBatch').map(({ attempt, packed }) => [attempt, groupsIn(run.fake, packed)]),
       [
         [1, '1-2'],
         [2, '3-4'],
@@ -63,7 +63,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     const run = await begin({
       settings: oneStep,
       fakes: {
-        trainStep: async (_, { nth, usual }) =>
+        trainBatch: async (_, { nth, usual }) =>
           nth <= 3 ? noVersion(await usual(), { reason: 'the gradient explodes' }) : usual(),
       },
     });
@@ -71,23 +71,23 @@ describe('a step in training', { concurrency: 8 }, () => {
       await run.paused(),
       /^3 batches for step 1 were refused in a row: the gradient explodes\. Lower the learning rate/,
     );
-    assert.equal(run.inputs('trainStep').length, 3);
+    assert.equal(run.inputs('trainBatch').length, 3);
     await run.tell('set', { learning_rate: 1e-7 });
     await run.tell('resume');
     const { ledger } = await run.result();
     assert.deepEqual(
-      run.inputs('planStep').map(({ overrides }) => overrides.learningRate),
+      run.inputs('trainBatch').map(({ overrides }) => overrides.learningRate),
       [undefined, undefined, undefined, 1e-7],
     );
     assert.deepEqual([ledger.isSound, ledger.counts['refused']], [true, 6]);
   });
 
   test('a GPU worker that does not have the activity is released and named, and the next one is asked', async () => {
-    const lacks = 'Activity function trainStep is not registered on this Worker';
+    const lacks = 'Activity function trainBatch is not registered on this Worker';
     const run = await begin({
       settings: oneStep,
       fakes: {
-        trainStep: (_, { nth, usual }) => {
+        trainBatch: (_, { nth, usual }) => {
           if (nth > 1) return usual();
           throw ApplicationFailure.retryable(`${lacks}, available activities: ["warmUp"]`, 'NotFoundError');
         },
@@ -98,7 +98,10 @@ describe('a step in training', { concurrency: 8 }, () => {
     const [first, second] = epochs(run);
     assert.ok(second! > first!, 'under another lease');
     const [said, ...more] = await run.told('warning');
-    assert.match(said!, /^the GPU worker gpu-\d is of another version .*trainStep is not registered on this Worker\. /);
+    assert.match(
+      said!,
+      /^the GPU worker gpu-\d is of another version .*trainBatch is not registered on this Worker\. /,
+    );
     assert.deepEqual([more, await run.told('recovery')], [[], []]);
   });
 
@@ -106,13 +109,13 @@ describe('a step in training', { concurrency: 8 }, () => {
     const run = await begin({
       settings: oneStep,
       fakes: {
-        trainStep: async (_, { nth, usual }) =>
+        trainBatch: async (_, { nth, usual }) =>
           nth === 1 ? noVersion(await usual(), { halvedTo: 4, reason: 'out of memory' }) : usual(),
       },
     });
     await run.result();
     assert.deepEqual(
-      run.inputs('planStep').map(({ attempt, halvedTo, packed }) => [attempt, halvedTo, groupsIn(run.fake, packed)]),
+      run.inputs('trainBatch').map(({ attempt, halvedTo, packed }) => [attempt, halvedTo, groupsIn(run.fake, packed)]),
       [
         [1, undefined, '1-2'],
         [2, 4, '1-2'],
@@ -126,7 +129,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 2 },
       fakes: {
-        trainStep: async (input, { nth, usual }) => {
+        trainBatch: async (input, { nth, usual }) => {
           const made = await usual();
           if (nth !== 2) return made;
           const recovery = { ...recovered, differs: { step: 1, digest: 'f'.repeat(64), isSameEngine: false } };
@@ -136,7 +139,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     });
     await run.result();
     assert.deepEqual(
-      run.inputs('planStep').map(({ from }) => [from.step, from.replay ?? 0]),
+      run.inputs('trainBatch').map(({ from }) => [from.step, from.replay ?? 0]),
       [
         [0, 0],
         [1, 0],
@@ -155,11 +158,35 @@ describe('a step in training', { concurrency: 8 }, () => {
     assert.match((await run.told('warning'))[0]!, /training up to step 1 again gave other weights, first at step 1/);
   });
 
+  test('a version made again that is served after the next step was made begins no later step', async () => {
+    const run = await begin({
+      settings: { maxSteps: 3, maxAsyncLevel: 0 },
+      fakes: {
+        trainBatch: async (input, { nth, usual }) => {
+          const made = await usual();
+          if (nth !== 2) return made;
+          const recovery = { ...recovered, differs: { step: 1, digest: 'f'.repeat(64), isSameEngine: false } };
+          return noVersion(made, { replay: replayOf({ step: 1 }), recovery });
+        },
+        broadcastWeights: async ({ policy }, { usual }) => {
+          const isMadeAgain = policy.step === 1 && policy.replay === 1;
+          if (isMadeAgain)
+            await until('step 2 is committed', () => run.fake.commits().some(({ step }) => step === 2)).then(aWhile);
+          return usual();
+        },
+      },
+    });
+    await run.result();
+    const leases = run.inputs('broadcastWeights').flatMap(({ lease }) => (lease ? [lease] : []));
+    const leased = [...run.inputs('leaseGroups'), ...leases].filter(({ step }) => step === 3);
+    assert.deepEqual([...new Set(leased.map(({ policy }) => policy.step))], [2]);
+  });
+
   test('a trainer that fails again and again pauses the run; resumed, the same step is asked for again', async () => {
     const run = await begin({
       settings: oneStep,
       fakes: {
-        trainStep: (_, { nth, usual }) => {
+        trainBatch: (_, { nth, usual }) => {
           if (nth === 1) throw new RatchetError('TrainerFailing', 'the engine died 3 times at step 1.');
           return usual();
         },
@@ -168,9 +195,10 @@ describe('a step in training', { concurrency: 8 }, () => {
     assert.equal(await run.paused(), 'the engine died 3 times at step 1. Then resume.');
     await run.tell('resume');
     await run.result();
-    assert.deepEqual([run.inputs('trainStep').length, run.inputs('playGroups').length], [2, 1]);
-    const [first, second] = run.inputs('trainStep');
-    assert.equal(second!.plan.key, first!.plan.key);
+    assert.deepEqual([run.inputs('trainBatch').length, run.inputs('playGroups').length], [2, 1]);
+    const [first, second] = run.inputs('trainBatch');
+    const { epoch: _, ...asked } = first!;
+    assert.deepEqual({ ...second!, epoch: 0 }, { ...asked, epoch: 0 });
   });
 
   test('a GPU worker that is lost in the middle of a step: another one trains the same plan, under a later epoch', async () => {
@@ -178,7 +206,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 2 },
       fakes: {
-        trainStep: async (_, { nth, usual }) => {
+        trainBatch: async (_, { nth, usual }) => {
           if (nth === 2) await gate.pass();
           return usual();
         },
@@ -189,7 +217,8 @@ describe('a step in training', { concurrency: 8 }, () => {
     const { step, ledger } = await run.result();
     assert.deepEqual([step, ledger.isSound], [2, true]);
     assert.deepEqual(epochs(run), [1, 1, 2]);
-    assert.equal(run.inputs('planStep').length, 2, 'planned once for each step');
+    const [, second, again] = run.inputs('trainBatch');
+    assert.deepEqual({ ...again, epoch: 0 }, { ...second, epoch: 0 }, 'asked the same, so its plan is the same');
     assert.deepEqual(run.inputs('playGroups').length, 2, 'nothing was sampled for it');
     assert.match((await run.told('recovery'))[0]!, /^the GPU worker gpu-2 of this run is lost; another one continues/);
     assert.equal((await run.status()).lost.recoveries, 1);
@@ -202,7 +231,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     const run = await begin({
       fake,
       fakes: {
-        trainStep: async ({ epoch }, { usual }) => {
+        trainBatch: async ({ epoch }, { usual }) => {
           if (epoch === 1) await gate.pass();
           return usual();
         },
@@ -218,7 +247,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { ...oneStep, trainer },
       fakes: {
-        trainStep: async (_, { nth, usual }) => {
+        trainBatch: async (_, { nth, usual }) => {
           if (nth > 3) return usual();
           run.fake.loseTrainer();
           await new Gate().pass();
@@ -242,7 +271,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     const run = await begin({
       fake,
       fakes: {
-        trainStep: async (_, { nth, usual }) => {
+        trainBatch: async (_, { nth, usual }) => {
           if (nth > 4) return usual();
           fake.loseTrainer();
           await new Gate().pass();
@@ -285,7 +314,7 @@ describe('a step in training', { concurrency: 8 }, () => {
       settings: { maxSteps: 2 },
       fakes: {
         leaseTrainer: (_, { usual }) => usual().finally(() => (given += 1)),
-        trainStep: async (_, { usual }) => {
+        trainBatch: async (_, { usual }) => {
           await gate.pass();
           return usual();
         },
@@ -306,7 +335,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 2 },
       fakes: {
-        trainStep: async (_, { nth, usual }) => ({
+        trainBatch: async (_, { nth, usual }) => ({
           ...(await usual()),
           ...(nth === 2 ? { recovery: { ...recovered, damaged: ['checkpoint 1: not what its manifest says'] } } : {}),
         }),
@@ -325,7 +354,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     const run = await begin({
       settings: oneStep,
       fakes: {
-        trainStep: async (_, { usual }) => ({ ...(await usual()), recovery: { ...recovered, replayedSteps: 0 } }),
+        trainBatch: async (_, { usual }) => ({ ...(await usual()), recovery: { ...recovered, replayedSteps: 0 } }),
       },
     });
     await run.result();
@@ -337,7 +366,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     const lost = { recoveries: 1, rollouts: 0, tokens: 0, seconds: 3 };
     const run = await begin({
       settings: oneStep,
-      fakes: { trainStep: async (_, { usual }) => ({ ...(await usual()), lost }) },
+      fakes: { trainBatch: async (_, { usual }) => ({ ...(await usual()), lost }) },
     });
     await run.result();
     assert.deepEqual((await run.status()).lost, lost);
@@ -383,7 +412,7 @@ describe('a step in training', { concurrency: 8 }, () => {
         [2, 0],
       ],
     );
-    assert.deepEqual(run.inputs('planStep').at(-1)!.from.replay, 1);
+    assert.deepEqual(run.inputs('trainBatch').at(-1)!.from.replay, 1);
   });
 
   test('a version that is in its place with its commit needs no upload', async () => {

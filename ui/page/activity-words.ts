@@ -1,4 +1,4 @@
-/** Says what each activity does, for people. test/ui/activity-words.test.ts does not compile while one is missing. */
+/** Describes each activity for people. test/ui/activity-words.test.ts does not compile while one is missing. */
 export const activityWords = {
   openRun: 'open the run',
   readSpec: 'read the settings',
@@ -9,7 +9,6 @@ export const activityWords = {
   reopenRounds: 'find unfinished rollouts',
   filterGroups: 'filter groups',
   packBatch: 'pack the batch',
-  planStep: 'plan the step',
   commitStep: 'commit the step',
   auditRun: 'audit the ledger',
   broadcastWeights: 'send weights to servers',
@@ -24,6 +23,7 @@ export const activityWords = {
   planPromptSearch: 'plan a prompt search',
   openPromptSearch: 'open a prompt search',
   openTrial: 'open the trial of a prompt',
+  recordTrial: 'record the trial of a prompt',
   writePrompts: 'store prompts',
   closePromptSearch: 'close a prompt search',
   planNewest: 'plan a scheduled evaluation',
@@ -35,20 +35,16 @@ export const activityWords = {
   askTeacher: 'ask the teacher',
   drawRows: 'draw rows of data',
   evaluateChunk: 'generate and score an evaluation',
-  evaluatePrompt: 'try a prompt',
-  reflectOnPrompt: 'write a new prompt',
-  searchPrompts: 'search for a prompt',
-  comparePrompts: 'compare prompts',
-  tryPrompt: 'try the found prompt',
+  answerSearch: 'search for a prompt',
   leaseTrainer: 'hold the GPU worker',
   warmUp: 'warm up on demonstrations',
-  trainStep: 'train a step',
+  trainBatch: 'train a step',
   remakeVersion: 'make a version again',
   restoreVersion: 'restore a version',
   publishVersion: 'upload weights',
 } as const;
 
-/** The activity's own name where an older Ratchet, or a newer one, has others. */
+/** Description, or the activity's own name for activities of other Ratchet versions. */
 export function whatItDoes(activity: string): string {
   return Object.hasOwn(activityWords, activity) ? activityWords[activity as keyof typeof activityWords] : activity;
 }

@@ -12,12 +12,12 @@ import { Scrolls } from './scrolls.tsx';
 import { SearchesView } from './searches-view.tsx';
 import type { Source } from './source.ts';
 
-/** What every view of a run is given. */
+/** Properties common to all views of a run. */
 export interface ViewProps {
   readonly source: Source;
   readonly run: string;
   readonly overview: RunOverview;
-  /** Another one whenever something is new in the run's folder. */
+  /** A number that changes whenever the run's folder has news. */
   readonly news: number;
   readonly asked: URLSearchParams;
   readonly isReport: boolean;
@@ -119,7 +119,7 @@ function RunPage({
   );
 }
 
-/** Every folder of a run is looked at for it. */
+/** Listing reads every run's folder, so it is repeated rarely. */
 const listedAgainMs = 4_000;
 
 function RunList({ source }: { readonly source: Source }): JSX.Element {

@@ -10,14 +10,14 @@ export interface Line {
   readonly label: string;
 }
 
-export interface ChartProps {
+interface ChartProps {
   readonly title: string;
   readonly unit: string;
   readonly lines: readonly Line[];
   readonly series: SeriesAnswer;
   readonly markers: readonly Marker[];
   readonly by: 'step' | 'time';
-  /** What a point of it is called: `step 12` unless it says another thing. */
+  /** Name of a point; default `step 12`. */
   readonly nameOf?: (step: number) => string;
   readonly isLarge?: boolean;
 }
@@ -25,7 +25,7 @@ export interface ChartProps {
 const stepName = (step: number): string => `step ${step}`;
 const heights = { usual: 150, large: 260 };
 const lineColors = Array.from({ length: 12 }, (_, i) => `--line-${i + 1}`);
-/** The second half of the colors is dashed as well: twelve colors alone are hard to tell apart. */
+/** The colors from here on are dashed as well: twelve colors alone are hard to distinguish. */
 const dashedFrom = 6;
 const markerColors: Readonly<Record<MarkerKind, string>> = {
   fault: '--fault',
@@ -39,7 +39,7 @@ const tickHeight = 6;
 
 type Points = [x: number[], ...y: (number | null)[][]];
 
-/** One small picture of some metrics. What its line says stands in words above it, for those who do not see it. */
+/** A small chart of some metrics. A text above it says what the line shows, for people who do not see it. */
 export function Chart({
   title,
   unit,
@@ -106,7 +106,7 @@ export function Chart({
 
 function valueAt({ path }: SeriesAnswer, metric: string, index: number): number | null {
   const values = path.values[metric] ?? [];
-  // A metric of evaluations has no value at most steps: the newest before it stands.
+  // Evaluations have no value at most steps: the newest value before the step is shown.
   for (let i = index; i >= 0; i--) if (values[i] !== null && values[i] !== undefined) return values[i]!;
   return null;
 }
@@ -129,7 +129,7 @@ function inWords({
   return `${title}${unit === '' ? '' : `, ${unit}`}. ${of.join('. ')}.`;
 }
 
-/** The lines, then what rewinds left behind, on one axis. */
+/** The lines, then the steps that rewinds left behind, on one axis. */
 function pointsOf(series: SeriesAnswer, lines: readonly Line[], by: 'step' | 'time'): Points {
   const { path, left } = series;
   const axis = (part: SeriesAnswer['path']): readonly number[] =>
@@ -207,7 +207,7 @@ function optionsOf(
   };
 }
 
-/** A line that never changes lies at the foot of a range of its own. */
+/** A constant line is drawn near the bottom of its own range. */
 function rangeOf(_: uPlot, least: number | null, most: number | null): [number, number] {
   if (least === null || most === null) return [0, 1];
   if (least === most) return [Math.min(0, least), most > 0 ? most * 1.2 : most + 1];

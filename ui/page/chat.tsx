@@ -2,7 +2,7 @@ import type { JSX } from 'preact';
 import type { RolloutAnswer, TurnAnswer } from '../answers.ts';
 import { counted } from './figures.ts';
 
-/** A conversation as it was. What anybody said is text: none of it becomes markup. */
+/** A recorded conversation. All of it is text: none becomes markup. */
 export function Chat({
   rollout,
   withoutPrompt = false,
@@ -85,7 +85,7 @@ function Message({ role, text }: { readonly role: string; readonly text: string 
   );
 }
 
-/** Reasoning that a server tells apart, or that stands in think tags. */
+/** Splits reasoning from the answer: the server's own field, or text in think tags. */
 function divided({ text, reasoning }: TurnAnswer): { readonly thought: string | null; readonly said: string } {
   if (reasoning !== null) return { thought: reasoning, said: text };
   const end = text.indexOf('</think>');

@@ -26,7 +26,9 @@ const others = [
   { title: 'time of a step', metric: 'time/step' },
 ] as const;
 
-/** What a curve is drawn by: of the last three, what a run had spent by then, its evaluations and searches included. */
+/**
+ * The horizontal axis of a curve. The last three show what a run had spent by then, evaluations and searches included.
+ */
 const axes = ['step', 'time', 'spent/tokens', 'spent/gpu_hours', 'spent/money'] as const;
 type By = (typeof axes)[number];
 const axisNames: Readonly<Record<By, string>> = {
@@ -104,7 +106,7 @@ export function CompareView({ source, run, asked, isReport, news }: ViewProps): 
   );
 }
 
-/** Which runs are compared. At the bound no other can be chosen, and none is left out without a word. */
+/** Choice of the compared runs. At the limit no other can be chosen, with a message. */
 function Choice({
   choices,
   named,
@@ -283,14 +285,14 @@ function pointName(by: By, at: number, currency: string): string {
   return names[by];
 }
 
-/** Those by which any of the runs can be drawn. */
+/** Axes on which any of the runs can be drawn. */
 function axesOf(runs: readonly Compared[]): readonly By[] {
   return axes.filter((one) =>
     runs.some(({ series: { path } }) => axisOf(path, one).some((at) => at !== null && Number.isFinite(at))),
   );
 }
 
-/** Where each point stands; null where that is not known of it. */
+/** Position of each point on that axis; null where it is unknown. */
 function axisOf(path: SeriesAnswer['path'], by: By): readonly (number | null)[] {
   if (by === 'step') return path.step;
   if (by === 'spent/tokens') return (path.values[by] ?? []).map((tokens) => (tokens === null ? null : tokens / 1e6));

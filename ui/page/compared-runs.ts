@@ -1,8 +1,6 @@
 import type { RunOverview, SeriesAnswer } from '../answers.ts';
 
-/** A comparison of runs, as data. */
-
-/** The run that is open and others beside it: more lines than these in one chart are told apart by nobody. */
+/** Limit for the open run and those beside it: more lines in one chart cannot be told apart. */
 export const comparedMax = 12;
 
 export interface Compared {
@@ -13,16 +11,15 @@ export interface Compared {
 }
 
 /** One line of a chart: a run, or the mean of several that differ by their seed alone. */
-export interface ComparedLine {
+interface ComparedLine {
   readonly label: string;
   readonly runs: readonly Compared[];
 }
 
-/** Chance, and names: two runs that differ in these alone are the same experiment. */
+/** Settings of chance, and names: runs that differ only in these are the same experiment. */
 const ofOneExperiment =
   /^(?:name|schema_version|seed|sampling\.seed|store\.uri|later.*|(?:wandb|mlflow|notify|cost)\b.*)$/;
 
-/** Settings in which the runs differ. */
 export function differingSettings(runs: readonly Pick<Compared, 'settings'>[]): string[] {
   const names = [...new Set(runs.flatMap(({ settings }) => Object.keys(settings)))].sort();
   return names.filter((name) => name !== 'name' && new Set(runs.map(({ settings }) => settings[name])).size > 1);
@@ -58,7 +55,7 @@ export function evaluationMetrics(runs: readonly Pick<Compared, 'overview'>[]): 
   });
 }
 
-/** A metric of each line. Of several runs their mean, at steps that all of them have. */
+/** A metric for each line; for several runs their mean, at their common steps. */
 export function mergedSeries(
   lines: readonly ComparedLine[],
   metric: string,

@@ -14,16 +14,16 @@ export function EvalsView({ source, run, news }: ViewProps): JSX.Element {
   return <Evaluated source={source} path={path} news={news} none={none} />;
 }
 
-/** Every evaluation of a run, or of a folder, with its interval, and two of them side by side, example by example. */
+/** All evaluations of a run or a folder, with their intervals, and two of them compared example by example. */
 export function Evaluated({
   source,
   path,
   news,
   none,
 }: Pick<ViewProps, 'source' | 'news'> & {
-  /** What their questions begin with. */
+  /** Prefix of their requests. */
   readonly path: string;
-  /** Where there are none; null: then nothing is said at all. */
+  /** Text shown when there are none; null shows nothing. */
   readonly none: string | null;
 }): JSX.Element | null {
   const { answer, error } = useAnswer<EvaluationsAnswer>(source, `${path}/evals`, news);

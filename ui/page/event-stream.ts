@@ -1,5 +1,5 @@
 /** One server-sent event. */
-export interface StreamedEvent {
+interface StreamedEvent {
   readonly event: string;
   readonly data: string;
 }

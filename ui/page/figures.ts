@@ -22,7 +22,7 @@ export function duration(seconds: number | null): string {
   return `${Math.round(hours / 24)} days`;
 }
 
-/** `14:02:33`, with the day where it is another one than today's. */
+/** `14:02:33`, with the date unless it is today's. */
 export function clock(iso: string | number | null): string {
   if (iso === null || iso === '') return '–';
   const at = new Date(iso);

@@ -32,7 +32,7 @@ const looks: readonly { readonly look: Look; readonly title: string }[] = [
   { look: 'example', title: 'over training' },
 ];
 
-/** One group: its rollouts with their rewards and advantages, and one of them in full. */
+/** A group: its rollouts with rewards and advantages, and one of them in full. */
 export function GroupPanel({ source, run, place, index, temporalUrl, choose, close }: GroupProps): JSX.Element {
   const [look, setLook] = useState<Look>('chat');
   const path = `/api/runs/${encodeURIComponent(run)}/group?step=${place.step}&group=${place.group}`;
@@ -243,6 +243,6 @@ function OverTraining({
   );
 }
 
-export function signed(value: number): string {
+function signed(value: number): string {
   return `${value < 0 ? '−' : value > 0 ? '+' : ''}${figure(Math.abs(value))}`;
 }

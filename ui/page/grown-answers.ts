@@ -1,16 +1,18 @@
 import { type Change, changed } from '../../core/change-between.ts';
 import { answerHeaders } from '../answers.ts';
 
-/** What the views ask again whenever something is new: of these the server sends what makes the new answer of the one before. */
+/** Requests that views repeat whenever something is new: the server sends these as changes to the previous answer. */
 const growing = /\/(?:series|markers|timeline|history|histogram|evals|searches)(?:\?|$)/;
 /** Answers that are held: those of a view, and of the one before. */
 const heldMax = 12;
 
-/** The newest answer to each question, which the next one to it is made of. */
+/** Newest answer to each question, to which the next change applies. */
 export class GrownAnswers {
   readonly #held = new Map<string, { readonly name: string; readonly value: unknown }>();
 
-  /** What the request says, and how its answer is read: the body may be what makes it of the one that was there when it was asked. */
+  /**
+   * Headers of the request, and a reader of its answer. The body may be a change to the answer held when it was sent.
+   */
   ask(path: string): {
     readonly headers: Record<string, string>;
     readonly take: (headers: Pick<Headers, 'get'>, body: unknown) => unknown;

@@ -7,7 +7,7 @@ import { clock, counted, figure } from './figures.ts';
 import { useAnswer } from './hooks.ts';
 import { seriesPath } from './run-view.tsx';
 
-/** What became of every group, the lineages with their checkpoints, and how rewards and pools moved. */
+/** Fates of all groups, the lineages with their checkpoints, and how rewards and pools moved. */
 export function HistoryView({ source, run, overview, news }: ViewProps): JSX.Element {
   const path = `/api/runs/${encodeURIComponent(run)}`;
   const history = useAnswer<HistoryAnswer>(source, `${path}/history`, news);
@@ -132,8 +132,8 @@ function Lineages({ history }: { readonly history: HistoryAnswer }): JSX.Element
         ))}
       </ol>
       <p class="note">
-        To go back: <code>ratchet rewind {'RUN --step N'}</code>. To try something else beside:{' '}
-        <code>ratchet fork</code>.
+        To go back: <code>npx ratchet-rl rewind {'RUN --step N'}</code>. To try something else beside:{' '}
+        <code>npx ratchet-rl fork</code>.
       </p>
     </section>
   );

@@ -2,13 +2,13 @@ import { useEffect, useState } from 'preact/hooks';
 import type { Source } from './source.ts';
 
 /** What is asked for, once it is there; the answer before stays meanwhile. */
-export interface Asked<Answer> {
+interface Asked<Answer> {
   readonly answer: Answer | null;
   readonly error: string | null;
   readonly isAsking: boolean;
 }
 
-/** Asks whenever the path, or `again`, is another; null asks nothing. */
+/** Requests a path whenever it or `again` changes; null requests nothing. */
 export function useAnswer<Answer>(source: Source, path: string | null, again: unknown = null): Asked<Answer> {
   const [asked, setAsked] = useState<Asked<Answer> & { readonly path: string | null }>({
     answer: null,
@@ -34,7 +34,7 @@ export function useAnswer<Answer>(source: Source, path: string | null, again: un
   return path === null ? { answer: null, error: null, isAsking: false } : asked;
 }
 
-/** Another number every so often, while somebody looks at the page. */
+/** A number that changes at an interval while the page is visible. */
 export function useTick(everyMs: number): number {
   const [tick, setTick] = useState(0);
   useEffect(() => {
@@ -47,13 +47,13 @@ export function useTick(everyMs: number): number {
 }
 
 /** The part of the address behind `#`: which view, of which run, and what it shows. */
-export interface Route {
+interface Route {
   readonly run: string | null;
   readonly view: string;
   readonly asked: URLSearchParams;
 }
 
-export function routeOf(hash: string): Route {
+function routeOf(hash: string): Route {
   const [path = '', query = ''] = hash.replace(/^#\/?/, '').split('?', 2);
   const [run = '', view = ''] = path.split('/');
   return { run: run === '' ? null : decoded(run), view, asked: new URLSearchParams(query) };

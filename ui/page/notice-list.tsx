@@ -2,7 +2,7 @@ import type { JSX } from 'preact';
 import type { NoticeLine } from '../answers.ts';
 import { clock } from './figures.ts';
 
-/** What people wrote about the run, and what it noticed by itself: the newest first. */
+/** People's notes on the run, and its own notices, newest first. */
 export function NoticeList({
   notices,
   of,

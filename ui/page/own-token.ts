@@ -59,7 +59,7 @@ export class OwnToken {
 }
 
 const name = 'ratchet-token';
-/** How long to wait for another tab's answer; usually there is none. */
+/** How long to wait for another tab's answer; most of the time there is no other tab. */
 const answerMs = 300;
 
 function tokenIn(hash: string): string | null {

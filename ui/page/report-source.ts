@@ -1,7 +1,7 @@
 import type { ReportData, RolloutLine, RolloutsAnswer, SeriesAnswer, TimelineAnswer } from '../answers.ts';
 import type { Source } from './source.ts';
 
-/** Answers what the server would, from what the report has in its own file. */
+/** Answers like the server, from the data in the report's file. */
 export function reportSource(): Source {
   const data = JSON.parse(document.getElementById('data')?.textContent ?? '{}') as ReportData;
   return {

@@ -8,12 +8,12 @@ import { addressOf, useAnswer } from './hooks.ts';
 import { Verdict } from './verdict.tsx';
 
 const pageSize = 100;
-/** A filter is asked for so long after the last key. */
+/** Delay after the last key before a filter is applied. */
 const settleMs = 150;
 
-/** Groups that a list shows until somebody asks for others: those that the policy learned from. */
+/** Default filter: groups that the policy was trained on. */
 const usualEnd = 'trained';
-/** Asked for instead: groups of whatever end. */
+/** Filter for groups of any fate. */
 const anyEnd = 'any';
 
 const fields = ['step', 'environment', 'outcome', 'end', 'reward', 'version', 'text', 'order'] as const;
@@ -27,7 +27,7 @@ const orders = [
   { value: 'tokens', title: 'longest first' },
 ] as const;
 
-/** Rollouts that match a filter, and the group of the one that is chosen. All of it stands in the address. */
+/** Rollouts that match a filter, and the chosen one's group. The address holds the whole state. */
 export function RolloutsView({ source, run, overview, news, asked, isReport }: ViewProps): JSX.Element {
   const filter = Object.fromEntries(fields.map((name) => [name, asked.get(name) ?? ''])) as Filter;
   const chosen = { step: asked.get('at') ?? '', group: asked.get('group') ?? '', index: asked.get('index') ?? '' };
@@ -39,7 +39,7 @@ export function RolloutsView({ source, run, overview, news, asked, isReport }: V
     return `/api/runs/${encodeURIComponent(run)}/rollouts?${query}`;
   };
   const usual = useAnswer<RolloutsAnswer>(source, filter.end === '' ? pathOf(usualEnd) : null, again);
-  // A run that has trained on nothing yet has others to show.
+  // A run that has trained on nothing yet shows groups of any fate.
   const isUsual = filter.end === '' && (usual.answer?.matches !== 0 || usual.answer.searched !== undefined);
   const wider = useAnswer<RolloutsAnswer>(
     source,

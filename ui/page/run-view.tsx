@@ -12,7 +12,7 @@ import { TalkPanel } from './talk-panel.tsx';
 import { TimelineFigure } from './timeline-figure.tsx';
 
 interface ChartSpec {
-  /** Large, and not behind `more`. */
+  /** Drawn large, and shown without `more`. */
   readonly isMain?: true;
   readonly title: string;
   readonly unit: string;
@@ -201,7 +201,7 @@ export function RunView({ source, run, overview, news, canSteer }: ViewProps): J
   );
 }
 
-/** New weights come with every step: so many marks are a band. */
+/** New weights come with every step: beyond this many, marks merge into a band. */
 const weightsMarked = 30;
 
 function usualMarkers(markers: readonly Marker[]): ReadonlySet<MarkerKind> {
@@ -263,7 +263,6 @@ function costText({ money, leftBehind }: CostAnswer): string {
   return leftBehind === null ? money : `${money}, ${leftBehind} of it for steps left behind`;
 }
 
-/** What was used, by part. */
 function CostParts({ cost }: { readonly cost: CostAnswer }): JSX.Element {
   return (
     <details class="cost">

@@ -1,7 +1,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { ComponentChildren, JSX } from 'preact';
 
-/** Holds a table that may be wider than the screen. It then scrolls by itself, and says so. */
+/** Wraps a table that may be wider than the screen, which then scrolls within a labelled region. */
 export function Scrolls({
   label,
   children,

@@ -6,7 +6,7 @@ import { Scrolls } from './scrolls.tsx';
 import { counted, figure } from './figures.ts';
 import { addressOf, useAnswer } from './hooks.ts';
 
-/** Searches for better prompts: what each found, its candidates as a tree, and how their prompts differ. */
+/** Searches for better prompts: results, candidates as a tree, and how their prompts differ. */
 export function SearchesView({ source, run, news, asked }: ViewProps): JSX.Element {
   const path = `/api/runs/${encodeURIComponent(run)}`;
   const { answer, error } = useAnswer<SearchesAnswer>(source, `${path}/searches`, news);
@@ -160,7 +160,7 @@ interface RowProps {
   readonly candidate: Candidate;
   readonly index: number;
   readonly depth: number;
-  /** Of the way from the least score to the most. */
+  /** Position between the lowest score and the highest, 0 to 1. */
   readonly share: number;
   readonly examples: number;
   readonly isChosen: boolean;
@@ -229,7 +229,7 @@ function Line({ line }: { readonly line: string }): JSX.Element {
   return <span class={tag}>{line === '' ? ' ' : line}</span>;
 }
 
-/** Candidates below their first parent. A parent that is none of them, or comes later, is not followed. */
+/** Candidates below their first parent. A parent that is missing, or comes later, is ignored. */
 function treeOf(candidates: readonly Candidate[]): { readonly index: number; readonly depth: number }[] {
   const parentOf = (index: number): number | null => {
     const parent = candidates[index]!.parents[0];

@@ -4,22 +4,22 @@ import { GrownAnswers } from './grown-answers.ts';
 import type { OwnToken } from './own-token.ts';
 import type { ChatAsked, RunOverview, Steering } from '../answers.ts';
 
-/** Where the page's answers come from: a server, or the file that it is itself. */
+/** Source of the page's answers: a server, or the report's own file. */
 export interface Source {
   get<Answer>(path: string): Promise<Answer>;
-  /** Asks a run to do something; what it says it did. */
+  /** Sends a steering request; returns the run's description of its effect. */
   steer(run: string, steering: Steering): Promise<string>;
-  /** Says something to a version of a run; tells all of its answer again and again as it grows. */
+  /** Sends a message to a version of a run; `told` gets the whole answer so far, again and again as it grows. */
   chat(run: string, asked: ChatAsked, told: (text: string) => void, signal: AbortSignal): Promise<void>;
-  /** Tells where a run stands now, and again whenever that changes, until the returned function is called. */
+  /** Reports the run's position now, and whenever it changes, until the returned function is called. */
   follow(run: string, told: (news: News) => void): () => void;
 }
 
-export interface News {
+interface News {
   readonly overview?: RunOverview;
-  /** Another number: there is something new in the run's folder. */
+  /** A changed number means news in the run's folder. */
   readonly offset?: number;
-  /** Why nothing can be told at the moment. */
+  /** Why there is no news at the moment. */
   readonly trouble?: string;
 }
 

@@ -3,7 +3,7 @@ import type { JSX } from 'preact';
 import type { RunOverview, Steering } from '../answers.ts';
 import type { Source } from './source.ts';
 
-/** What one can ask of a run that is running. What cannot be taken back lightly is asked for twice. */
+/** Controls for a running run. Actions that are hard to take back need a confirmation. */
 export function SteerPanel({
   source,
   run,
@@ -76,7 +76,7 @@ export function SteerPanel({
   );
 }
 
-/** What cannot be taken back lightly is said in words first. */
+/** Names the consequence before an action that is hard to take back. */
 function Sure({
   asked,
   act,

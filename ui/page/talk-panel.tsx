@@ -5,7 +5,7 @@ import type { Source } from './source.ts';
 
 type Messages = ChatAsked['messages'];
 
-/** A conversation with a version of the run. What is said is text: none of it becomes markup. */
+/** A conversation with a version of the run. All of it is text: none becomes markup. */
 export function TalkPanel({
   source,
   run,
@@ -88,7 +88,7 @@ function Saying({
   readonly setText: (text: string) => void;
   readonly say: () => void;
   readonly field: RefObject<HTMLInputElement | null>;
-  /** Ends the answer under way; null where there is none. */
+  /** Ends the answer under way; null without one. */
   readonly stop: AbortController | null;
 }): JSX.Element {
   return (

@@ -15,12 +15,15 @@ const windows = [
 
 const rowHeight = 14;
 const rowsMax = 4;
-/** More lines than these would hide what lies between them. */
+/** More lines than these would hide the spans between them. */
 const weightsMax = 60;
-/** Below this share a lane says `0 %`. */
+/** Shares below this are shown as `0 %`. */
 const usedMin = 0.005;
 
-/** What each worker did, and when: a lane for each activity, the share of the time beside it; what was tried again is hatched, what failed is red. */
+/**
+ * The workers' activities over time: a lane for each activity with the share of time beside it; retries are hatched,
+ * failures red.
+ */
 export function TimelineFigure({
   source,
   run,
@@ -30,7 +33,7 @@ export function TimelineFigure({
   readonly source: Source;
   readonly run: string;
   readonly news: number;
-  /** When servers took new weights. */
+  /** Times at which servers took new weights. */
   readonly weights: readonly Marker[];
 }): JSX.Element {
   const [minutes, setMinutes] = useState('');
@@ -179,7 +182,7 @@ function inWords({ text, from, to, end, error }: Span): string {
   return `${clock(from)} ${text}: ${length}${end === 'done' || end === 'unknown' ? '' : `, ${end}`}${error === undefined ? '' : `: ${error.split('\n', 1)[0]}`}`;
 }
 
-/** What is under way at the same time lies one below the other. */
+/** Spans that overlap get rows of their own. */
 function rowsOf(spans: readonly Span[]): number[] {
   const ends: number[] = [];
   return spans.map(({ from, to }) => {

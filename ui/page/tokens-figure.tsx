@@ -18,14 +18,14 @@ const colorings = [
 type Coloring = (typeof colorings)[number]['name'];
 
 const shades = 9;
-/** So unlikely, in nats, is as dark as it gets; so uncertain, or so far apart, likewise. */
+/** Nats at which the shade is darkest, for unlikelihood, uncertainty and mismatch. */
 const darkestNats = 5;
 const darkestEntropy = 3;
 const darkestApart = 1;
-/** The trainer has the sampler's weights, or younger ones: they are near one another. */
+/** The trainer's weights equal the sampler's, or are a little newer, so their values are close. */
 const darkestMismatch = 0.5;
 
-/** What the policy sampled token by token, coloured by one of what is known of each. */
+/** The sampled tokens, coloured by one value known of each. */
 export function Tokens({
   source,
   run,
@@ -101,12 +101,12 @@ function classOf(by: Coloring, turn: TurnTokens, i: number, first: number): stri
   }
 }
 
-/** What is not known has no colour. */
+/** A token without a value has no colour. */
 function shadeOf(value: number | null | undefined, darkest: number, shade: (share: number) => number): string {
   return value === null || value === undefined ? 'faded' : `hot-${shade(value / darkest)}`;
 }
 
-/** Between what the trainer computed and what the server told of the same policy, in nats. */
+/** Absolute difference of the trainer's and the server's log probability under the same policy, in nats. */
 function mismatch({ trained, logprobs }: TurnTokens, i: number): number | null {
   const [trainer, sampler] = [trained?.logprobs[i], logprobs?.[i]];
   return trainer === null || trainer === undefined || sampler === undefined ? null : Math.abs(trainer - sampler);

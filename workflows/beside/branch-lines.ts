@@ -1,16 +1,16 @@
 import type { PromptTrial } from '../../core/gepa/prompt-search.ts';
 import type { PromptBranch, PromptRef } from '../../core/rl/run-state.ts';
 
-/** What a run says of its branches that look for better prompts, a line each. */
+/** Event lines about the branches that look for better prompts. */
 
-/** What becomes of a winner, see `core/gepa/branch.ts`. */
+/** Verdict on a winner, see `verdictOn` in `prompt-branch.ts`. */
 type Verdict = 'taken' | 'offered' | 'told' | 'no better';
 
-/** What came of the winner and the prompt in use, played once more; and what is done with it. */
+/** Results of the winner and the prompt in use in their trial, and the verdict. */
 export function verdictLine(of: {
   readonly branch: PromptBranch;
   readonly trial: PromptTrial;
-  /** Name of the version that both were played on. */
+  /** Name of the version that both were tried on. */
   readonly version: string;
   readonly verdict: Verdict;
   readonly run: string;
@@ -56,12 +56,12 @@ export function branchCancelledLine({ environment, step }: PromptBranch, because
   return `gepa: the branch of v${step} on ${environment} is cancelled: ${why}`;
 }
 
-/** Of a run that ends. */
+/** Printed when a run ends with an unanswered offer. */
 export function unansweredLine(run: string, environment: string, { ref, foundAt }: PromptRef): string {
   return `gepa: no answer came: the prompt for ${environment} that was found from v${foundAt} is not in use (${ref.key}); a run that is trained further still offers it: npx ratchet-rl gepa adopt ${run} --env ${environment}`;
 }
 
-/** Servers that hold one version are a branch's alone, or are brought back and forth. */
+/** Servers that hold one version serve only the branch, or load versions back and forth. */
 export function oneVersionLine(environment: string, version: string, isAlone: boolean): string {
   const what = isAlone
     ? 'no training rollout is sampled while it runs'

@@ -17,30 +17,31 @@ import { awaitedLater } from './beside.ts';
 import { rootCause } from './root-cause.ts';
 
 /*
- * Work in child workflows that outlive the execution which began them: evaluations and prompt searches. A child is named after what it
- * does, keeps its results in the store, and tells its end by a signal to the workflow id it was given. So a parent that is continued,
- * or begun anew, begins it once more by that name: it is at work, goes on from the store, or has told its end already.
+ * Work in child workflows that outlive the execution which began them: evaluations and prompt searches. A child is
+ * named after its work, keeps its results in the store, and signals its end to a given workflow id. So a parent that is
+ * continued or restarted begins it again by that name: it is still running, continues from the store, or has already
+ * signalled its end.
  */
 
-/** What a child tells of its end. */
+/** Signal of a child's end. */
 type ChildNotice<Result> = { readonly workflowId: string } & (
   | { readonly result: Result }
   | { readonly failed: string }
 );
 
-/** Whom a child tells its end; absent where nobody asked. */
+/** Recipient of the signal; absent when no workflow asked for one. */
 interface Notified {
   readonly notify?: { readonly workflowId: string; readonly signal: string } | undefined;
 }
 
-/** Of children that outlive us; one that has ended may be begun again under its id. */
+/** Options for children that outlive their parent; an ended one may be started again under its id. */
 const outlivingUs = {
   parentClosePolicy: ParentClosePolicy.ABANDON,
   cancellationType: ChildWorkflowCancellationType.ABANDON,
   workflowIdReusePolicy: 'ALLOW_DUPLICATE',
 } as const;
 
-/** What a child is started with, beside its input. */
+/** Start options of a child, besides its input. */
 type ChildOptions = typeof outlivingUs & { readonly workflowId: string };
 
 interface StartedChild<Result> {
@@ -52,9 +53,11 @@ export class ChildWorkFailed extends Error {}
 
 /** The parent's side: children of one kind. */
 export class ChildWork<Result> {
-  /** By workflow id, until they are read. */
+  /** Received signals by workflow id, until they are read. */
   readonly #notices = new Map<string, ChildNotice<Result>>();
-  /** The server takes no workflow task that begins a child and cancels it: one that is being begun is waited for first. */
+  /**
+   * The server accepts no workflow task that begins and cancels a child at once, so a cancel first awaits the start.
+   */
   readonly #starting = new Map<string, Promise<unknown>>();
   #cancelling: Promise<unknown> = Promise.resolve();
 
@@ -69,7 +72,7 @@ export class ChildWork<Result> {
     );
   }
 
-  /** The result of a child: of one that is begun here, or of one that was begun before. Nobody wants it any more once it is left. */
+  /** Result of a child that is begun here or was begun before. Rejects once the work was left behind. */
   async resultOf(
     workflowId: string,
     start: (options: ChildOptions) => Promise<StartedChild<Result>>,
@@ -86,17 +89,18 @@ export class ChildWork<Result> {
       if (notice && 'failed' in notice) throw new ChildWorkFailed(notice.failed);
       if (notice) return notice.result;
       if (result) return result;
-      // Neither we nor it know of its end: begun once more it goes on from the store, or is refused because it is at work.
+      // Neither result nor signal came: started again, the child continues from the store, or is refused because it is
+      // running.
     }
   }
 
   /**
-   * Tells children that they belong to nobody any more, and waits until all have been told, also by an earlier call: the server passes on
-   * nothing from a workflow that has ended. Those that have ended, or were not begun, need no word.
+   * Cancels children, and waits until all requests are sent, also those of an earlier call: the server sends nothing
+   * more from a workflow that has ended. Children that have ended, or never began, need none.
    */
   async cancel(workflowIds: readonly string[]): Promise<void> {
     const telling = workflowIds.map(async (workflowId) => {
-      await this.#starting.get(workflowId)?.catch(() => undefined); // told to whoever begins it
+      await this.#starting.get(workflowId)?.catch(() => undefined); // its caller gets the failure
       await getExternalWorkflowHandle(workflowId).cancel();
     });
     this.#cancelling = Promise.allSettled([this.#cancelling, ...telling]);
@@ -117,7 +121,7 @@ export class ChildWork<Result> {
   }
 }
 
-/** The child's side: whoever asked is told how it ended. A run that has ended meanwhile need not hear of it. */
+/** The child's side: signals its end to the requester. A run that has ended meanwhile needs no signal. */
 export async function tellingItsEnd<Result>({ notify }: Notified, work: () => Promise<Result>): Promise<Result> {
   if (notify === undefined) return work();
   const { workflowId } = workflowInfo();
@@ -137,7 +141,7 @@ export async function tellingItsEnd<Result>({ notify }: Notified, work: () => Pr
   }
 }
 
-/** Null where one of that name is at work. */
+/** null when one of that name is running. */
 async function startUnlessAtWork<Result>(
   start: () => Promise<StartedChild<Result>>,
 ): Promise<{ readonly ended: Promise<Result> } | null> {

@@ -7,7 +7,8 @@ import {
   workflowInfo,
 } from '@temporalio/workflow';
 import type { EvaluationResult } from '../../core/eval/evaluation.ts';
-import { environmentsDue, type EvaluationVariant, isGreedy, onlineEvaluation } from '../../runs/online-evaluation.ts';
+import { environmentsDue } from './evaluations-due.ts';
+import { type EvaluationVariant, isGreedy, onlineEvaluation } from '../../runs/evaluations/online-evaluation.ts';
 import { describeRegression, type Regression } from '../../core/eval/regression.ts';
 import { lineageOf } from '../../runs/layout.ts';
 import { evaluationWorkflowId, versionName } from '../../core/names.ts';
@@ -23,32 +24,32 @@ import { onSignal } from '../control/listen.ts';
 import { evaluationEndedSignal, type FoundRegression, regressionFoundSignal } from '../control/messages.ts';
 import type { Publishing } from '../step/publishing.ts';
 import { rootCause } from './root-cause.ts';
-import type { RunContext } from '../run-parts.ts';
+import type { RunContext } from '../run-context.ts';
 import type { ServingSchedule } from '../step/serving-schedule.ts';
 
-/** One environment's evaluation of one version that is due or under way: what continue-as-new carries of it. */
+/** One environment's evaluation of one version that is due or under way, for continue-as-new. */
 export interface PendingEvaluation {
   readonly environment: string;
   readonly step: number;
-  /** Known once it is in the store. */
+  /** null until it is in the store. */
   readonly policy: PolicyVersion | null;
-  /** In use at its commit; absent while every environment had its own. */
+  /** Prompts in use at its commit; absent while every environment had its own. */
   readonly prompts?: Prompts | undefined;
   /** When it was due, ISO time. */
   readonly since: string;
-  /** Whether nothing else may be sampled meanwhile; null until that is known. */
+  /** Whether training must not sample meanwhile; null until that is known. */
   readonly isAlone: boolean | null;
 }
 
 interface OnlineEvalOptions extends RunContext {
   readonly publishing: Publishing;
   readonly serving: ServingSchedule;
-  /** The last few that have ended, for the summary. */
+  /** The newest ended evaluations, for the summary. */
   readonly done: readonly EvaluationSummary[];
 }
 
 type Known = PendingEvaluation & { readonly policy: PolicyVersion };
-/** With the prompts of its commit. */
+/** A version with the prompts of its commit. */
 interface EvaluatedVersion {
   readonly policy: PolicyVersion;
   readonly prompts?: Prompts | undefined;
@@ -56,8 +57,9 @@ interface EvaluatedVersion {
 type Entry = EvalSpec['environments'][number];
 
 /**
- * Evaluations beside the loop: a child workflow for each environment and version, which names its version in every request. A child
- * outlives the execution that asked for it; its results lie in the store, so whatever dies, none is paid for twice.
+ * Evaluations beside the loop: a child workflow for each environment and version, which names its version in every
+ * request. A child outlives the execution that asked for it, and its results are in the store, so none is paid for
+ * twice, whatever dies.
  */
 export class OnlineEvals {
   readonly #options: OnlineEvalOptions;
@@ -68,10 +70,10 @@ export class OnlineEvals {
   readonly #when: EvalSpec['when'];
   #work: Promise<void>[] = [];
   #isLastStepMade = false;
-  /** Those that are left behind, or given up: what comes of them is nobody's. */
+  /** Abandoned evaluations, whose results are ignored. */
   readonly #left = new Set<string>();
   #isOneVersionSaid = false;
-  /** Deferred ones go one after another: each is another version. */
+  /** Deferred evaluations run one after another, since each is of another version. */
   #deferred: Promise<unknown> = Promise.resolve();
 
   constructor(options: OnlineEvalOptions) {
@@ -88,7 +90,7 @@ export class OnlineEvals {
     );
   }
 
-  /** What has ended, oldest first. */
+  /** Ended evaluations, oldest first. */
   get done(): readonly EvaluationSummary[] {
     return this.#done;
   }
@@ -98,7 +100,7 @@ export class OnlineEvals {
     return [...new Set([...this.#pending.values()].map(({ step }) => step))].sort((a, b) => a - b);
   }
 
-  /** What continue-as-new carries. */
+  /** State for continue-as-new. */
   carry(): PendingEvaluation[] {
     return [...this.#pending.values()];
   }
@@ -107,22 +109,22 @@ export class OnlineEvals {
     return this.#entriesDue(step).length > 0;
   }
 
-  /** Begins what is due of a committed step; what is under way already goes on. */
+  /** Begins the evaluations due at a committed step; those under way continue. */
   evaluate(step: number): void {
     const due = this.#entriesDue(step);
-    // Of one that was due when it was committed, whatever the interval is now.
+    // Also for a step that was due when it was committed, whatever the interval is now.
     const entries = due.length > 0 ? due : (this.#options.spec.eval?.environments ?? []);
     for (const { name } of entries) {
       this.#begin({ environment: name, step, policy: null, since: new Date().toISOString(), isAlone: null });
     }
   }
 
-  /** Goes on with what the execution before had begun. */
+  /** Resumes the evaluations that the previous execution had begun. */
   resume(carried: readonly PendingEvaluation[]): void {
     for (const pending of carried) this.#begin(pending);
   }
 
-  /** Waits for all of them; those that were deferred are begun now. */
+  /** Waits for all evaluations; deferred ones begin now. */
   async finish(): Promise<void> {
     this.#isLastStepMade = true;
     for (let settled = -1; settled !== this.#work.length;) {
@@ -132,12 +134,15 @@ export class OnlineEvals {
     this.#work = [];
   }
 
-  /** The run goes on from an earlier step: evaluations of later ones are of versions that nobody trains on. */
+  /**
+   * Cancels evaluations of later steps when the run continues from an earlier one: their versions are no longer
+   * trained.
+   */
   async leaveBehind(lastStep: number): Promise<void> {
     await this.#cancel((pending) => pending.step > lastStep);
   }
 
-  /** The run is cancelled. Children outlive us: they are told so themselves, before we end. */
+  /** Cancels all when the run is cancelled. Children outlive the run, so it cancels them before it ends. */
   async leaveAll(): Promise<void> {
     await CancellationScope.nonCancellable(() => this.#cancel(() => true));
   }
@@ -176,7 +181,7 @@ export class OnlineEvals {
   async #evaluate(key: string, pending: PendingEvaluation, entry: Entry): Promise<void> {
     const { serving } = this.#options;
     if (this.#when === 'pause') {
-      // From the moment that it is due: what is leased while its version is looked for would be sampled before it.
+      // Held from the moment that it is due: groups leased while its version is looked up would be sampled before it.
       const finding = awaitedLater(this.#found(key, pending, entry));
       return serving.alone(async () => {
         const startedAt = new Date().toISOString();
@@ -201,7 +206,7 @@ export class OnlineEvals {
     });
   }
 
-  /** With the version that it is of; null where nothing is left to do. */
+  /** Finds the version to evaluate; null when nothing is left to do. */
   async #found(key: string, pending: PendingEvaluation, entry: Entry): Promise<Known | null> {
     const { policy } = pending;
     const found = policy === null ? await this.#versionOf(pending.step, entry.name) : { policy };
@@ -229,9 +234,10 @@ export class OnlineEvals {
     const [sampled, greedy] = await control.waitFor(`eval ${summary}`, Promise.all([sampling, alsoGreedy]));
     const cost = costOf();
     if (this.#left.has(key)) return;
-    const recorded = await this.#orchestrator.recordEvaluation.executeWithOptions({ summary }, [
+    const recording = this.#orchestrator.recordEvaluation.executeWithOptions({ summary }, [
       { run, policy, holder, sampled, greedy },
     ]);
+    const recorded = await control.waitFor(`record eval ${summary}`, recording);
     if (this.#left.has(key)) return;
     this.#pending.delete(key);
     this.#done.push(recorded.summary);
@@ -239,7 +245,7 @@ export class OnlineEvals {
     this.#judge(entry.name, version, step, recorded.regression);
   }
 
-  /** Whether nobody may train meanwhile, because servers sample from one version only. */
+  /** Whether training must wait meanwhile, because servers sample from one version only. */
   async #isAlone(pending: Known): Promise<boolean> {
     const { run, control } = this.#options;
     const { policy } = pending;
@@ -268,17 +274,18 @@ export class OnlineEvals {
 
   #inTurn<T>(work: () => Promise<T>): Promise<T> {
     const turn = awaitedLater(this.#deferred.then(work));
-    this.#deferred = turn.catch(() => undefined); // whoever awaits it has its failure
+    this.#deferred = turn.catch(() => undefined); // the caller gets the failure
     return turn;
   }
 
-  /** Of a step that an execution before this one may have evaluated: then nothing is left to do. */
+  /** `recorded` when an earlier execution has evaluated the step already. */
   async #versionOf(step: number, environment: string): Promise<EvaluatedVersion | 'recorded'> {
-    const { run, spec, publishing } = this.#options;
+    const { run, spec, control, publishing } = this.#options;
     const replaced = await publishing.of(step);
     if (replaced?.replay && spec.gepa === undefined) return { policy: replaced };
     const summary = `v${step} on ${environment}`;
-    const found = await opening.findEvaluation.executeWithOptions({ summary }, [{ run, step, environment }]);
+    const finding = opening.findEvaluation.executeWithOptions({ summary }, [{ run, step, environment }]);
+    const found = await control.waitFor(`find eval ${summary}`, finding);
     const prompts = found.prompts ? { prompts: found.prompts } : {};
     if (replaced?.replay) return { policy: replaced, ...prompts };
     return found.isRecorded ? 'recorded' : { policy: found.policy, ...prompts };
@@ -295,7 +302,7 @@ export class OnlineEvals {
     });
   }
 
-  /** An evaluation pauses nothing and ends nothing: what failed of it is said, and can be made up for. */
+  /** A failed evaluation neither pauses nor ends the run: it is reported, and can be repeated. */
   #told(key: string, { environment, step }: PendingEvaluation, reason: unknown): void {
     if (this.#left.has(key)) return;
     const isOurs = reason instanceof ChildWorkFailed || reason instanceof ChildWorkflowFailure;
@@ -309,7 +316,10 @@ export class OnlineEvals {
     );
   }
 
-  /** With nothing to compare with (the first under a prompt), the flag stays as it is: it speaks of the policy under the prompt before. */
+  /**
+   * Without a comparison (the first evaluation under a prompt) the flag stays: it refers to the policy under the
+   * previous prompt.
+   */
   #judge(environment: string, version: string, step: number, regression: Regression | null): void {
     if (regression === null) return;
     if (!regression.isWorse) return this.#options.control.noteRegression(environment, null);
@@ -339,7 +349,7 @@ export class OnlineEvals {
       low: difference.low,
       high: difference.high,
     });
-    // One evaluation alone is flagged too often: chance marks some in a hundred.
+    // One evaluation alone would be flagged too often: chance affects some in a hundred.
     if (this.#isLastStepMade || action === 'flag' || regression.isRepeated !== true) return;
     if (action === 'stop') return control.stopBecause(text);
     control.pause(`${text}. Resume to continue, or go back: npx ratchet-rl rewind ${spec.name} --step ${best.step}`);

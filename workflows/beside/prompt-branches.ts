@@ -1,6 +1,6 @@
 import { present } from '../../core/present.ts';
 import { CancellationScope, ContinueAsNew, isCancellation, startChild, workflowInfo } from '@temporalio/workflow';
-import { areBranchesDue, promptBranch, verdictOn } from '../../runs/prompt-branch.ts';
+import { areBranchesDue, promptBranch, verdictOn } from './prompt-branch.ts';
 import type { PromptSearchResult, PromptTrial } from '../../core/gepa/prompt-search.ts';
 import { layout } from '../../runs/layout.ts';
 import { versionName } from '../../core/names.ts';
@@ -29,7 +29,7 @@ import type { optimizePrompt } from '../optimize-prompt.ts';
 import { PromptTrials } from './prompt-trials.ts';
 import type { Publishing } from '../step/publishing.ts';
 import { rootCause } from './root-cause.ts';
-import type { RunContext } from '../run-parts.ts';
+import type { RunContext } from '../run-context.ts';
 import { onUpdate } from '../control/listen.ts';
 import { refusal } from '../control/refusal.ts';
 import type { ServingSchedule } from '../step/serving-schedule.ts';
@@ -39,23 +39,23 @@ interface BranchOptions extends RunContext {
   readonly serving: ServingSchedule;
   /** The newest version that the servers hold; null before there is one. */
   readonly served: () => PolicyVersion | null;
-  /** Where the run goes on from; undefined when nothing is committed yet. */
+  /** State that the run continues from; undefined before the first commit. */
   readonly state: Pick<RunState, 'prompts' | 'offeredPrompts'> | undefined;
 }
 
 type SpecWithBranches = RunSpec & { readonly gepa: PromptBranchSpec };
 
 /**
- * Searches for better system prompts beside the loop, each a child workflow that begins from a version and outlives the execution that
- * asked for it; and which prompt every environment is played with. What is found is played once more against the prompt in use, on the
- * newest version, before it may take its place: for groups that are leased from the next step on.
+ * Searches for better system prompts beside the loop, and the prompts in use. Each search is a child workflow that
+ * begins from a version and outlives the execution that asked for it. Its winner is tried against the prompt in use, on
+ * the newest version, before it may replace it, for groups leased from the next step on.
  */
 export class PromptBranches {
   readonly #options: BranchOptions;
   readonly #pending = new Map<string, PromptBranch & { readonly since: string }>();
   readonly #trials = new PromptTrials();
   readonly #children: ChildWork<PromptSearchResult>;
-  /** Workflow ids of the children that were begun, by their branch's key. */
+  /** Workflow ids of begun children, by their branch's key. */
   readonly #workflows = new Map<string, string>();
   #inUse: Prompts;
   #offered: Prompts;
@@ -77,21 +77,23 @@ export class PromptBranches {
       (environment = null) => this.#requireOffered(environment),
     );
     options.control.prompts = () => this.#standing();
-    // Children outlive us: those of a run that is cancelled are told so themselves.
+    // Children outlive the run, so a cancelled run cancels them itself.
     CancellationScope.current().cancelRequested.catch(() => CancellationScope.nonCancellable(() => this.leave(null)));
   }
 
-  /** What groups are leased with from now on; undefined while every environment has its own. */
+  /** Prompts for groups leased from now on; undefined while every environment has its own. */
   get inUse(): Prompts | undefined {
     return orNothing(this.#inUse);
   }
 
-  /** Steps whose versions are searched from: their weights must stay. */
+  /** Steps whose versions are being searched: their weights must stay. */
   get pendingSteps(): number[] {
     return [...new Set([...this.#pending.values()].map(({ step }) => step))];
   }
 
-  /** What a commit of this step says, with what is due then; what continue-as-new carries of the newest one. */
+  /**
+   * Prompts and branches for the commit of a step, including branches due then; without a step, for continue-as-new.
+   */
   toCommit(step: number | null = null): Pick<RunState, 'prompts' | 'offeredPrompts' | 'pendingBranches'> {
     const underWay = [...this.#pending.values()].map(({ environment, step: of }) => ({ environment, step: of }));
     const pending = [...underWay, ...(step === null ? [] : this.#due(step))];
@@ -102,12 +104,12 @@ export class PromptBranches {
     };
   }
 
-  /** Begins what is due at a committed step. */
+  /** Begins the branches due at a committed step. */
   begin(step: number): void {
     this.goOn(this.#due(step));
   }
 
-  /** Begins branches, or goes on with what an execution before had begun. */
+  /** Begins branches, or resumes those that an earlier execution had begun. */
   goOn(branches: readonly PromptBranch[]): void {
     const { spec } = this.#options;
     const { gepa } = spec;
@@ -119,7 +121,7 @@ export class PromptBranches {
     }
   }
 
-  /** A run that fails takes its branches with it, as one does that ends. */
+  /** A failing run cancels its branches, like one that ends. */
   async endingWith<T>(work: () => Promise<T>): Promise<T> {
     try {
       return await work();
@@ -130,7 +132,7 @@ export class PromptBranches {
     }
   }
 
-  /** The run ends, or goes on from elsewhere: what is under way belongs to nobody. `why` is told people where it is not null. */
+  /** Abandons what is under way when the run ends or continues elsewhere. A `why` that is not null is reported. */
   async leave(why: LeftBecause | null): Promise<void> {
     if (why !== null && !this.#isOver) this.#tellOfLeaving(why);
     this.#isOver = true;
@@ -172,10 +174,10 @@ export class PromptBranches {
   #underWay(branch: PromptBranch & { readonly since: string }): BranchUnderWay {
     const { environment, step, since } = branch;
     const workflow = this.#workflows.get(keyOf(branch)) ?? null;
-    return { step, since, workflow, ...present({ trial: this.#trials.inPlay(environment) }) };
+    return { step, since, workflow, ...present({ trial: this.#trials.inPlay(environment) ?? undefined }) };
   }
 
-  /** One of an environment at a time. */
+  /** Searches of one environment run one at a time. */
   #due(step: number): PromptBranch[] {
     const { spec, control } = this.#options;
     const { gepa } = spec;
@@ -194,13 +196,13 @@ export class PromptBranches {
     const { environment, step } = branch;
     const policy = await this.#versionOf(branch);
     if (this.#isLeft(branch)) return;
-    // The one that keeps it while it is searched, and lets go of it.
+    // Name under which the servers hold the version during the search.
     const holder = layout.promptBranch(run.lineage, environment, run.name, [policy.step, policy.replay]);
     const summary = `${versionName(policy)} for its branch on ${environment}`;
     const held = await orchestratorFor(spec).holdVersion.executeWithOptions({ summary }, [{ run, policy, holder }]);
     if (this.#isLeft(branch)) return;
     const carryOut = () => this.#carryOut(branch, policy, spec);
-    // Servers of one version: while they have this one, nothing is sampled for training.
+    // Servers with one version cannot sample for training while they have this one.
     const isAlone = held === 'single' && spec.eval?.when !== 'beside';
     if (held === 'single') control.tell('warning', null, oneVersionLine(environment, versionName(policy), isAlone));
     await (isAlone ? serving.alone(carryOut) : carryOut());
@@ -292,7 +294,7 @@ export class PromptBranches {
     return this.#isOver || !this.#pending.has(keyOf(branch));
   }
 
-  /** A branch pauses nothing and ends nothing: what failed of it is said. */
+  /** A failed branch neither pauses nor ends the run: it is reported. */
   #failed(branch: PromptBranch, reason: unknown): void {
     if (this.#isLeft(branch)) return;
     this.#pending.delete(keyOf(branch));
@@ -364,7 +366,7 @@ function orNothing(prompts: Prompts): Prompts | undefined {
   return Object.keys(prompts).length === 0 ? undefined : prompts;
 }
 
-/** Those that there are. */
+/** Only the figures that are not null. */
 function scored(figures: Readonly<Record<string, number | null>>): Record<string, number> {
   return Object.fromEntries(
     Object.entries(figures).flatMap(([name, value]) => (value === null ? [] : [[name, value]])),

@@ -1,7 +1,7 @@
 import type { EvaluationResult, EvaluationStatus } from '../../core/eval/evaluation.ts';
 import { plainMarkdown } from '../../core/markdown.ts';
 
-/** What an evaluation tells people in the Temporal UI, as markdown. */
+/** State of an evaluation for the Temporal UI, as markdown. */
 export function describeEvaluation(status: EvaluationStatus): string {
   const { environment, model, phase, rollouts, avgReward, passAtK, waitingOn, warnings, folder } = status;
   const passes = Object.entries(passAtK).map(([k, value]) => `pass@${k} ${value.toFixed(3)}`);
@@ -15,7 +15,7 @@ export function describeEvaluation(status: EvaluationStatus): string {
   ].join('\n');
 }
 
-/** The evaluations of a file: which are done, and with what reward. */
+/** Evaluations of a file: the finished ones, with their rewards. */
 export function describeParts(parts: readonly string[], results: readonly (EvaluationResult | null)[]): string {
   const lines = parts.map((name, i) => {
     const part = plainMarkdown(name);

@@ -1,5 +1,6 @@
 import { evalsKept, trendKept } from '../../core/limits.ts';
-import type { EndedBranch, EvalFigures, NotedRegression, RunEvent, StepTrend } from './messages.ts';
+import type { EndedBranch, NotedRegression, RunEvent } from './messages.ts';
+import type { EvalFigures, StepTrend } from '../../core/rl/figures.ts';
 
 /** The figures that the curves of a run are drawn from. */
 export interface RunFigures {
@@ -9,11 +10,11 @@ export interface RunFigures {
   readonly trend: readonly StepTrend[];
   readonly evals: readonly EvalFigures[];
   readonly regressions: Readonly<Record<string, NotedRegression>>;
-  /** Absent where there was none. */
+  /** Absent without any. */
   readonly branchesEnded?: Readonly<Record<string, EndedBranch>>;
 }
 
-/** Those of an attempt that begins now, where the run has curves already. */
+/** Figures of an attempt that begins now, for a run that may already have curves. */
 export function figuresFrom({ trend, evals }: Pick<RunFigures, 'trend' | 'evals'>): RunFigures {
   return { since: new Date().toISOString(), latest: {}, trend, evals, regressions: {} };
 }
@@ -55,7 +56,7 @@ export function figuresAfter(figures: RunFigures, { kind, step, text, values }: 
   return figures;
 }
 
-/** With an environment's flag raised, or taken down; the same figures where nothing changes. */
+/** Raises or clears an environment's flag; returns the same figures when nothing changes. */
 export function withRegression(
   figures: RunFigures,
   environment: string,

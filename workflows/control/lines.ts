@@ -7,7 +7,7 @@ import { environmentRewards } from '../../core/rl/metrics.ts';
 import type { EvaluationSummary, OrchestratorActivities, Recovery } from '../../activities/index.ts';
 import type { PromptStanding, RunEvent } from './messages.ts';
 
-/** What a run tells people, one line per event. */
+/** Texts of a run's events, one line each. */
 
 export function unsoundLine({
   holes,
@@ -30,7 +30,7 @@ export function finishedLine(step: number, maxSteps: number, effectiveness: Effe
   return [`${endOf(step, maxSteps)} at step ${step} of ${maxSteps}`, ...figures].join(' · ');
 }
 
-/** A run that made fewer steps than it was to make was told to stop. */
+/** A run that made fewer steps than planned was stopped. */
 export function endOf(step: number, maxSteps: number): 'finished' | 'stopped' {
   return step < maxSteps ? 'stopped' : 'finished';
 }
@@ -38,7 +38,7 @@ export function endOf(step: number, maxSteps: number): 'finished' | 'stopped' {
 export function finishedValues(effectiveness: Effectiveness | undefined): Record<string, number> {
   if (effectiveness === undefined) return {};
   const { ettr, lost } = effectiveness;
-  return { ...present({ ettr }), ...lost };
+  return { ...present({ ettr: ettr ?? undefined }), ...lost };
 }
 
 export function rewoundLine(lineage: string, step: number): string {
@@ -51,7 +51,6 @@ export function upgradedLine(run: string, step: number, pausedBecause: string | 
   return `upgrade: ${run} continues after step ${step} under the new code${paused}`;
 }
 
-/** What of the warm-up is trained next. */
 export function segmentAfter(step: number, total: number): string {
   return `steps ${step + 1}–${Math.min(step + warmUpStepsPerSegment, total)} of ${total}`;
 }
@@ -69,7 +68,7 @@ export function stepLine(step: number, maxSteps: number, figures: Readonly<Recor
   ].join('  ');
 }
 
-/** Of a step that was trained on rows of `[data]`. */
+/** Line of a step trained on rows of `[data]`. */
 function rowsLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {
   const { loss, train_s, step_s } = figures;
   return [
@@ -81,13 +80,13 @@ function rowsLine(step: number, maxSteps: number, figures: Readonly<Record<strin
   ].join('  ');
 }
 
-/** ` (short 0.610, long 0.354)` where there are several environments. */
+/** ` (short 0.610, long 0.354)`; empty with one environment. */
 function inEach(figures: Readonly<Record<string, number>>): string {
   const rewards = environmentRewards(figures).map(([name, reward]) => `${name} ${reward.toFixed(3)}`);
   return rewards.length === 0 ? '' : ` (${rewards.join(', ')})`;
 }
 
-/** `cost` is what it took from the training: seconds that it stood still, or that passed until it was begun. */
+/** `cost`: what it took from the training, in seconds of standing still, or of waiting for its begin. */
 export function evalLine(summary: EvaluationSummary, cost: Readonly<Record<string, number>> = {}): string {
   const { environment, step, rollouts, passAtK, sampled, greedy, says, failures = [], prompt } = summary;
   const { paused_s: paused, deferred_s: deferred } = cost;
@@ -107,7 +106,7 @@ export function evalLine(summary: EvaluationSummary, cost: Readonly<Record<strin
   ].join('  ');
 }
 
-/** No reward is not a reward of 0. */
+/** A missing reward is not a reward of 0. */
 function rewardText(reward: number | null): string {
   return reward?.toFixed(3) ?? '–';
 }
@@ -116,15 +115,15 @@ export function evalValues({ environment, sampled, greedy }: EvaluationSummary):
   return {
     environment,
     ...present({
-      reward: sampled.reward,
-      exact: sampled.exact,
-      greedy_reward: greedy.reward,
-      greedy_exact: greedy.exact,
+      reward: sampled.reward ?? undefined,
+      exact: sampled.exact ?? undefined,
+      greedy_reward: greedy.reward ?? undefined,
+      greedy_exact: greedy.exact ?? undefined,
     }),
   };
 }
 
-/** How a trainer came back. `regenerated` is how many rollouts were asked for because of it. */
+/** Lines on a trainer's recovery. `regenerated`: rollouts generated again because of it. */
 export function recoveryLines(
   step: number,
   recovery: Recovery,
@@ -163,7 +162,7 @@ export function recoveryLines(
   return lines;
 }
 
-/** The story of a run as markdown: its newest events, and what is under way beside it. */
+/** Story of a run as markdown: its newest events, and work under way. */
 export function storyOf(
   title: string,
   of: {
@@ -186,16 +185,15 @@ export function storyOf(
   ].join('\n');
 }
 
-/** A chunk that is played: some of its groups may have ended. `since` is in ms since 1970. */
+/** A chunk being generated; some of its groups may have ended. `since` is in ms since 1970. */
 export interface ChunkUnderWay {
-  /** Absent where the run has one. */
   readonly environment?: string;
   readonly groups: number;
   readonly policyStep: number;
   readonly since: number;
 }
 
-/** What is sampled of a run, by environment and age. */
+/** Chunks being generated for a run, by environment and age. */
 export function chunksText(run: string, chunks: readonly ChunkUnderWay[]): string {
   const names = [...new Set(chunks.map(({ environment }) => environment))];
   const lines = names.map((name) => {
@@ -220,7 +218,7 @@ function underWayLines({ environment, branch, offered }: PromptStanding): string
   ];
 }
 
-/** A step that ran out of memory, and is tried once more. */
+/** Line of a step that ran out of memory and is retried. */
 export function halvedLine(
   step: number,
   { halvedTo, reason }: { readonly halvedTo?: number | undefined; readonly reason?: string | undefined },

@@ -17,7 +17,7 @@ import { refusal } from './refusal.ts';
 
 const problemsShown = 3;
 
-/** Handles a signal. A wrong one is ignored, and `say` gets the reason. */
+/** Handles a signal. An invalid one is ignored, and `say` gets the reason. */
 export function onSignal<Args extends unknown[], Name extends keyof typeof signalShapes>(
   signal: SignalDefinition<Args, Name> | { readonly name: Name },
   handler: (...args: Args) => void,

@@ -4,7 +4,8 @@ import type { EvaluationNotice } from '../../core/eval/evaluation.ts';
 import type { Regression } from '../../core/eval/regression.ts';
 import type { EvalSpec } from '../../config/run-spec.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
-import type { PartsNotice, PlayedPart } from '../../core/rl/played-part.ts';
+import type { EvalFigures, StepTrend } from '../../core/rl/figures.ts';
+import type { PartsNotice, PlayedPart } from '../../core/rl/rollout/played-part.ts';
 import type { PromptRef, StoreMissed } from '../../core/rl/run-state.ts';
 import type { PromptSearchNotice, SearchInPlay } from '../../core/gepa/prompt-search.ts';
 import {
@@ -18,7 +19,9 @@ import {
   trainerLeasedSignalName,
 } from '../../core/names.ts';
 
-/** What one may ask a run and tell it. The command line uses these definitions; the Temporal UI shows them by name. */
+/**
+ * Queries, updates and signals of a run. The command line uses these definitions; the Temporal UI shows them by name.
+ */
 
 export interface RunStatus {
   readonly run: string;
@@ -29,13 +32,13 @@ export interface RunStatus {
   readonly maxSteps: number;
   /** Why it is paused, when it is. */
   readonly pausedBecause: string | null;
-  /** What the run is waiting for right now, by name, since when (ISO time). */
+  /** Waits of the run by name, with their begin (ISO time). */
   readonly waitingOn: readonly { readonly what: string; readonly since: string }[];
   readonly policyDigest: string | null;
   readonly learningRate: number;
-  /** Where its files are. */
+  /** URI of the run's folder. */
   readonly store: string;
-  /** Absolute URI of the folder that holds the run folders, with what a client needs to reach it. */
+  /** Absolute URI of the folder with the run folders, and the settings that a client needs to reach it. */
   readonly storeUri: string;
   readonly warnings: readonly string[];
   readonly model: string;
@@ -43,7 +46,7 @@ export interface RunStatus {
   /** How often the run has been opened: this is the attempt since `since` (ISO time). */
   readonly attempt: number;
   readonly since: string;
-  /** By this attempt, what was under way when something died included. */
+  /** Work lost in this attempt, including what was under way when something died. */
   readonly lost: LostWork;
   /** `v12`; null before the first version. */
   readonly policy: string | null;
@@ -54,13 +57,13 @@ export interface RunStatus {
   readonly trend: readonly StepTrend[];
   /** The newest evaluations, oldest first, `evalsKept` at most. */
   readonly evals: readonly EvalFigures[];
-  /** By environment: its newest evaluation was worse than the best before it, beyond chance. */
+  /** Keyed by environment: set while its newest evaluation is worse than the best before it, beyond chance. */
   readonly regressions: Readonly<Record<string, NotedRegression>>;
-  /** Of a run that looks for better prompts, one of each environment. */
+  /** One for each environment of a run that looks for better prompts. */
   readonly prompts: readonly PromptStanding[];
   /** Workers that do not see the run's store. They get no tasks until they do. Absent if there are none. */
   readonly workersAway?: readonly WorkerAway[];
-  /** By environment: what became of its newest branch. Absent where there was none. */
+  /** Results of the newest branch by environment. Absent without any. */
   readonly branchesEnded?: Readonly<Record<string, EndedBranch>>;
 }
 
@@ -73,25 +76,24 @@ export interface WorkerAway {
   readonly why: string;
 }
 
-/** Which prompt an environment is played with, and what is under way to better it. */
+/** The prompt in use for an environment, and the search for a better one. */
 export interface PromptStanding {
   readonly environment: string;
   /** In place of the environment's own; null = its own. */
   readonly inUse: PromptRef | null;
-  /** Found, and waiting for somebody's yes. */
+  /** Found, and waiting for a person's approval. */
   readonly offered: PromptRef | null;
-  /** Under way. */
   readonly branch: BranchUnderWay | null;
 }
 
 export interface BranchUnderWay {
-  /** Of the version that it began from. */
+  /** Step of the version that it began from. */
   readonly step: number;
   /** ISO time. */
   readonly since: string;
-  /** Its search; null while there is none. */
+  /** Workflow of its search; null without one. */
   readonly workflow: string | null;
-  /** Of what was found, which is tried once the search has ended; absent: no lease of it is in play. */
+  /** Trial of what was found, after the search has ended; absent while no lease of it is in flight. */
   readonly trial?: SearchInPlay;
 }
 
@@ -107,16 +109,16 @@ export interface EndedBranch {
 export interface NotedRegression {
   readonly version: string;
   readonly step: number;
-  /** The version that was best. */
+  /** Version with the best result. */
   readonly best: string;
-  /** Its step; missing in what a run carried from before this was noted. */
-  readonly bestStep?: number;
-  /** Mean over examples, of rewards. */
+  /** Step of that version. */
+  readonly bestStep: number;
+  /** Mean difference of rewards over examples. */
   readonly difference: number;
   readonly text: string;
 }
 
-/** What came of a chunk that was played, where the run does not know it. */
+/** Result of a chunk, as far as the run does not know it. */
 export interface RoundsPlayed {
   readonly lineage: string;
   readonly played:
@@ -124,10 +126,10 @@ export interface RoundsPlayed {
     | { readonly failed: { readonly message: string; readonly type: string } };
 }
 
-/** What is under way of the steps being made. At async level 1 two steps are: one is trained, the next one collected. */
+/** Steps being made. At async level 1 there are two: one is trained, the next one collected. */
 export interface StepProgress {
   readonly collecting: CollectProgress | null;
-  /** By environment. */
+  /** Groups in flight by environment. */
   readonly inPlay: readonly GroupsInPlay[];
   readonly training: {
     readonly step: number;
@@ -135,15 +137,17 @@ export interface StepProgress {
     readonly rows: number;
     readonly since: string;
   } | null;
-  /** Inference servers that sample from other weights than the newest version, and are asked for nothing. Absent when there are none. */
+  /**
+   * Inference servers that sample from other weights than the newest version, and get no requests. Absent without any.
+   */
   readonly quarantinedServers?: readonly string[];
 }
 
-/** Groups of one environment that are in play. */
+/** Groups of one environment in flight. */
 export interface GroupsInPlay {
   readonly environment: string;
   readonly groups: number;
-  /** When the oldest of them was leased, and from which version it is sampled. */
+  /** When the oldest of them was leased, and the version it is sampled from. */
   readonly since: string;
   readonly policyStep: number;
 }
@@ -151,30 +155,20 @@ export interface GroupsInPlay {
 /** Groups on their way into the next batch. */
 export interface CollectProgress {
   readonly step: number;
-  /** Of those leased since the batch before, from 1. */
+  /** Number of the round since the previous batch, from 1. */
   readonly round: number;
   readonly doing: 'generate' | 'filter' | 'nothing';
   /** The policy that the newest round is sampled from. */
   readonly policyStep: number;
-  /** Rollouts that were in play when the batch before was taken, and those leased since; `done` counts those that are scored. */
+  /** Rollouts in flight when the previous batch was taken, and those leased since; `done` counts scored ones. */
   readonly rollouts: { readonly done: number; readonly of: number };
-  /** Groups that a whole batch needs, and what became of those sampled so far; `kept` includes what the step before left. */
+  /**
+   * Groups that a whole batch needs, and the fates of those sampled so far; `kept` includes leftovers of the previous
+   * step.
+   */
   readonly needed: number;
   readonly kept: number;
   readonly dropped: Readonly<Record<string, number>>;
-}
-
-/** A step in short: its number, mean reward, share of exact answers, and wall time in seconds; null = not measured. */
-export type StepTrend = readonly [step: number, reward: number | null, exact: number | null, seconds: number];
-
-/** Null where every rollout failed. */
-export interface EvalFigures {
-  readonly step: number;
-  readonly environment: string;
-  readonly reward: number | null;
-  readonly exact: number | null;
-  readonly greedyReward: number | null;
-  readonly greedyExact: number | null;
 }
 
 /** One thing that happened, for people and programs. `sequence` grows by one per event within a run. */
@@ -208,15 +202,15 @@ export interface RunEvent {
 }
 
 export const statusQuery = defineQuery<RunStatus>('status');
-/** Those after a sequence number, oldest first. Whoever watches a run asks for both, about once a second. */
+/** Events after a sequence number, oldest first. Watchers query this and the status about once a second. */
 export const eventsQuery = defineQuery<readonly RunEvent[], [after: number]>('events');
 
-/** From an evaluation that the run asked for: what came of it. */
+/** Sent by an evaluation of the run: its result. */
 export const evaluationEndedSignal = defineSignal<[EvaluationNotice], typeof evaluationEndedSignalName>(
   evaluationEndedSignalName,
 );
 
-/** What is to be done about an evaluation that was worse than the best before it. */
+/** Action on an evaluation that was worse than the best before it. */
 export interface FoundRegression {
   readonly environment: string;
   readonly version: string;
@@ -225,18 +219,18 @@ export interface FoundRegression {
   readonly action: EvalSpec['onRegression'];
 }
 
-/** From an evaluation on a schedule. */
+/** Sent by a scheduled evaluation. */
 export const regressionFoundSignal = defineSignal<[FoundRegression], typeof regressionFoundSignalName>(
   regressionFoundSignalName,
 );
 
-/** From the workflow that plays the run's rounds: what came of a chunk, and why it waits for a person. */
+/** Sent by the workflow that generates the run's rounds: the result of a chunk, and a reason to wait for a person. */
 export const roundsPlayedSignal = defineSignal<[RoundsPlayed], typeof roundsPlayedSignalName>(roundsPlayedSignalName);
 export const rolloutsWaitSignal = defineSignal<[{ readonly reason: string }], typeof rolloutsWaitSignalName>(
   rolloutsWaitSignalName,
 );
 
-/** From rollout workers. */
+/** Sent by rollout workers. */
 export const groupsEndedSignal = defineSignal<[PartsNotice], typeof groupsEndedSignalName>(groupsEndedSignalName);
 
 /** From the GPU worker that took the run. */
@@ -247,16 +241,16 @@ export const trainerLeasedSignal = defineSignal<[TrainerLeased], typeof trainerL
 /** Sent by workers of all kinds. */
 export const storeMissedSignal = defineSignal<[StoreMissed], typeof storeMissedSignalName>(storeMissedSignalName);
 
-/** What `set` and `stop` did, in words. */
+/** Applies settings; returns their effect in words. */
 export const setUpdate = defineUpdate<string, [settings: Readonly<Record<string, number>>]>('set');
-/** Ends the run after the step under way, its evaluations and its checkpoint; at once where it is paused. */
+/** Ends the run after the step under way, its evaluations and its checkpoint; at once when it is paused. */
 export const stopUpdate = defineUpdate<string>('stop');
 export const pauseUpdate = defineUpdate<string, [reason?: string | null]>('pause');
 export const resumeUpdate = defineUpdate<string>('resume');
-/** Goes on from this committed step in a new lineage, once what is under way is done. Nothing is overwritten. */
+/** Continues from this committed step in a new lineage, once work under way is done. Overwrites nothing. */
 export const rewindUpdate = defineUpdate<string, [step: number]>('rewind');
 
-/** From a branch that looked for a better prompt. */
+/** Sent by a branch that looked for a better prompt. */
 export const promptBranchEndedSignal = defineSignal<[PromptSearchNotice], typeof promptBranchEndedSignalName>(
   promptBranchEndedSignalName,
 );

@@ -1,6 +1,6 @@
 import { ApplicationFailure } from '@temporalio/workflow';
 
-/** What an update that makes no sense now is answered with. */
+/** Failure of an update that makes no sense now. */
 export function refusal(message: string): ApplicationFailure {
   return ApplicationFailure.nonRetryable(message, 'Refused');
 }

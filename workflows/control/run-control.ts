@@ -2,7 +2,13 @@ import { condition, setCurrentDetails, setHandler, upsertMemo, workflowInfo } fr
 import { eventsKept, longPauseMs } from '../../core/limits.ts';
 import { memoKeys, versionName } from '../../core/names.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
-import { describeSettings, refuseSettings, withSettings, type SettingsContext } from '../../core/rl/live-settings.ts';
+import {
+  describeSettings,
+  refuseSettings,
+  type SettingsContext,
+  staying,
+  withSettings,
+} from '../../core/rl/live-settings.ts';
 import {
   type AskedOfRun,
   nothingAsked,
@@ -31,23 +37,24 @@ import {
 } from './messages.ts';
 import { refusal } from './refusal.ts';
 import { publishStep } from './search-attributes.ts';
-import { staying } from '../step/run-states.ts';
 import { StoresMissed } from './stores-missed.ts';
 import { ProgressOfSteps } from './step-progress.ts';
 
-/** What the control carries over continue-as-new. */
+/** Carried by continue-as-new. */
 export interface ControlState {
   readonly events: readonly RunEvent[];
   readonly pausedBecause: string | null;
   readonly isPausedByPerson: boolean;
-  /** For curves. */
+  /** Figures for curves. */
   readonly figures: RunFigures;
+  /** Warnings that were already explained. */
+  readonly explained?: readonly string[];
 }
 
 interface ControlOptions {
   readonly handle: Pick<RunHandle, 'lineage' | 'attempt'>;
   readonly spec: Pick<RunSpec, 'name' | 'model' | 'environments'> & SettingsContext['spec'];
-  /** Where its files are, for people. */
+  /** URI of the run's files, for people. */
   readonly store: string;
   readonly storeUri: string;
   readonly warnings: readonly string[];
@@ -57,19 +64,20 @@ interface ControlOptions {
   readonly pausedBecause: string | null;
   readonly isPausedByPerson: boolean;
   readonly figures: RunFigures | undefined;
-  /** By this attempt so far. */
+  readonly explained?: readonly string[] | undefined;
+  /** Work lost in this attempt so far. */
   readonly lost: () => LostWork;
-  /** Refuses a step that cannot be gone on from, with those that can. */
+  /** Refuses a step that the run cannot continue from, and names those it can. */
   readonly checkRewind: (step: number) => Promise<unknown>;
 }
 
-/** Most wrong messages that are reported, so that a client that sends nothing else cannot hide what the run does. */
+/** Most invalid messages that are reported, so that a client that sends nothing else cannot hide the run's events. */
 const ignoredTold = 50;
 
-/** Thrown where a paused step is waited for and the run is to go on from elsewhere, or to end, instead. */
+/** Thrown from waits of a paused run that is to continue elsewhere, or to end. */
 export class RewindAsked extends Error {}
 
-/** Where people meet the run: it answers queries, takes updates, and says what it is waiting for. */
+/** The run's interface to people: answers queries, takes updates, and shows its waits. */
 export class RunControl {
   readonly #options: ControlOptions;
   readonly #waiting = new Map<number, { what: string | (() => string); since: string }>();
@@ -78,7 +86,8 @@ export class RunControl {
   #events: RunEvent[];
   #pausedBecause: string | null;
   #isPausedByPerson: boolean;
-  /** How many wait for a person to resume what a person paused, and since when the first of them does. */
+  readonly #explained: Set<string>;
+  /** Waits for a person to end a person's pause: their number, and the begin of the first. */
   #standing = { waits: 0, since: 0 };
   #overrides: Overrides;
   #phase: RunStatus['phase'] = 'warm-up';
@@ -89,13 +98,13 @@ export class RunControl {
   readonly #ignored = new Set<string>();
   readonly #storesMissed: StoresMissed;
   #rewind: RewindRequest | null = null;
-  /** Somebody asked for the end of a paused run: the step it is paused in is given up. */
+  /** A paused run was asked to end: its present step is given up. */
   #isLeft = false;
-  /** The step under way is the last one, because its end was asked for. */
+  /** The end was requested: the step under way is the last. */
   #isStopping = false;
-  /** The step that is planned already: what is set from now on is for later ones. 0 = none. */
+  /** Step that is already planned: new settings apply to later ones. 0 = none. */
   planned = 0;
-  /** What was set and is in the newest commit. */
+  /** Overrides in the newest commit, as JSON. */
   #committed: string;
   /** {@link AskedOfRun} as the memo has it. */
   #noted: string;
@@ -105,6 +114,7 @@ export class RunControl {
     this.#events = [...options.events];
     this.#pausedBecause = options.pausedBecause;
     this.#isPausedByPerson = options.isPausedByPerson;
+    this.#explained = new Set(options.explained);
     this.#overrides = options.overrides;
     this.#committed = staying(options.overrides);
     this.#figures = { since: now(), latest: {}, trend: [], evals: [], regressions: {}, ...options.figures };
@@ -135,14 +145,22 @@ export class RunControl {
     return this.#pausedBecause !== null;
   }
 
-  /** Where to go on from in a new lineage, when somebody asked for it. */
+  /** Step to continue from in a new lineage, when somebody asked for it. */
   get rewind(): RewindRequest | null {
     return this.#rewind;
   }
 
   carry(): ControlState {
     const [events, isPausedByPerson] = [this.#events.slice(-20), this.#isPausedByPerson];
-    return { events, pausedBecause: this.#pausedBecause, isPausedByPerson, figures: this.#figures };
+    const explained = [...this.#explained];
+    return { events, pausedBecause: this.#pausedBecause, isPausedByPerson, figures: this.#figures, explained };
+  }
+
+  /** Whether a warning still needs its explanation: true only for the first call. */
+  explains(warning: string): boolean {
+    const isFirst = !this.#explained.has(warning);
+    this.#explained.add(warning);
+    return isFirst;
   }
 
   at(phase: RunStatus['phase'], step: number, policy: PolicyVersion): void {
@@ -152,7 +170,7 @@ export class RunControl {
     this.#policy = policy;
   }
 
-  /** Everything the run awaits goes through here, so that it can say what it is waiting for. */
+  /** Labels a wait, so that the run can show it: docs/internals/waiting.md has each label. */
   async waitFor<T>(what: string | (() => string), work: Promise<T>): Promise<T> {
     const ticket = this.#waits++;
     this.#waiting.set(ticket, { what, since: now() });
@@ -170,8 +188,8 @@ export class RunControl {
     this.tell('warning', step, text);
   }
 
-  /** Without a step it is of the one committed last. */
-  /** An event is one line, whatever a model, an environment or an error said in it. */
+  /** Defaults to the step committed last. */
+  /** Emits an event as one line, whatever text of a model, an environment or an error it contains. */
   tell(kind: RunEvent['kind'], step: number | null, text: string, values: RunEvent['values'] = {}): void {
     const sequence = (this.#events.at(-1)?.sequence ?? 0) + 1;
     const event = { sequence, time: now(), kind, step: step ?? this.#step, text: onOneLine(text), values };
@@ -191,7 +209,7 @@ export class RunControl {
     this.tell('warning', null, problem);
   }
 
-  /** A run that is stopping gives the step up instead that would wait for somebody. */
+  /** A stopping run gives up its step instead of waiting for a person. */
   pause(reason: string, by: 'run' | 'person' = 'run'): void {
     if (this.#isStopping && by === 'run') return this.#leave(`step abandoned, as the run is stopping: ${reason}`);
     const said = by === 'run' ? reason + this.#wayBack(reason) : reason;
@@ -201,20 +219,20 @@ export class RunControl {
     this.tell('paused', this.#step, `paused: ${said}`);
   }
 
-  /** The better versions that evaluations know of; nothing where the reason names a way back itself. */
+  /** Better versions according to evaluations; empty when the reason already names a way back. */
   #wayBack(reason: string): string {
     if (reason.includes('npx ratchet-rl rewind')) return '';
-    const known = Object.values(this.#figures.regressions).flatMap(
+    const known = Object.values(this.#figures.regressions).map(
       ({ bestStep, text }) =>
-      bestStep === undefined ? [] : [` npx ratchet-rl rewind ${this.#options.spec.name} --step ${bestStep} goes back to the best evaluated version (${text}).`], // prettier-ignore
+        ` npx ratchet-rl rewind ${this.#options.spec.name} --step ${bestStep} goes back to the best evaluated version (${text}).`,
     );
     return known.join('');
   }
 
-  /** Which prompts are in use; of a run that looks for none. */
+  /** Prompts in use, for a run that searches for none. */
   prompts: () => readonly PromptStanding[] = () => [];
 
-  /** What is done once when a pause gets long. */
+  /** Called once when a pause gets long. */
   onLongPause: () => void = () => undefined;
 
   /** Raises or takes down the flag of an environment; in the memo it can be read without asking the run. */
@@ -224,7 +242,7 @@ export class RunControl {
     if (this.#figures !== before) upsertMemo({ [memoKeys.regression]: this.#figures.regressions });
   }
 
-  /** Ends the run after the step under way, for a reason of its own. */
+  /** Ends the run after the step under way, for a reason that the run itself found. */
   stopBecause(reason: string): void {
     if (this.isPaused) return this.tell('warning', null, `the run was to stop, but it is paused: ${reason}`);
     this.tell('stopping', null, `stopping after step ${this.#lastIsUnderWay()}: ${reason}`);
@@ -247,10 +265,10 @@ export class RunControl {
     this.tell('stopping', null, `stopping at step ${this.#endAfter(Math.max(this.planned, this.#step))}, ${why}`);
   }
 
-  /** How long it stood still because a person had paused it. */
+  /** Seconds that a person's pauses lasted. */
   onStoodStill: (seconds: number) => void = () => undefined;
 
-  /** Throws {@link RewindAsked} when the run is to go on from another step, or to end. */
+  /** Throws {@link RewindAsked} when the run is to continue from another step, or to end. */
   async untilResumed(): Promise<void> {
     const isOver = (): boolean => this.#pausedBecause === null || this.#rewind !== null || this.#isLeft;
     if (!isOver()) {
@@ -275,7 +293,10 @@ export class RunControl {
     if (this.#standing.waits === 0) this.onStoodStill((Date.now() - this.#standing.since) / 1000);
   }
 
-  /** Lets `temporal workflow list --query 'RatchetRun="…"'` find the run and see how far it is. */
+  /**
+   * Publishes search attributes, with which `temporal workflow list --query 'RatchetRun="…"'` finds the run and its
+   * progress.
+   */
   publish(step: number, reward: number | null): void {
     const { spec, hasSearchAttributes } = this.#options;
     publishStep({ run: spec.name, step, reward, hasSearchAttributes });
@@ -326,7 +347,10 @@ export class RunControl {
     );
   }
 
-  /** For whoever takes the run over when nothing can answer for it; a write of its own only where something changed. */
+  /**
+   * Kept in the memo for an orchestrator that takes the run over when its workflow cannot answer; written only when it
+   * changes.
+   */
   #noteAsked(): void {
     const asked: AskedOfRun = {
       pausedBecause: this.#pausedBecause,
@@ -364,7 +388,7 @@ export class RunControl {
     return `paused (${before}) → running. It continues after step ${this.#step}.${next}`;
   }
 
-  /** Which step a change reaches first. */
+  /** The step that a change reaches first. */
   #settings(): SettingsContext {
     const { spec } = this.#options;
     return { run: spec.name, spec, overrides: this.#overrides, underWay: this.#step + 1 };

@@ -1,7 +1,7 @@
 import { upsertMemo, upsertSearchAttributes } from '@temporalio/workflow';
 import { defineSearchAttributeKey } from '@temporalio/common';
 
-/** By which runs are found: `temporal workflow list --query 'RatchetRun="…"'`. */
+/** Attributes for finding runs: `temporal workflow list --query 'RatchetRun="…"'`. */
 const attributes = {
   run: defineSearchAttributeKey('RatchetRun', 'KEYWORD'),
   step: defineSearchAttributeKey('RatchetStep', 'INT'),

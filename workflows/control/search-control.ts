@@ -18,12 +18,12 @@ const searchStatusQuery = defineQuery<PromptSearchStatus>('status');
 /** Those after a sequence number, oldest first. */
 const searchEventsQuery = defineQuery<readonly PromptSearchEvent[], [after: number]>('events');
 
-/** Ends the search: what is under way is finished, and the best is validated. */
+/** Ends the search: work under way is finished, and the best candidate is validated. */
 const stopSearchUpdate = defineUpdate<string>('stop');
 /** Gives the search more calls, from its next attempt on. */
 const raiseBudgetUpdate = defineUpdate<string, [maxCalls: number]>('raise-budget');
 
-/** What a control carries over continue-as-new. */
+/** Carried by continue-as-new. */
 export interface SearchControlState {
   readonly events: readonly PromptSearchEvent[];
   readonly sequence: number;
@@ -39,15 +39,15 @@ export interface KnownSearch {
   readonly reflectionModel: string;
 }
 
-/** What is told of the leases of a search. */
+/** Leases of a search, as far as the control shows them. */
 interface KnownLeases {
   readonly inPlay: SearchInPlay;
   leftOf(request: EvaluateRequest): number;
 }
 
-/** Where people ask a search how it stands, and tell it what they want. */
+/** A search's interface to people: answers queries, and takes requests. */
 export class SearchControl {
-  /** Asked for and not done yet. */
+  /** Requested and not done yet. */
   wantsStop = false;
   wantsCalls: number | null = null;
   #doing: PromptSearchStatus['doing'] = 'opening';
@@ -88,7 +88,7 @@ export class SearchControl {
     this.#show();
   }
 
-  /** Where it is asked what is in play. */
+  /** Sets the leases that queries report. */
   shows(leases: KnownLeases): void {
     this.#leases = leases;
   }
@@ -97,7 +97,7 @@ export class SearchControl {
     this.#known = known;
   }
 
-  /** Tells what came of a batch of answers. */
+  /** Emits events for a batch of answers. */
   settled(state: SearchState): void {
     this.#state = state;
     for (const telling of tellings(state.events, state)) {
@@ -126,7 +126,7 @@ export class SearchControl {
     this.tell({
       kind: 'compared',
       text,
-      values: { examples, ...present({ before, after }) },
+      values: { examples, ...present({ before: before ?? undefined, after: after ?? undefined }) },
     });
   }
 
@@ -198,7 +198,7 @@ const nothingYet: SearchFigures = {
   waitingOn: [],
 };
 
-/** What a search tells people in the Temporal UI, as markdown. */
+/** State of a search for the Temporal UI, as markdown. */
 function describePromptSearch(status: PromptSearchStatus, events: readonly PromptSearchEvent[]): string {
   const { environment, model, reflectionModel, doing, calls, maxCalls, candidates, best, bestScore, startScore } =
     status;

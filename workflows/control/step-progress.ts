@@ -1,17 +1,17 @@
-import { countGroups } from '../../core/rl/selection.ts';
+import { countGroups } from '../../core/rl/learning/selection.ts';
 import { decodeRanges, type EndedRanges } from '../../core/rl/ledger.ts';
 import type { KeptGroups, PolicyVersion } from '../../core/rl/run-state.ts';
 import { versionName } from '../../core/names.ts';
 import type { CollectProgress, GroupsInPlay, StepProgress } from './messages.ts';
 
-/** What is finished of the steps being made, for whoever watches. It decides nothing and is in no history. */
+/** Progress of the steps being made, for watchers. It influences no decision and is in no history. */
 export class ProgressOfSteps {
   #collecting: CollectProgress | null = null;
   #training: StepProgress['training'] = null;
-  /** As {@link StepProgress} has it. */
+  /** Same as in {@link StepProgress}. */
   quarantinedServers: readonly string[] = [];
 
-  /** What is in play right now. */
+  /** Returns the groups in flight. */
   inPlay: () => readonly GroupsInPlay[] = () => [];
 
   read(): StepProgress {
@@ -19,14 +19,13 @@ export class ProgressOfSteps {
     return { collecting: this.#collecting, inPlay: this.inPlay(), training: this.#training, ...quarantined };
   }
 
-  /** The batch of a step is collected from here on: `inPlay` rollouts are in play, and `kept` groups wait. */
-  collects(batch: Pick<CollectProgress, 'step' | 'needed' | 'kept'> & { readonly inPlay: number }): void {
+  /** The batch of a step is collected from here on: `inPlay` rollouts of so many rounds are in play, and `kept` groups wait. */
+  collects(batch: Pick<CollectProgress, 'step' | 'needed' | 'kept' | 'round'> & { readonly inPlay: number }): void {
     const { inPlay, ...rest } = batch;
     const policyStep = this.#collecting?.policyStep ?? 0;
     this.#collecting = {
       ...rest,
       policyStep,
-      round: 0,
       doing: 'generate',
       rollouts: { done: 0, of: inPlay },
       dropped: {},
@@ -49,7 +48,7 @@ export class ProgressOfSteps {
     this.#now(({ dropped }) => ({ doing: 'filter', kept: countGroups(kept), dropped: addCounts(dropped, ended) }));
   }
 
-  /** The batch of the step is packed: what became of its groups stays to be seen until the next are leased. */
+  /** The step's batch is packed: the fates of its groups stay visible until the next are leased. */
   collected(): void {
     this.#now(() => ({ doing: 'nothing' }));
   }

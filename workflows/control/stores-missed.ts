@@ -2,10 +2,10 @@ import type { StoreMissed } from '../../core/rl/run-state.ts';
 import { onSignal } from './listen.ts';
 import { storeMissedSignal, type WorkerAway } from './messages.ts';
 
-/** Workers repeat the signal every few minutes. One that was not heard from for longer has ended. */
+/** Workers repeat the signal every few minutes. A worker without a signal for longer has ended. */
 const heardMs = 900_000;
 
-/** Which workers do not see the run's store, or cannot read what is in it, by their own word: they are passed over until they do. */
+/** Workers that report that they cannot see the run's store, or read its contents: they get no tasks until they can. */
 export class StoresMissed {
   readonly #away = new Map<string, { readonly since: number; heard: number; why: string }>();
   readonly #tell: (line: string, isBack: boolean) => void;

@@ -1,17 +1,17 @@
 import { versionName } from '../../core/names.ts';
 import type { Beside } from '../beside/beside.ts';
 import { orchestratorFor } from '../options.ts';
-import type { RunContext } from '../run-parts.ts';
+import type { RunContext } from '../run-context.ts';
 import type { Publishing } from './publishing.ts';
 
 interface Options {
   readonly publishing: Publishing;
   readonly beside: Beside;
-  /** Steps whose weights something beside the loop still needs. */
+  /** Steps whose weights are still needed beside the loop. */
   readonly pinned: () => readonly number[];
 }
 
-/** Versions that are sealed as checkpoints beside the steps that follow, one after another: retention looks at what is sealed. */
+/** Seals versions as checkpoints beside later steps, one after another, since retention depends on sealed ones. */
 export class Checkpoints {
   readonly #context: RunContext;
   readonly #options: Options;
@@ -24,9 +24,10 @@ export class Checkpoints {
 
   /** v0 is sealed before anything else happens. */
   async sealFirst(): Promise<void> {
-    const { run, spec } = this.#context;
+    const { run, spec, control } = this.#context;
     const first = { run, step: 0, pinned: [] };
-    await orchestratorFor(spec).saveCheckpoint.executeWithOptions({ summary: 'step 0 (v0)' }, [first]);
+    const saving = orchestratorFor(spec).saveCheckpoint.executeWithOptions({ summary: 'step 0 (v0)' }, [first]);
+    await control.waitFor('save the checkpoint of step 0', saving);
   }
 
   /** Seals the step as a checkpoint once its weights are in the store. `commit`: sha256 of the commit. */
@@ -49,9 +50,10 @@ export class Checkpoints {
     const { run, spec, control } = this.#context;
     const pinned = this.#options.pinned();
     const keepsAll = control.rewind === null ? {} : { keepsAll: true };
-    const { kept } = await orchestratorFor(spec).saveCheckpoint.executeWithOptions({ summary: `step ${step}` }, [
+    const saving = orchestratorFor(spec).saveCheckpoint.executeWithOptions({ summary: `step ${step}` }, [
       { run, step, pinned, commit, ...keepsAll },
     ]);
+    const { kept } = await control.waitFor(`save the checkpoint of step ${step}`, saving);
     control.tell('checkpoint', step, `checkpoint ${step} sealed (kept: ${kept.join(', ')})`);
   }
 }

@@ -1,10 +1,11 @@
 import { CancellationScope } from '@temporalio/workflow';
-import type { LeasedChunk } from '../../core/rl/chunks.ts';
+import type { LeasedChunk } from '../../core/rl/sampling/chunks.ts';
 import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
 import type { OpenRound, SamplingRound } from '../../core/rl/run-state.ts';
+import { isStale } from '../../core/rl/sampling/staleness.ts';
 import type { GroupsInPlay } from '../control/messages.ts';
 
-/** A chunk between its lease and the end of its play. */
+/** A chunk between its lease and the end of its generation. */
 export interface ChunkInPlay {
   readonly round: SamplingRound;
   readonly chunk: LeasedChunk;
@@ -15,17 +16,17 @@ export interface ChunkInPlay {
   readonly scope: CancellationScope;
 }
 
-/** Groups in play, by chunk: each until what came of it is added. */
+/** Groups in flight, by chunk: each until its result is added. */
 export class ChunksInPlay {
   readonly #chunks = new Set<ChunkInPlay>();
-  /** Of those, the ones that a worker is at. */
+  /** Chunks among them that a worker has. */
   readonly #playing = new Set<ChunkInPlay>();
   #groups = 0;
-  /** Groups × ms since it was asked for last. */
+  /** Groups × ms since the last call. */
   #groupMs = 0;
   #observedAt = Date.now();
 
-  /** Groups. */
+  /** Number of groups in flight. */
   get groups(): number {
     return this.#groups;
   }
@@ -34,9 +35,13 @@ export class ChunksInPlay {
     return this.#chunks.size;
   }
 
-  /** Groups of rounds that were leased for this step or a later one. */
-  groupsFor(step: number): number {
-    return sum([...this.#chunks].filter(({ round }) => round.step >= step));
+  /**
+   * Groups of rounds leased for this step or a later one, except those that a whole batch has overtaken, of which this
+   * is the youngest group.
+   */
+  groupsFor(step: number, youngest = 0): number {
+    const chunks = [...this.#chunks].filter(({ round }) => round.step >= step);
+    return chunks.reduce((groups, { left }) => groups + [...left].filter((ordinal) => ordinal > youngest).length, 0);
   }
 
   /** `left`: those of its groups that have not ended; absent: none has. */
@@ -48,7 +53,13 @@ export class ChunksInPlay {
     return one;
   }
 
-  /** Workers are at them, until the work ends. */
+  *each(): Generator<{ readonly ordinal: number; readonly policyStep: number }> {
+    for (const { round, left } of this.#chunks) {
+      for (const ordinal of left) yield { ordinal, policyStep: round.policyStep };
+    }
+  }
+
+  /** Marks chunks as being at workers until the work ends. */
   async playing<T>(chunks: readonly ChunkInPlay[], work: () => Promise<T>): Promise<T> {
     for (const one of chunks) this.#playing.add(one);
     try {
@@ -58,7 +69,7 @@ export class ChunksInPlay {
     }
   }
 
-  /** The chunk that has this group in play. */
+  /** The chunk with this group in flight. */
   of(ordinal: number): ChunkInPlay | undefined {
     return [...this.#chunks].find(({ left }) => left.has(ordinal));
   }
@@ -72,7 +83,7 @@ export class ChunksInPlay {
     this.#playing.delete(one);
   }
 
-  /** Gives up those chunks. Gives the ordinals that were in play in each, as ranges, and the first of its round. */
+  /** Gives up those chunks. Returns for each the ordinals in flight, as ranges, and the first of its round. */
   giveUp(which: (one: ChunkInPlay) => boolean): { readonly first: number; readonly ordinals: string }[] {
     return [...this.#chunks].filter(which).map((one) => {
       const ordinals = encodeRanges([...one.left]);
@@ -82,7 +93,12 @@ export class ChunksInPlay {
     });
   }
 
-  /** Rounds with groups in play, as a commit names them. */
+  /** Chunks whose groups the step may no longer train on. */
+  giveUpStale(step: number, maxOffPolicySteps: number): { readonly first: number; readonly ordinals: string }[] {
+    return this.giveUp(({ round }) => isStale(round.policyStep, step, maxOffPolicySteps));
+  }
+
+  /** Rounds with groups in flight, in the form of a commit. */
   get open(): readonly OpenRound[] {
     const rounds = new Map<number, ChunkInPlay[]>();
     for (const one of this.#chunks) rounds.set(one.round.first, [...(rounds.get(one.round.first) ?? []), one]);
@@ -94,12 +110,12 @@ export class ChunksInPlay {
     });
   }
 
-  /** Ordinals of what is in play, as ranges. */
+  /** Ordinals in flight, as ranges. */
   get ordinals(): string {
     return encodeRanges([...this.#chunks].flatMap(({ left }) => [...left]));
   }
 
-  /** Groups × ms that were in play since this was asked last. */
+  /** Groups in flight × ms since the last call. */
   takeGroupMs(): number {
     this.#observe();
     const taken = this.#groupMs;
@@ -107,7 +123,7 @@ export class ChunksInPlay {
     return taken;
   }
 
-  /** For whoever watches. `only` is the name of the run's environment where it has one. */
+  /** Summary for watchers. `only` is the name of the run's environment if it has just one. */
   byEnvironment(only: string): GroupsInPlay[] {
     const found = new Map<string, GroupsInPlay>();
     for (const { round, chunk, since, left } of this.#playing) {
@@ -133,7 +149,7 @@ export class ChunksInPlay {
     return `generate step ${steps.join(', ')}: ${sum(chunks)} groups × ${rolloutsPerExample} from ${from}${of}`;
   }
 
-  /** Called before what is in play changes. */
+  /** Must be called before groups in flight change. */
   #observe(): void {
     const now = Date.now();
     this.#groupMs += this.#groups * (now - this.#observedAt);

@@ -1,8 +1,17 @@
-import { patched } from '@temporalio/workflow';
+import type { LeaseInput, MayLease } from '../../activities/index.ts';
 import { roundsBeforeWidening, samplingRoundsMax } from '../../core/limits.ts';
-import type { Baselines } from '../../core/rl/agents.ts';
-import type { CurriculumState } from '../../core/rl/curriculum.ts';
-import { type BatchSize, batchSizeOf, countGroups, isBatch, selectGroups } from '../../core/rl/selection.ts';
+import { present } from '../../core/present.ts';
+import type { Baselines } from '../../core/rl/rollout/agents.ts';
+import type { CurriculumState } from '../../core/rl/sampling/curriculum.ts';
+import {
+  type BatchSize,
+  batchSizeOf,
+  countGroups,
+  isBatch,
+  selectGroups,
+  type Selection,
+  youngestOf,
+} from '../../core/rl/learning/selection.ts';
 import { countEnded, decodeRanges, encodeRanges, type EndedRanges } from '../../core/rl/ledger.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import type {
@@ -17,22 +26,25 @@ import type {
 import type { RunSpec } from '../../config/run-spec.ts';
 import { eager, rolloutsFor } from '../options.ts';
 import type { RunControl } from '../control/run-control.ts';
-import type { ReadyGroups, SamplingWindow, WindowContext } from './sampling-window.ts';
+import type { RoundToLease } from './rounds-in-play.ts';
+import type { CollectedGroups, SamplingWindow, ToFill, WindowContext } from './sampling-window.ts';
 
 export interface CollectedStep {
   readonly packed: ObjectRef;
-  /** Where the run has a teacher that scores. */
+  /** The teacher's log probabilities, for a run with a teacher that scores. */
   readonly taught?: TaughtBatch;
   readonly trained: readonly KeptGroups[];
   readonly surplus: readonly KeptGroups[];
-  /** Rounds in play when its groups were taken; absent where there were none. */
+  /** Rounds in flight when its groups were taken; absent without any. */
   readonly open?: readonly OpenRound[];
-  /** Ordinals of what was in play in them; absent likewise. */
+  /** Ordinals in flight in those rounds; absent without any. */
   readonly inPlay?: string;
   readonly curriculum: CurriculumState;
-  /** As in {@link RunState}. */
+  /** Same as in {@link RunState}. */
   readonly baselines?: Baselines;
-  /** Where the rows of `[data]` stand behind it; absent of rollouts. */
+  /** Same as in {@link RunState}. */
+  readonly staleBudget?: number;
+  /** Position in the rows of `[data]` after the batch; absent for rollouts. */
   readonly rowsNext?: RowPlace;
   /** Ordinals issued for it, first and last of each round. */
   readonly issued: readonly (readonly [first: number, last: number])[];
@@ -42,20 +54,21 @@ export interface CollectedStep {
   readonly lost: LostWork;
 }
 
-/** What a batch would be made of. */
+/** Candidates for the batch. */
 interface Ready {
-  readonly selection: ReturnType<typeof selectGroups>;
+  readonly selection: Selection;
   /** Groups with a signal, and those that wait for the next batch with them. */
   readonly groups: number;
   readonly waiting: number;
-  /** What it is made of. */
+  /** Kept groups that the selection was made from. */
   readonly kept: readonly KeptGroups[];
 }
 
 /**
- * Collects groups with a signal until there is a batch of them, then packs it. What was sampled and left over before comes first. One round
- * after another is leased until there is a batch, as `batch_fill` has it; where rollouts are sampled continuously the window is kept full until
- * there is a whole one. When too much fails, or round after round keeps too little, the run pauses and says why rather than train on what is left.
+ * Collects groups with a signal until there is a batch of them, then packs it, beginning with leftovers. By rounds, one
+ * round after another is leased until there is a batch, as `batch_fill` says; else the window is kept full until there
+ * is a whole one. When too much fails, or round after round keeps too little, the run pauses with a reason rather than
+ * train on the rest.
  */
 export async function collectStep(
   context: WindowContext,
@@ -79,16 +92,31 @@ export async function collectStep(
   }
 }
 
-interface Asked {
-  readonly step: number;
-  readonly steps: () => StepsAhead;
+/** The round with which sampling begins for a step that nothing is collected for yet; null: none may begin. */
+export function firstRound(
+  context: WindowContext,
+  window: SamplingWindow,
+  asked: Asked,
+  policyStep: number,
+): RoundToLease | null {
+  return new Collection(context, window, asked).firstRound(policyStep);
 }
 
-/** This step included: how many may be sampled for by now, fractions among them, and how many there are to the end of the run. */
+export interface Asked {
+  readonly step: number;
+  readonly steps: () => StepsAhead;
+  /** Packs the batch; the same activity may lease for the next step. */
+  readonly packWith: <T extends MayLease>(pack: (lease?: LeaseInput) => Promise<T>) => Promise<T>;
+}
+
+/**
+ * Steps that may be sampled for now, including this one and possibly a fraction, and steps left until the end of the
+ * run.
+ */
 export interface StepsAhead {
   readonly left: number;
   readonly toEnd: number;
-  /** How many versions behind may be trained, as far as `max_off_policy_steps` and `max_mismatch_kl` go. */
+  /** Greatest age in versions of trained groups, under `max_off_policy_steps` and `max_mismatch_kl`. */
   readonly within: number;
 }
 
@@ -118,53 +146,68 @@ class Collection {
     return this.#ready;
   }
 
-  /** Sampled round by round, it is decided on when nothing is in play; continuously, when it is whole, or much was sampled for little. */
-  isBatch({ selection: { share } }: Ready): boolean {
-    const { isInPlay, isContinuous, isWidened, harvest } = this.#window;
+  /**
+   * Whether the batch can be taken. By rounds that is decided when nothing is in flight; else when it is whole, or when
+   * much sampling gave little.
+   */
+  isBatch({ selection }: Ready): boolean {
+    const { share } = selection;
+    const { isInPlay, byRounds, isWidened, harvest } = this.#window;
     const { batchFill } = this.#context.spec;
     const { hasRounds: hasSampled, fruitlessRounds } = harvest;
     const isLong = fruitlessRounds >= roundsBeforeWidening;
     const isOnce = batchFill === 'once' && fruitlessRounds >= 1;
-    const isHalf = batchFill === 'half' && fruitlessRounds >= 1 && isContinuous && patched('half-while-continuous');
-    // A round of a batch of so many tokens or rollouts may have had too few groups, whatever was kept of them.
+    const isHalf = batchFill === 'half' && fruitlessRounds >= 1;
+    // A round for a batch counted in tokens or rollouts may have had too few groups, whatever was kept of them.
     const fill = batchFill === 'once' && this.#size().total !== null && !isOnce ? 'full' : batchFill;
-    const isDecided = isContinuous ? share === 1 || isLong || isOnce || isHalf : !isInPlay;
+    const isEnough = share === 1 || isLong || isOnce || isHalf;
+    const isDecided = byRounds ? !isInPlay : isEnough && this.#awaited(selection) === 0;
     return isDecided && isBatch({ share, hasSampled, isWidened, fill, isLong });
   }
 
-  /** The batch; null where not a word of it is to be trained on: its groups are not trained, the rest stands for the next round. */
+  /** Number of groups in flight that a batch of these waits for. */
+  #awaited(selection: Selection): number {
+    return this.#window.awaited(this.#asked.step, selection);
+  }
+
+  /**
+   * Packs the batch; null when no token of it is to be trained on: its groups are dropped, the rest stays for the next
+   * round.
+   */
   async pack({ selection, groups }: Ready): Promise<CollectedStep | null> {
     const { run, spec, control, datasets } = this.#context;
-    const { step } = this.#asked;
-    const { trained, stale, surplus } = selection;
+    const { step, steps } = this.#asked;
+    const { trained, stale, surplus, groupsPerBatch } = selection;
     const { curriculum, open, inPlay, isWidened } = this.#window;
     const harvest = this.#window.take(surplus);
+    this.#window.fillBeside({ step, groups, groupsPerBatch }, steps());
     harvest.settle();
     if (stale !== '') harvest.ended.push({ stale });
     const { scored, issued, ended, lost } = harvest;
-    const packed = await eager.packBatch({
-      run,
-      step,
-      trained,
-      scored,
-      curriculum,
-      datasets,
-      ...(isWidened ? { widened: true } : {}),
-      ...(this.#window.baselines ? { baselines: this.#window.baselines } : {}),
-    });
+    const packing = this.#asked.packWith((lease) =>
+      eager.packBatch({
+        run,
+        step,
+        trained,
+        scored,
+        curriculum,
+        datasets,
+        ...(isWidened ? { widened: true } : {}),
+        ...present({ baselines: this.#window.baselines, lease }),
+      }),
+    );
+    const packed = await control.waitFor(`pack the batch of step ${step}`, packing);
     control.progress.collected();
-    // What a run recorded before this was asked has a signal.
-    const { hasSignal = true } = packed as Partial<typeof packed>;
-    if (!hasSignal) {
+    if (!packed.hasSignal) {
       const ordinals = encodeRanges(trained.flatMap((source) => decodeRanges(source.ordinals)));
       harvest.ended.push({ 'filtered:no_signal': ordinals });
       this.#tellWarning(`no token of ${groups} groups has an advantage; they are not trained`);
       this.#window.giveBack(harvest);
       return null;
     }
-    this.#window.taken(packed.baselines);
-    const { utilisation } = this.#window;
     const grownOld = ended.reduce((sum, { stale: ranges = '' }) => sum + decodeRanges(ranges).length, 0);
+    this.#window.taken({ ended: groups + countEnded(ended), stale: grownOld }, packed.baselines);
+    const { utilisation, staleBudget } = this.#window;
     const told = this.#window.noteStale({ stale: grownOld, trained: groups });
     if (told !== null) this.#tellWarning(told);
     const { newestPolicy } = this.#context;
@@ -177,6 +220,7 @@ class Collection {
       ...(open.length === 0 ? {} : { open, inPlay }),
       curriculum,
       ...(packed.baselines ? { baselines: packed.baselines } : {}),
+      ...(staleBudget === null ? {} : { staleBudget }),
       issued,
       ended,
       rows: packed.rows,
@@ -198,17 +242,17 @@ class Collection {
     return onStarvation === 'widen' && !isWidened && harvest.fruitlessRounds >= roundsBeforeWidening;
   }
 
-  /** Takes of all rounds what the difficulty filter had left out. */
+  /** Adds the groups of all rounds that the difficulty filter had left out. */
   async widen({ groups, selection: { groupsPerBatch } }: Ready): Promise<void> {
     const { run } = this.#context;
     const { harvest } = this.#window;
     const { all, none } = harvest.solved;
-    this.#window.isWidened = true;
-    await harvest.judge(({ round, scored }) => eager.filterGroups({ run, round, scored, widened: true }));
+    this.#window.widen();
+    const judging = harvest.judge(({ round, scored }) => eager.filterGroups({ run, round, scored, widened: true }));
+    await this.#context.control.waitFor(`filter the groups of step ${this.#asked.step} with wider bounds`, judging);
     const rounds = Math.round(harvest.fruitlessRounds);
     const kept = `they kept ${groups} of the ${groupsPerBatch} groups a batch needs (${all} groups all right, ${none} all wrong)`;
-    const isFirst = !this.#window.hasExplainedWidening;
-    this.#window.hasExplainedWidening = true;
+    const isFirst = this.#context.control.explains('widening');
     this.#tellWarning(
       `[difficulty_filter] widened after ${rounds} sampling rounds: ${kept}${isFirst ? `. ${this.#widenedMeans(groups)}` : ''}`,
     );
@@ -242,35 +286,61 @@ class Collection {
     harvest.forgetFruitless();
   }
 
+  firstRound(policyStep: number): RoundToLease | null {
+    if (this.#window.isInPlay) return null;
+    const ready = this.ready();
+    const asked = this.#toFill(ready);
+    const isNone = this.isBatch(ready) || this.isToBeWidened || asked.toEnd < 1;
+    return isNone ? null : this.#window.firstRound(this.#asked.step, asked, policyStep);
+  }
+
+  #toFill(collected: Ready): ToFill & { readonly missing: number } {
+    const ready = (): CollectedGroups => {
+      const { waiting, selection } = this.ready();
+      const { share, groupsPerBatch } = selection;
+      const isWhole = share === 1 && this.#awaited(selection) === 0;
+      return { waiting, isWhole, youngest: share === 1 ? youngestOf(selection.trained) : 0, groupsPerBatch };
+    };
+    const missing = Math.ceil(this.#missing(collected) * this.#context.spec.oversamplingFactor);
+    return { ...this.#asked.steps(), missing, ready };
+  }
+
   /** Has more sampled, and waits until there is something new. */
   async sampleOn(collected: Ready): Promise<void> {
     const { spec } = this.#context;
     const { step, steps } = this.#asked;
     const window = this.#window;
-    const missing = Math.ceil(this.#missing(collected) * spec.oversamplingFactor);
-    const ready = (): ReadyGroups => {
-      const { waiting, selection } = this.ready();
-      return { waiting, isWhole: selection.share === 1, groupsPerBatch: selection.groupsPerBatch };
-    };
     const { changes } = window;
-    if (window.isContinuous && steps().toEnd < 1 && patched('ends-before')) {
-      // The run ends with an earlier step by now, unless somebody puts its end off.
-      return window.until(() => steps().toEnd > 0);
+    if (!window.byRounds && steps().toEnd < 1) {
+      // The run now ends with an earlier step, unless its end is put off.
+      return window.until(`the run ends before step ${step}, unless its end is put off`, () => steps().toEnd > 0);
     }
-    const hasExamples = window.isContinuous
-      ? await window.fill(step, { ...steps(), ready })
-      : window.isInPlay || (await window.openRound(step, missing));
-    if (hasExamples) {
-      if (!window.isContinuous || !ready().isWhole) await window.next();
+    const asked = this.#toFill(collected);
+    // A commit lets later steps be sampled for, whatever is in play.
+    const mayLease = (): boolean => steps().left > asked.left;
+    if (await window.fill(step, asked)) {
+      if (window.byRounds || !asked.ready().isWhole) await window.next({ why: this.#whyItWaits(), mayLease });
       return;
     }
-    // What is in play may make the batch, and examples normal again.
-    if (window.isInPlay && patched('examples-in-play')) return window.next(changes);
+    // Groups in flight may complete the batch, and return examples to the normal pool.
+    if (window.isInPlay) return window.next({ seen: changes });
     await this.#pause(noExamplesReason(spec, step));
     window.drawAll();
   }
 
-  /** A batch of so many tokens or rollouts is as many groups as those take that were sampled for it; before that, as many as the file says. */
+  /** Appended to the wait's text when a whole batch waits for late groups. */
+  #whyItWaits(): string {
+    const { selection } = this.ready();
+    const awaited = selection.share === 1 ? this.#awaited(selection) : 0;
+    return awaited === 0
+      ? ''
+      : `; step ${this.#asked.step} waits for ${awaited} of them, or hard examples would be left out`;
+  }
+
+  /**
+   * A batch of tokens or rollouts needs as many groups as their mean size so far implies; before the first, as many as
+   * the file says.
+   */
   #size(): BatchSize {
     const size = batchSizeOf(this.#context.spec);
     const { sizePerGroup } = this.#window.harvest;
@@ -278,13 +348,13 @@ class Collection {
     return { ...size, groups: Math.ceil(size.total / sizePerGroup) };
   }
 
-  /** Groups that a batch lacks; where it is what was kept of so many tokens or rollouts, groups that those lack. */
+  /** Groups that a batch lacks; for a batch counted in tokens or rollouts, the groups that those take. */
   #missing({ groups, selection: { groupsPerBatch } }: Ready): number {
     if (this.#context.spec.batchFill !== 'once' || this.#size().total === null) return groupsPerBatch - groups;
     return this.#size().groups * (1 - (this.#window.harvest.fruitlessRounds % 1));
   }
 
-  /** Where too much of what was sampled failed. */
+  /** Pauses the run when too many rollouts failed. */
   async pauseIfBroken(): Promise<void> {
     this.#window.throwIfFailed();
     const { account } = this.#window.harvest;
@@ -313,7 +383,7 @@ interface Packed {
   readonly policy: PolicyVersion;
 }
 
-/** Before the step is planned; nothing where the run has no teacher that scores. */
+/** Asks the teacher before the step is planned; undefined for a run without a teacher that scores. */
 async function askTeacher(
   control: RunControl,
   { run, spec, step }: { readonly run: RunHandle; readonly spec: RunSpec; readonly step: number },

@@ -1,13 +1,13 @@
 import { nothingLost } from '../../core/rl/lost-work.ts';
 import type { RowPlace, RunState } from '../../core/rl/run-state.ts';
 import { rolloutsFor } from '../options.ts';
-import type { RunContext } from '../run-parts.ts';
+import type { RunContext } from '../run-context.ts';
 import type { CollectedStep } from './collect-step.ts';
 
 /** Batches of a run with `[data]`: the next sequences of its rows, in place of rollouts. A batch that was refused is not drawn again. */
 export class DrawnRows {
   readonly #context: RunContext;
-  /** Of the newest commit. */
+  /** State of the newest commit. */
   readonly #state: () => RunState;
   #next: RowPlace | null = null;
 

@@ -1,31 +1,30 @@
-import { patched } from '@temporalio/workflow';
-import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
-import type { EndedRanges } from '../../core/rl/ledger.ts';
+import type { FilteredGroups } from '../../core/rl/filters/filter-groups.ts';
+import { decodeRanges, type EndedRanges } from '../../core/rl/ledger.ts';
 import { addLost, nothingLost, type LostWork } from '../../core/rl/lost-work.ts';
-import { restrictFiltered } from '../../core/rl/played-part.ts';
-import { secondsCovered } from '../../core/rl/window.ts';
+import { restrictFiltered } from '../../core/rl/rollout/played-part.ts';
+import { secondsCovered } from '../../core/rl/sampling/window.ts';
 import type { KeptGroups, ObjectRef, SamplingRound } from '../../core/rl/run-state.ts';
 import { RoundAccount } from './round-account.ts';
 
-/** Groups that have been scored together, and what the filter made of them. */
+/** Groups that were scored together, with the filter's result. */
 interface ScoredPart {
   readonly round: SamplingRound;
   readonly scored: ObjectRef;
   readonly filtered: FilteredGroups;
-  /** Of all that were scored, those that it is about. */
+  /** The scored groups that this is about. */
   readonly ordinals: readonly number[];
 }
 
-/** What they took. */
+/** Times spent on them. */
 interface SpentOnPart {
-  /** Of generation, on the worker. */
+  /** Seconds of generation, on the worker. */
   readonly generateS: number;
   readonly scoreS: number;
   /** When its generation was over; ms since 1970. */
   readonly generatedAt: number;
 }
 
-/** What came of sampling since a batch was taken last: for the next batch, and its commit. */
+/** Results of sampling since the last batch was taken: for the next batch, and its commit. */
 export class Harvest {
   readonly account = new RoundAccount();
   readonly scored: ObjectRef[] = [];
@@ -52,17 +51,26 @@ export class Harvest {
     return this.#kept;
   }
 
-  /** Whether anything was sampled for it. */
+  /** Number of groups that became stale. */
+  get stale(): number {
+    const ended = [...this.ended, ...this.#parts.map(({ filtered }) => filtered.ended)];
+    return ended.reduce((sum, { stale = '' }) => sum + decodeRanges(stale).length, 0);
+  }
+
+  /** Whether any round was sampled for it. */
   get hasRounds(): boolean {
     return this.scored.length > 0;
   }
 
-  /** Rounds since there was a batch, or somebody was asked what to do. */
+  /** Rounds since the last batch, or since a person was asked. */
   get fruitlessRounds(): number {
-    return Math.round(this.#fruitless * 1e6) / 1e6; // chunks of a round are fractions of it
+    return Math.round(this.#fruitless * 1e6) / 1e6; // chunks count as fractions of a round
   }
 
-  /** Of a group, kept or not, on average, in what a batch is counted in; null where nothing was sampled, or a batch is so many groups. */
+  /**
+   * Mean size of a group, kept or not, in the unit of the batch size; null when nothing was sampled, or the batch is
+   * counted in groups.
+   */
   get sizePerGroup(): number | null {
     const { groups, size } = this.#sampled;
     return size === 0 ? null : size / groups;
@@ -97,13 +105,13 @@ export class Harvest {
     this.account.add(one.filtered);
   }
 
-  /** What a chunk took beside: how many rollouts lay in the store already, and what was lost of it. */
+  /** Adds a chunk's other figures: rollouts found in the store, and lost work. */
   spend({ adopted, lost }: { readonly adopted: number; readonly lost: LostWork }): void {
     this.#spent.adopted += adopted;
     this.#lost = addLost(this.#lost, lost);
   }
 
-  /** Takes what came after it. */
+  /** Merges later results into this. */
   absorb(later: Harvest): void {
     this.#issued.push(...later.issued);
     this.ended.push(...later.ended);
@@ -111,7 +119,7 @@ export class Harvest {
     this.spend({ adopted: later.#spent.adopted, lost: later.lost });
   }
 
-  /** Judges anew what there is by now. What is added while that is done has been judged so already. */
+  /** Filters again what there is by now. Groups added meanwhile were filtered so already. */
   async judge(filter: (one: ScoredPart) => Promise<FilteredGroups>): Promise<void> {
     const count = this.#parts.length;
     const judged = await Promise.all(
@@ -119,12 +127,11 @@ export class Harvest {
         return { ...one, filtered: restrictFiltered(await filter(one), new Set(one.ordinals)) };
       }),
     );
-    const later = this.#parts.slice(count);
-    this.#parts = later.length > 0 && patched('judged-while-played') ? [...judged, ...later] : judged;
+    this.#parts = [...judged, ...this.#parts.slice(count)];
     this.#kept = null;
   }
 
-  /** What the filter did not keep has ended. The rest is the batch's, or waits outside of this. */
+  /** Records the groups that the filter dropped as ended. The others are the batch's, or wait elsewhere. */
   settle(): void {
     this.ended.push(...this.#parts.map(({ filtered }) => filtered.ended));
     this.#parts = [];

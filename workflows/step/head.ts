@@ -2,10 +2,10 @@ import type { CommitInput } from '../../activities/commit-step.ts';
 import type { PolicyVersion, RunHandle, RunState } from '../../core/rl/run-state.ts';
 import { eager } from '../options.ts';
 
-/** What a step made, beside the state after it. */
+/** Results of a step, besides the state after it. */
 type Made = Omit<CommitInput, 'run' | 'parent' | 'state'>;
 
-/** Where the run stands: its newest commit. Nothing has happened until it is committed here. */
+/** The run's position: its newest commit. Nothing has happened until it is committed here. */
 export class Head {
   readonly #run: RunHandle;
   #state: RunState | null;
@@ -41,7 +41,7 @@ export class Head {
     return this.state.policy;
   }
 
-  /** The commit is the fence. Returns whether the version lies in the store already, and needs no upload. */
+  /** The commit is the fence. Returns whether the version is in the store already, and needs no upload. */
   async commit(state: RunState, made: Made): Promise<{ isPublished: boolean }> {
     this.#state = state;
     const parent = this.#parent;
@@ -50,7 +50,7 @@ export class Head {
     return { isPublished };
   }
 
-  /** A version was made again and has other weights: from here on it is that one. */
+  /** Replaces the version: it was made again with other weights. */
   replace(lost: PolicyVersion, replay: PolicyVersion): void {
     if (lost.digest === replay.digest) return;
     const { policy, reference } = this.state;

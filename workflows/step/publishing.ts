@@ -1,13 +1,13 @@
 import { versionName } from '../../core/names.ts';
 import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
 import { awaitedLater } from '../beside/beside.ts';
-import type { RunContext } from '../run-parts.ts';
+import type { RunContext } from '../run-context.ts';
 import type { Recoveries } from './recoveries.ts';
 import type { TrainerLease } from './trainer-lease.ts';
 
 /**
- * Committed versions on their way into the store, one after another, beside the steps that follow. A version whose maker
- * is lost before the upload is made again from stored batches by whoever holds the run next.
+ * Uploads of committed versions, one after another, beside later steps. If a version's worker is lost before the
+ * upload, the next worker that holds the run makes it again from stored batches.
  */
 export class Publishing {
   readonly #context: RunContext;
@@ -22,7 +22,7 @@ export class Publishing {
     this.#recoveries = recoveries;
   }
 
-  /** Resolves to the version that is in the store now: another one where its replay differed. */
+  /** Resolves to the version in the store: another one if its replay differed. */
   publish(policy: PolicyVersion, optimizer: ObjectRef | null): Promise<PolicyVersion> {
     const before = this.#last;
     const publishing = awaitedLater(before.then(() => this.#publish(policy, optimizer)));
@@ -33,11 +33,11 @@ export class Publishing {
         if (this.#pending.get(policy.step) === publishing) this.#pending.delete(policy.step);
       },
       () => undefined,
-    ); // whoever awaits it has its failure
+    ); // the caller gets the failure
     return publishing;
   }
 
-  /** Resolves once what is on its way now has arrived. */
+  /** Resolves once all uploads under way have ended. */
   async allBefore(): Promise<void> {
     await this.#last;
   }
@@ -52,7 +52,7 @@ export class Publishing {
     const summary = `weights of ${versionName(policy)} to the store`;
     let [asked, state] = [policy, optimizer];
     for (;;) {
-      // Both on one lease: what was made again is pending at the worker that made it.
+      // Both on one lease: a version made again is pending at the worker that made it.
       const outcome = await this.#context.control.waitFor(
         `upload ${summary}`,
         this.#lease.use(async ({ epoch, steps, uploads }) => {

@@ -1,17 +1,16 @@
 import type { Recovery } from '../../activities/index.ts';
 import { recoveryLines } from '../control/lines.ts';
-import type { RunContext } from '../run-parts.ts';
+import type { RunContext } from '../run-context.ts';
 import type { Head } from './head.ts';
 
-/** Trainers that came back: what it took, and what people are told of it. */
+/** Recoveries of trainers: their cost, and their event lines. */
 export class Recoveries {
   readonly #context: RunContext;
   readonly #head: Head;
   /** The step that this execution makes first: loading a checkpoint for it is no recovery. */
   readonly #firstStep: number;
-  /** The step in training. */
   #inTraining = 0;
-  /** Rollouts that were asked for meanwhile for that step or one before it: a recovery needs none. */
+  /** Rollouts generated again meanwhile for that step or an earlier one; a recovery normally needs none. */
   #regenerated = 0;
 
   constructor(context: RunContext, head: Head) {
@@ -32,7 +31,7 @@ export class Recoveries {
     if (step <= this.#inTraining) this.#regenerated += this.#context.spec.batchSize;
   }
 
-  /** `step`: for which the trainer restored. */
+  /** `step`: the one for which the trainer restored. */
   tell(step: number, recovery: Recovery): void {
     const { account, control } = this.#context;
     const isFirstLoad = recovery.replayedSteps === 0 && recovery.restoredFrom === this.#head.step;

@@ -5,7 +5,6 @@ import {
   getExternalWorkflowHandle,
   isCancellation,
   ParentClosePolicy,
-  patched,
   type SignalDefinition,
   startChild,
   workflowInfo,
@@ -20,34 +19,35 @@ import {
   resumeRoundsSignal,
   type RoundToPlay,
 } from '../play-rounds.ts';
-import type { RunContext } from '../run-parts.ts';
+import type { RunContext } from '../run-context.ts';
 
-/** Who plays which rounds, by their first ordinals: what continue-as-new carries. */
+/** Rounds by the workflow that generates them, named by first ordinals; for continue-as-new. */
 export type CarriedFlows = Readonly<Record<string, readonly number[]>>;
 
-/** The workflow that this execution has begun to play its rounds. */
+/** The workflow that this execution began for its rounds. */
 interface OwnFlow {
   readonly workflowId: string;
   hasEnded: boolean;
-  /** It ended by itself, so none of its activities is at work. */
+  /** It ended by itself, so none of its activities is running. */
   isDone: boolean;
 }
 
 /**
- * The run's side of `playRounds`: rounds are handed over to a workflow that outlives this execution. Those of the execution before stay with
- * the one that plays them. When such a workflow is lost, its rounds are handed over once more, and go on from what is stored.
+ * The run's side of `playRounds`: hands rounds to a workflow that outlives this execution. Rounds of the previous
+ * execution stay with their workflow. When such a workflow is lost, its rounds are handed over again, and continue from
+ * what is stored.
  */
 export class RolloutFlow {
   readonly #context: Pick<RunContext, 'run' | 'spec'>;
   readonly #carried: Map<number, string>;
   /** Workflows of the executions before that are gone. */
   readonly #lost = new Set<string>();
-  /** What is left of the rounds that they play. */
+  /** Returns what is left of each round. */
   readonly #left = new Map<number, () => RoundToPlay | null>();
-  /** In play, and with whom. */
+  /** Rounds in flight, with their workflow. */
   readonly #flows = new Map<number, string>();
   #own: Promise<OwnFlow> | null = null;
-  /** That this execution has begun, also those that have ended. */
+  /** Ids of all workflows that this execution began, including ended ones. */
   readonly #ids: string[] = [];
   #begun = 0;
   #isLeft = false;
@@ -58,7 +58,7 @@ export class RolloutFlow {
     this.#carried = new Map(pairs);
   }
 
-  /** Has a round played until it has ended: `current` says what is left of it, and null when nothing is. */
+  /** Has a round generated until it has ended: `current` returns what is left of it, or null. */
   async play(first: number, current: () => RoundToPlay | null): Promise<void> {
     try {
       const carried = this.#carried.get(first);
@@ -70,7 +70,6 @@ export class RolloutFlow {
     }
   }
 
-  /** These rounds are nobody's any more. */
   giveUp(firsts: readonly number[]): void {
     const flows = new Map<string, number[]>();
     for (const first of firsts) {
@@ -80,22 +79,22 @@ export class RolloutFlow {
     for (const [flow, rounds] of flows) this.#tell(flow, giveUpRoundsSignal, rounds).catch(() => undefined);
   }
 
-  /** Somebody was waited for, and has answered. */
+  /** Ends the wait for a person in all workflows. */
   resume(): void {
     for (const flow of new Set(this.#flows.values())) this.#tell(flow, resumeRoundsSignal).catch(() => undefined);
   }
 
-  /** Whether rounds of the execution before are played on. */
-  get isCarrying(): boolean {
-    return this.#carried.size > 0;
+  /** Whether a workflow of an earlier execution generates this round. */
+  isCarried(first: number): boolean {
+    return this.#carried.has(first);
   }
 
-  /** Ids of the workflows that play rounds for this execution. */
+  /** Ids of the workflows that generate rounds for this execution. */
   get known(): readonly string[] {
     return [...new Set([...this.#ids, ...this.#carried.values()])];
   }
 
-  /** What the next execution takes up; this one may end before it has taken up all of what it was carried. */
+  /** State for the next execution, including carried rounds that this one has not resumed yet. */
   carry(): CarriedFlows {
     const flows: Record<string, number[]> = {};
     for (const [first, flow] of [...this.#carried, ...this.#flows]) {
@@ -104,7 +103,7 @@ export class RolloutFlow {
     return flows;
   }
 
-  /** Of what was carried these rounds are in play still. */
+  /** Keeps only these carried rounds, which are still in flight. */
   keepCarried(firsts: readonly number[]): void {
     for (const first of this.#carried.keys()) if (!firsts.includes(first)) this.#carried.delete(first);
   }
@@ -116,7 +115,10 @@ export class RolloutFlow {
     if (own !== null) await this.#tell(own.workflowId, leaveRoundsSignal);
   }
 
-  /** Nothing that is in play is wanted any more. The server passes on nothing from a workflow that has ended: this is waited for first. */
+  /**
+   * Ends all generation. Waits for its signals to be sent: the server sends nothing more from a workflow that has
+   * ended.
+   */
   async end(): Promise<void> {
     this.#isLeft = true;
     const own = await this.#own?.catch(() => null);
@@ -135,15 +137,15 @@ export class RolloutFlow {
   }
 
   /**
-   * Waits until the activities of a lost workflow have stopped. They hear of its end with a heartbeat, and store the groups that end before.
-   * A round handed over at once would sample those groups a second time.
+   * Waits until the activities of a lost workflow have stopped. They learn of its end with a heartbeat, and store the
+   * groups that end before. A round handed over at once would sample those groups a second time.
    */
   async #outliveOrphans(current: () => RoundToPlay | null, isDone: () => boolean): Promise<void> {
-    if (current() === null || !patched('outlive-orphans')) return;
+    if (current() === null) return;
     await condition(() => current() === null || isDone(), this.#context.spec.heartbeatTimeoutS * 1000);
   }
 
-  /** Hands rounds to the workflows that have them, once in a while: those that are at work go on. */
+  /** Sends rounds to their workflows again from time to time; running ones continue. */
   async #lookAfter(): Promise<void> {
     let waitMs = flowFirstLookMs;
     while (!(await condition(() => this.#left.size === 0, waitMs))) {
@@ -160,8 +162,9 @@ export class RolloutFlow {
   }
 
   async #playByOwn(first: number, current: () => RoundToPlay | null): Promise<void> {
-    // A round that was being leased meanwhile: the next execution finds it in the store. A workflow begun for it would never be told to end.
-    if (this.#isLeft && patched('left-flows')) return condition(() => current() === null);
+    // A round leased meanwhile is found by the next execution in the store. A workflow begun for it here would never be
+    // ended.
+    if (this.#isLeft) return condition(() => current() === null);
     const own = await (this.#own ??= this.#begin());
     const round = current();
     if (round === null) return;
@@ -181,7 +184,7 @@ export class RolloutFlow {
     const workflowId = rolloutsWorkflowId(tells, runId, this.#begun);
     this.#ids.push(workflowId);
     const { heartbeatTimeoutS } = spec;
-    // Where the run is cancelled before its start is known, it starts all the same: `end` has to hear of it.
+    // If the run is cancelled before the start is known, the workflow starts all the same, and `end` has to know of it.
     const handle = await CancellationScope.nonCancellable(() =>
       startChild<typeof playRounds>('playRounds', {
         workflowId,
@@ -201,20 +204,20 @@ export class RolloutFlow {
     return own;
   }
 
-  /** It has ended, or somebody has ended it: what it had in play is handed over to the next one. */
+  /** The workflow has ended or was ended: its rounds in flight go to the next one. */
   #isLost(own: OwnFlow): void {
     if (own.hasEnded) return;
     own.hasEnded = true;
     this.#own = null;
   }
 
-  /** False where that workflow is gone. */
+  /** False when that workflow is gone. */
   async #tell<Args extends unknown[]>(flow: string, signal: SignalDefinition<Args>, ...args: Args): Promise<boolean> {
     try {
       await getExternalWorkflowHandle(flow).signal(signal, ...args);
       return true;
     } catch (error) {
-      if (isCancellation(error)) throw error; // of the run: that workflow is there
+      if (isCancellation(error)) throw error; // this run was cancelled; the other workflow exists
       return false;
     }
   }

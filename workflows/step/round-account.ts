@@ -1,5 +1,5 @@
-import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
-import { addHistograms, describeHistogram } from '../../core/rl/difficulty.ts';
+import type { FilteredGroups } from '../../core/rl/filters/filter-groups.ts';
+import { addHistograms, describeHistogram } from '../../core/rl/filters/difficulty.ts';
 import {
   addFailures,
   breakerAmong,
@@ -11,12 +11,12 @@ import {
 } from '../../core/rl/failures.ts';
 
 /**
- * Failures of each environment one after another, over steps: an environment that is drawn rarely has a group or two in a
- * step. Of this workflow alone, as each has modules of its own; a run that is started again begins to count anew.
+ * Consecutive failures of each environment, over steps: a rarely drawn environment has a group or two in a step.
+ * Separate for each workflow, since each has its own modules; a restarted run counts from zero.
  */
 const failuresInRow = new Map<string, RoundFailures>();
 
-/** What a step's sampling rounds came to, in all and in each of several environments, for what the run says when it pauses. */
+/** Failures and rewards of a step's sampling rounds, in total and by environment, for the text of a pause. */
 export class RoundAccount {
   #failures = noFailures;
   #means: readonly number[] = [];
@@ -40,7 +40,7 @@ export class RoundAccount {
     }
   }
 
-  /** Why the run must pause; null when it may go on. */
+  /** Why the run must pause; null when it may continue. */
   breakerReason(limits: BreakerLimits, step: number): string | null {
     const environments = new Map([...this.#environments].map(([name, { failures }]) => [name, failures]));
     const found = breakerAmong(this.#failures, environments, limits);
@@ -53,7 +53,7 @@ export class RoundAccount {
     return `breaker: ${found.reason} for step ${step}: ${causes}.${well} Nothing of it was trained. Remove the cause, then resume.`;
   }
 
-  /** The pause is over: what failed before it says nothing about what comes. */
+  /** After a pause, earlier failures say nothing about what comes. */
   forgetFailures(): void {
     this.#failures = noFailures;
     for (const [name, account] of this.#environments) {
@@ -62,7 +62,7 @@ export class RoundAccount {
     }
   }
 
-  /** Mean rewards of the groups, and what failed: why so few were kept. */
+  /** Mean rewards of the groups, and failures: reasons why so few were kept. */
   describe(): string[] {
     const several = [...this.#environments].map(([name, { means }]) => `${name} ${describeHistogram(means)}`);
     const failed = [...this.#environments].flatMap(([name, { failures }]) =>

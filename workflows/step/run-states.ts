@@ -1,13 +1,12 @@
-import { initialCurriculum } from '../../core/rl/curriculum.ts';
-import { driftAfter } from '../../core/rl/drift.ts';
-import { overridesThatStay } from '../../core/rl/live-settings.ts';
-import { nextBeta } from '../../core/rl/kl-controller.ts';
+import { initialCurriculum } from '../../core/rl/sampling/curriculum.ts';
+import { driftAfter } from '../../core/rl/sampling/drift.ts';
+import { nextBeta } from '../../core/rl/learning/kl-controller.ts';
 import type { Overrides, PolicyVersion, RunHandle, RunState } from '../../core/rl/run-state.ts';
-import { levelOf } from '../../core/rl/window.ts';
+import { levelOf } from '../../core/rl/sampling/window.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { CollectedStep } from './collect-step.ts';
 
-/** What a state says of prompts and of the branches that look for better ones. */
+/** The part of a state about prompts and the branches that look for better ones. */
 type StateOfBranches = Pick<RunState, 'prompts' | 'offeredPrompts' | 'pendingBranches'>;
 
 export function withoutBranches(state: RunState): Omit<RunState, keyof StateOfBranches> {
@@ -15,7 +14,7 @@ export function withoutBranches(state: RunState): Omit<RunState, keyof StateOfBr
   return rest;
 }
 
-/** Of v0. */
+/** State of v0. */
 export function firstState(made: {
   readonly run: RunHandle;
   readonly spec: RunSpec;
@@ -40,14 +39,17 @@ export function firstState(made: {
   };
 }
 
-/** Of the version that training on what was collected made. */
+/** State after training on what was collected. */
 export function stateAfter(
   before: RunState,
   made: {
     readonly spec: RunSpec;
     readonly policy: PolicyVersion;
-    readonly collected: Pick<CollectedStep, 'curriculum' | 'surplus' | 'open' | 'baselines' | 'rowsNext' | 'figures'>;
-    /** Of the training. */
+    readonly collected: Pick<
+      CollectedStep,
+      'curriculum' | 'surplus' | 'open' | 'baselines' | 'staleBudget' | 'rowsNext' | 'figures'
+    >;
+    /** Metrics of the training. */
     readonly metrics: Readonly<Record<string, number>>;
     readonly overrides: Overrides;
     readonly pendingEvals: readonly number[];
@@ -75,6 +77,7 @@ export function stateAfter(
     surplus: collected.surplus,
     ...(collected.open ? { open: collected.open } : {}),
     ...(collected.baselines ? { baselines: collected.baselines } : {}),
+    ...(collected.staleBudget === undefined ? {} : { staleBudget: collected.staleBudget }),
     ...(collected.rowsNext ? { rows: collected.rowsNext } : {}),
     ...(drift ? { drift } : {}),
     overrides,
@@ -83,12 +86,7 @@ export function stateAfter(
   };
 }
 
-/** What was set and stays when the run is trained again, to be compared. */
-export function staying(overrides: Overrides): string {
-  return JSON.stringify(overridesThatStay(overrides));
-}
-
 /** Nats per token that samples may be from what is trained, by now; null = any. */
 export function maxMismatchKlOf({ maxMismatchKl }: RunSpec, overrides: Overrides): number | null {
-  return overrides.maxMismatchKl ?? maxMismatchKl ?? null; // runs recorded before it was a setting have none
+  return overrides.maxMismatchKl ?? maxMismatchKl;
 }

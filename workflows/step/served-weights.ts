@@ -1,32 +1,42 @@
 import type { BroadcastResult } from '../../activities/broadcast-weights.ts';
+import type { LeaseInput } from '../../activities/index.ts';
+import { inferenceTraits } from '../../core/kinds/inference.ts';
 import { canaryDifferenceMaxInFloat32 } from '../../core/limits.ts';
 import { namedServers, versionName } from '../../core/names.ts';
+import { present } from '../../core/present.ts';
 import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
 import { awaitedLater } from '../beside/beside.ts';
 import { orchestratorFor } from '../options.ts';
-import type { RunContext } from '../run-parts.ts';
+import type { RunContext } from '../run-context.ts';
 import type { Head } from './head.ts';
 import type { Publishing } from './publishing.ts';
 import type { ServingSchedule } from './serving-schedule.ts';
 
-interface Options {
+export interface ServedOptions {
   readonly head: Head;
   readonly publishing: Publishing;
   readonly serving: ServingSchedule;
-  /** Whether servers may be given other weights while rollouts are played. */
+  /** Whether servers may get other weights while rollouts are generated. */
   readonly changesInFlight: () => boolean;
+  /** See {@link Rollouts.leaseWith}. */
+  readonly leaseWith: (
+    policy: PolicyVersion,
+    send: (lease?: LeaseInput) => Promise<BroadcastResult>,
+  ) => Promise<BroadcastResult>;
 }
 
-/** Committed versions on their way to the inference servers, one after another, and what their canaries said. */
+/** Sends committed versions to the inference servers, one after another, and acts on their canaries. */
 export class ServedWeights {
   readonly #context: RunContext;
-  readonly #options: Options;
+  readonly #options: ServedOptions;
   readonly #servers: string;
   #newest: BroadcastResult | null = null;
   #served: PolicyVersion | null = null;
   #ready: Promise<void> = Promise.resolve();
+  /** Versions that the servers were asked to hold and do not hold yet. */
+  #underWay = 0;
 
-  constructor(context: RunContext, options: Options) {
+  constructor(context: RunContext, options: ServedOptions) {
     this.#context = context;
     this.#options = options;
     this.#servers = namedServers(context.spec.inference) ?? 'the policy servers';
@@ -47,9 +57,14 @@ export class ServedWeights {
     return this.#ready;
   }
 
-  /** Brings the servers to a version that lies in the store. */
+  /** Whether {@link ready} has resolved. */
+  get isReady(): boolean {
+    return this.#underWay === 0;
+  }
+
+  /** Brings the servers to a stored version. */
   begin(policy: PolicyVersion): void {
-    this.#ready = awaitedLater(this.#bring(policy));
+    this.#awaits(this.#bring(policy));
   }
 
   /** Brings the servers to a committed version, once it is in the store; to one after another. */
@@ -57,13 +72,18 @@ export class ServedWeights {
     const { head, publishing } = this.#options;
     const before = awaitedLater(Promise.all([this.#ready, publishing.allBefore()]));
     const stored = isPublished ? Promise.resolve(policy) : publishing.publish(policy, optimizer);
-    this.#ready = awaitedLater(
+    this.#awaits(
       stored.then(async (version) => {
         head.replace(policy, version);
         await before;
         await this.#bring(version);
       }),
     );
+  }
+
+  #awaits(bringing: Promise<void>): void {
+    this.#underWay += 1;
+    this.#ready = awaitedLater(bringing.finally(() => (this.#underWay -= 1)));
   }
 
   /** Figures of the newest broadcast, for the metrics of the step after it; none before the first canary. */
@@ -74,12 +94,12 @@ export class ServedWeights {
   }
 
   /**
-   * Brings the servers to a version. Those that sample from other weights are asked for nothing of it; where that are all of them
-   * the run pauses, and they are asked again once it is resumed.
+   * Brings the servers to a version. Servers that sample from other weights get no requests for it; if all do, the run
+   * pauses, and they are tried again on resume.
    */
   async #bring(policy: PolicyVersion): Promise<void> {
     const { control, spec } = this.#context;
-    if (spec.data && spec.eval === null) return; // nobody samples from it
+    if (spec.data && spec.eval === null) return; // no rollout or evaluation samples from it
     for (;;) {
       const result = await this.#broadcast(policy);
       this.#newest = result;
@@ -87,22 +107,37 @@ export class ServedWeights {
       this.#tell(policy, result);
       if (!isHopeless(result)) return;
       control.pause(this.#why(policy, result));
-      await control.untilResumed(); // nothing is sampled there until then
+      await control.untilResumed(); // sampling stays paused until then
     }
   }
 
   #broadcast(policy: PolicyVersion): Promise<BroadcastResult> {
     const { run, spec, control } = this.#context;
-    const { serving, changesInFlight } = this.#options;
+    const { serving, changesInFlight, leaseWith } = this.#options;
     const summary = `${versionName(policy)} to ${this.#servers}`;
     const orchestrator = orchestratorFor(spec);
     const inPlay = changesInFlight() ? { isForThoseInPlay: true } : {};
-    const send = () => orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy, ...inPlay }]);
-    // Where servers sample from one version, the round under way has it to its end: else they are loaded back and forth. Only vLLM
-    // continues with other weights in the middle of a turn.
-    const isInPlace = spec.inflightUpdates === 'token' && spec.inference.kind === 'vllm' && changesInFlight();
+    const send = (lease?: LeaseInput) =>
+      orchestrator.broadcastWeights.executeWithOptions({ summary }, [
+        { run, policy, ...inPlay, ...present({ lease }) },
+      ]);
+    // Where servers sample from one version, the round under way has it to its end: else they are loaded back and forth. A few kinds
+    // continue with other weights in the middle of a turn.
+    const isInPlace =
+      spec.inflightUpdates === 'token' && inferenceTraits(spec.inference).changesInTurn && changesInFlight();
     const holdOne = this.holdsOne && !isInPlace;
-    return control.waitFor(`broadcast ${summary}`, holdOne ? serving.changing(send) : serving.shared(send));
+    const what = `broadcast ${summary}`;
+    if (holdOne)
+      return control.waitFor(
+        what,
+        serving.changing(() => send()),
+      );
+    let isLetIn = false;
+    const sending = serving.shared(() => {
+      isLetIn = true;
+      return leaseWith(policy, send);
+    });
+    return control.waitFor(() => (isLetIn ? what : serving.heldUp(what)), sending);
   }
 
   #tell(
@@ -138,7 +173,7 @@ export class ServedWeights {
   }
 }
 
-/** A history of before each server had a verdict has one for all of them. */
+/** Also for histories from before each server had a verdict, with one for all of them. */
 function isHopeless({ canaryDifference, threshold, isNoneLeft }: BroadcastResult): boolean {
   if (threshold !== undefined) return isNoneLeft === true;
   return canaryDifference !== null && !(canaryDifference <= canaryDifferenceMaxInFloat32);

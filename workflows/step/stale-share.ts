@@ -1,6 +1,6 @@
-/** Of what is sampled so much may grow too old to be trained without a word. */
+/** Share of the sampled groups that may become stale without a warning. */
 const shareMax = 0.05;
-/** Batches that are looked at together; as many go by before it is said again. */
+/** Batches that are looked at together; the warning repeats after as many. */
 const batchesRemembered = 16;
 
 interface Batch {
@@ -8,12 +8,12 @@ interface Batch {
   readonly trained: number;
 }
 
-/** How much of what was sampled grew too old, for whoever can do something about it. */
+/** Share of the sampled groups that became stale, for a warning to the user. */
 export class StaleShare {
   readonly #batches: Batch[] = [];
   #sinceTold = batchesRemembered;
 
-  /** Groups of the newest batch; what is to be said about the batches so far, or null. */
+  /** Records the newest batch; returns a warning about the batches so far, or null. */
   note(batch: Batch, maxOffPolicySteps: number): string | null {
     this.#batches.push(batch);
     if (this.#batches.length > batchesRemembered) this.#batches.shift();

@@ -1,7 +1,7 @@
 import { timeMetrics } from '../../core/rl/effectiveness.ts';
 import { addLost, lostMetrics, nothingLost, type LostWork } from '../../core/rl/lost-work.ts';
 
-/** What the account carries over continue-as-new. */
+/** Carried by continue-as-new. */
 export interface CarriedAccount {
   readonly lost: LostWork;
   readonly pausedS: number;
@@ -9,14 +9,14 @@ export interface CarriedAccount {
   readonly total: LostWork;
 }
 
-/** What has been lost and how long the run stood still since the last commit: the next one says so. */
+/** Lost work and paused time since the last commit, for the metrics of the next one. */
 export class StepAccount {
   #lost: LostWork;
   #total: LostWork;
   #pausedS: number;
-  /** The lease whose worker was lost last, and how long what was asked of it took to be asked again. */
+  /** The lease whose worker was lost last, and how long its work took to be scheduled again. */
   #lostLease: { readonly epoch: number; readonly seconds: number } | null = null;
-  /** A trainer that is lost, or whose run is started again, restores for the same step: that is one recovery. */
+  /** Restores for the same step, by a lost trainer or a restarted run, count as one recovery. */
   #isRestoreCounted = false;
 
   constructor(carried?: CarriedAccount) {
@@ -25,7 +25,7 @@ export class StepAccount {
     this.#pausedS = carried?.pausedS ?? 0;
   }
 
-  /** Since the run was opened, whatever has been committed of it. */
+  /** Losses since the run was opened, committed or not. */
   get total(): LostWork {
     return this.#total;
   }
@@ -39,13 +39,13 @@ export class StepAccount {
     this.#pausedS += seconds;
   }
 
-  /** The run was started again before it had reached its end. What was under way then is not known any more. */
+  /** The run was restarted before its end. What was under way then is unknown. */
   startedAgain(): void {
     this.add({ ...nothingLost, recoveries: 1 });
     this.#isRestoreCounted = true;
   }
 
-  /** Everything that was asked of a lost worker reports it; they were lost together. */
+  /** All work on a lost worker reports the loss, which counts once. */
   workerLost(epoch: number, seconds: number): void {
     const told = this.#lostLease?.epoch === epoch ? this.#lostLease.seconds : null;
     this.add({ ...nothingLost, recoveries: told === null ? 1 : 0, seconds: Math.max(0, seconds - (told ?? 0)) });
@@ -53,7 +53,7 @@ export class StepAccount {
     this.#isRestoreCounted = true;
   }
 
-  /** Attempts of a train step that came to nothing: the trainer's process died, or was too late. */
+  /** Attempts of a train step without a result: the trainer's process died, or was too late. */
   attemptsLost(lost: LostWork): void {
     this.add(lost);
     this.#isRestoreCounted ||= lost.recoveries > 0;
@@ -65,7 +65,7 @@ export class StepAccount {
     this.#isRestoreCounted = false;
   }
 
-  /** As metrics of the commit that is made now; then it is empty. */
+  /** Returns the account as metrics of the present commit, and empties it. */
   take(): Record<string, number> {
     const paused = this.#pausedS > 0 ? { [timeMetrics.paused]: this.#pausedS } : {};
     const metrics = { ...lostMetrics(this.#lost), ...paused };

@@ -2,7 +2,7 @@ import { present } from '../../core/present.ts';
 import { timeMetrics } from '../../core/rl/effectiveness.ts';
 import type { CollectedStep } from './collect-step.ts';
 
-/** Of a training, what its event tells beside the batch's figures. */
+/** Figures of a training's event, besides the batch's. */
 export function trainFigures({
   metrics,
   learningRate,
@@ -13,7 +13,7 @@ export function trainFigures({
   return { kl: metrics['kl_divergence'] ?? 0, learning_rate: learningRate, ...present({ loss: metrics['loss'] }) };
 }
 
-/** What only the workflow knows of a step, as metrics of its commit; the batch's own are added from its plan. */
+/** Metrics of a step's commit that only the workflow knows; the batch's own are added from its plan. */
 export function committedMetrics(step: {
   readonly collected: CollectedStep;
   readonly trained: {
@@ -23,10 +23,10 @@ export function committedMetrics(step: {
   };
   readonly klBeta: number;
   readonly waitedS: number;
-  /** That training stood before servers which an evaluation had for itself. */
+  /** Seconds that training waited for servers that an evaluation had to itself. */
   readonly evalWaitS: number;
   readonly stepS: number;
-  /** What was lost for it, and how long the run stood still. */
+  /** Lost work and paused time. */
   readonly account: Readonly<Record<string, number>>;
 }): Record<string, number> {
   const { collected, trained, klBeta, waitedS, evalWaitS, stepS, account } = step;

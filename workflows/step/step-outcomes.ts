@@ -10,8 +10,8 @@ import { timeoutsIn } from '../../core/rl/metrics.ts';
 import type { CollectedStep } from './collect-step.ts';
 
 /**
- * What became of the groups that a step issued or trained. With several attempts all but the last were refused. What is
- * under way for later steps is not in it: it is issued by the commit of the step it was collected for.
+ * Fates of the groups that a step issued or trained. Of several attempts all but the last were refused. Groups in
+ * flight for later steps are not included: the commit of the step they are collected for issues them.
  */
 export function stepOutcomes(step: number, attempts: readonly CollectedStep[]): StepOutcomes {
   const ended: { ordinal: number; state: EndState }[] = [];

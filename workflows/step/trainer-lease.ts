@@ -3,10 +3,10 @@ import {
   CancellationScope,
   condition,
   isCancellation,
-  patched,
   sleep,
   workflowInfo,
 } from '@temporalio/workflow';
+import { trainerTraits } from '../../core/kinds/trainers.ts';
 import { engineFailuresMax } from '../../core/limits.ts';
 import { notRegisteredType, taskQueues, trainerQueues } from '../../core/names.ts';
 import { nextWaitMs } from '../../core/patience.ts';
@@ -35,7 +35,7 @@ interface Lease extends LeasedTrainer {
   readonly giveBack: () => void;
 }
 
-/** What a trainer that keeps failing said; null for any other failure, which is the caller's. */
+/** Message of a trainer that keeps failing; null for any other failure, which is the caller's. */
 function failing(reason: unknown): string | null {
   const { cause } = reason as Error;
   return cause instanceof ApplicationFailure && cause.type === 'TrainerFailing' ? cause.message : null;
@@ -45,47 +45,50 @@ function failing(reason: unknown): string | null {
 function lacking(reason: unknown): string | null {
   const { cause } = reason as Error;
   if (!(cause instanceof ApplicationFailure) || cause.type !== notRegisteredType) return null;
-  return cause.message.split(',', 1)[0]!; // the rest lists its activities
+  return cause.message.split(',', 1)[0]!; // the rest of the message lists its activities
 }
 
-/** A trainer of the user's own works in the GPU worker's process, and what ends it leaves no word. */
+/** A custom trainer runs in the GPU worker's process, and ends it without a message. */
 function endedAgain(times: number): string {
   return `the GPU worker ended ${times} times in a row in the middle of the same work: its log says what the trainer module did there. Where it was killed for want of memory (exit code 137): ${memoryRemedies.trainer}.`;
 }
 
-/** What an attempt at holding a worker failed with; null when nobody took it, or nothing is wrong. */
+/** Failure of an attempt to hold a worker; null when no worker took the run, or nothing is wrong. */
 function failureOf(end: { readonly reason: unknown } | null): string | null {
   const { cause } = (end?.reason ?? {}) as Error;
   return cause instanceof ApplicationFailure ? cause.message : null;
 }
 
-/** How long a run waits in silence, and how often it then looks whom it waits for. */
+/** Time that a run waits in silence, and the interval at which it then looks for workers. */
 const firstLookMs = 2_000;
 const lookMsMax = 300_000;
 /** Pause before asking for a GPU worker after one of another version was given back. */
 const otherVersionMs = 5_000;
-/** Before the second attempt, when one ended before anybody held the run. */
+/** Delay before a second attempt when the first ended before a worker held the run. */
 const firstMs = 1_000;
 
 /**
- * Which GPU worker holds the run. It is held on demand, for as long as its `leaseTrainer` heartbeats; when that ends, what
- * was under way there is cancelled and asked of whichever worker holds the run next, under a later epoch.
+ * The GPU worker that holds the run. It is held on demand, for as long as its `leaseTrainer` heartbeats; when that
+ * ends, work under way there is cancelled and scheduled on the next holder, under a later epoch.
  */
 export class TrainerLease {
   readonly #run: RunHandle;
   readonly #spec: RunSpec;
   readonly #control: RunControl;
   readonly #scope = CancellationScope.current();
-  /** Asked first, over its own queue: it may hold the newest version still. */
+  /** Worker tried first, over its own queue, since it may still hold the newest version. */
   #preferred: string | null;
   #current: Promise<Lease> | null = null;
   #told: TrainerLeased | null = null;
   #users = 0;
   #isReleaseWanted = false;
   #waitingFor = 'a GPU worker';
-  /** Why whoever took the run last could not hold it. */
+  /** Why the last worker could not hold the run. */
   #lastFailure: string | null = null;
-  /** Told when something is asked again, since the worker that held the run is lost: seconds since it was asked first. */
+  /**
+   * Called when work is scheduled again because the worker that held the run is lost, with the seconds since it was
+   * first scheduled.
+   */
   onLost: (epoch: number, seconds: number) => void = () => undefined;
 
   constructor(
@@ -102,7 +105,7 @@ export class TrainerLease {
       (held: TrainerLeased) => void (this.#told = held),
       (problem) => control.ignored(problem),
     );
-    // Before another run gets it: there nothing needs to be restored.
+    // Leased early, before another run gets it: this worker need not restore anything.
     if (preferred !== null) void this.#lease();
   }
 
@@ -114,7 +117,7 @@ export class TrainerLease {
       const ended = new Set<string>();
       for (let lostInARow = 0; ;) {
         const lease = await this.#lease();
-        ended.delete(lease.holder); // that process was slow, or cut off, when it was not heard of
+        ended.delete(lease.holder); // that process was slow, or cut off, when it was taken for lost
         if (lost !== null) this.onLost(lost.epoch, (Date.now() - lost.askedAt) / 1000);
         lost = null;
         const askedAt = Date.now();
@@ -126,8 +129,8 @@ export class TrainerLease {
           scope.cancel();
           lost = { epoch: lease.epoch, askedAt };
           ended.add(lease.holder);
-          if (++lostInARow < engineFailuresMax || this.#spec.trainer.kind !== 'module') continue;
-          if (ended.size < engineFailuresMax && patched('slow-trainers')) continue;
+          if (++lostInARow < engineFailuresMax || trainerTraits(this.#spec.trainer).code === 'ratchet') continue;
+          if (ended.size < engineFailuresMax) continue;
           await this.#pause(endedAgain(lostInARow));
           lostInARow = 0;
           ended.clear();
@@ -139,7 +142,7 @@ export class TrainerLease {
     }
   }
 
-  /** A trainer that fails again and again pauses the run; whoever resumes it has done something about that. */
+  /** A trainer that fails again and again pauses the run; resuming it means that the cause was dealt with. */
   async #isToAskAgain(answer: Promise<unknown>, lease: Lease): Promise<boolean> {
     const reason: unknown = await answer.then(
       () => null,
@@ -179,13 +182,13 @@ export class TrainerLease {
     }
   }
 
-  /** Gives the worker back once nothing is under way there. The next use holds one again. */
+  /** Gives the worker back once it has no work. The next use holds one again. */
   releaseWhenIdle(): void {
     this.#isReleaseWanted = true;
     this.#releaseIfIdle();
   }
 
-  /** What the next execution of this workflow prefers. */
+  /** Holder that the next execution of this workflow prefers. */
   carry(): string | null {
     return this.#preferred;
   }
@@ -195,7 +198,7 @@ export class TrainerLease {
     this.#isReleaseWanted = false;
     const leasing = this.#current;
     this.#current = null;
-    if (leasing) void leasing.then(({ giveBack }) => giveBack()).catch(() => undefined); // never held: nothing to give
+    if (leasing) void leasing.then(({ giveBack }) => giveBack()).catch(() => undefined); // no worker held it, so there is nothing to release
   }
 
   #lease(): Promise<Lease> {
@@ -211,7 +214,7 @@ export class TrainerLease {
 
   async #take(): Promise<Lease> {
     const looking = { isOver: false };
-    void awaitedLater(this.#lookWhomFor(looking)); // it only says something
+    void awaitedLater(this.#lookWhomFor(looking)); // it only writes messages
     try {
       for (let waitMs = 0, waitedMs = 0; ;) {
         const preferred = this.#preferred;
@@ -235,7 +238,7 @@ export class TrainerLease {
       : `${this.#waitingFor}; the last one failed: ${this.#lastFailure}`;
   }
 
-  /** One attempt at holding; null when nobody took it, or whoever did ended at once. */
+  /** One attempt to hold a worker; null when none took the run, or the one that did ended at once. */
   async #ask(epoch: number, preferred: string | null): Promise<Lease | null> {
     const scope = new CancellationScope({ cancellable: true, parent: this.#scope });
     const taskQueue = preferred === null ? taskQueues.train : trainerQueues(preferred).hold;
@@ -281,7 +284,7 @@ export class TrainerLease {
     };
   }
 
-  /** While nobody takes the run it says who there is. */
+  /** Lists the available workers while none takes the run. */
   async #lookWhomFor(looking: { readonly isOver: boolean }): Promise<void> {
     for (let lookMs = firstLookMs; ; lookMs = Math.min(lookMs * 2, lookMsMax)) {
       if (await condition(() => looking.isOver, lookMs)) return;

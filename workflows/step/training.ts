@@ -1,10 +1,11 @@
 import { refusedAttemptsMax } from '../../core/limits.ts';
 import { versionName } from '../../core/names.ts';
+import { present } from '../../core/present.ts';
 import type { PolicyVersion } from '../../core/rl/run-state.ts';
+import { learningRateOf } from '../../core/rl/sampling/schedule.ts';
 import type { WarmUpState } from '../../activities/index.ts';
 import { halvedLine, segmentAfter } from '../control/lines.ts';
-import { eager } from '../options.ts';
-import type { RunContext } from '../run-parts.ts';
+import type { RunContext } from '../run-context.ts';
 import type { CollectedStep } from './collect-step.ts';
 import type { Head } from './head.ts';
 import type { Publishing } from './publishing.ts';
@@ -21,7 +22,6 @@ interface Options {
   readonly weights: ServedWeights;
 }
 
-/** What the trainer answered to a plan. */
 type Answer = Awaited<ReturnType<Training['attempt']>>;
 
 /** A step that made a version. */
@@ -31,7 +31,7 @@ export type TrainedStep = Answer & {
   readonly attempts: readonly CollectedStep[];
 };
 
-/** What is asked of the GPU worker that holds the run. */
+/** Activities of the GPU worker that holds the run. */
 export class Training {
   readonly #context: RunContext;
   readonly #options: Options;
@@ -64,7 +64,10 @@ export class Training {
     return warm;
   }
 
-  /** Trains a step on its batch. One that is refused is set aside, and another one is collected; after some in a row the run pauses. */
+  /**
+   * Trains a step on its batch. A refused batch is set aside, and another one is collected; after some in a row the run
+   * pauses.
+   */
   async train(step: number, first: CollectedStep, rollouts: Rollouts): Promise<TrainedStep> {
     const { run, control } = this.#context;
     const attempts = [first];
@@ -84,39 +87,54 @@ export class Training {
     }
   }
 
-  /** One batch, planned and trained; planned anew where the memory did not hold it, or where training stored batches again gave other weights. */
+  /**
+   * Plans and trains one batch; plans it again when memory ran out, or when a replay of stored batches gave other
+   * weights.
+   */
   private async attempt(step: number, attempt: number, { packed, taught, rows }: CollectedStep) {
-    const { run, control, account } = this.#context;
+    const { run, spec, control, account } = this.#context;
     const { head, lease, publishing, recoveries } = this.#options;
     await publishing.of(head.state.reference.step); // the trainer reads it from the store
     let halvedTo: number | undefined;
     for (;;) {
       const { policy: from, reference, klBeta } = head.state;
       const halved = halvedTo === undefined ? { attempt } : { attempt: attempt + 1, halvedTo };
-      const asked = { run, step, from, reference, klBeta, overrides: control.overrides, packed, ...halved };
-      const planned = await eager.planStep(taught ? { ...asked, taught } : asked);
-      const { plan } = planned;
-      const summary = `step ${step}: ${rows} rows onto ${versionName(from)}, learning rate ${planned.learningRate.toExponential(1)}`;
+      const asked = {
+        run,
+        step,
+        from,
+        reference,
+        klBeta,
+        overrides: control.overrides,
+        packed,
+        ...halved,
+        ...present({ taught }),
+      };
+      const learningRate = learningRateOf(step, spec, control.overrides);
+      const summary = `step ${step}: ${rows} rows onto ${versionName(from)}, learning rate ${learningRate.toExponential(1)}`;
       recoveries.trains(step);
       control.planned = step;
       control.progress.trains({ step, from, rows });
       const result = await control.waitFor(
         `train ${summary}`,
-        lease.use(({ steps, epoch }) => steps.trainStep.executeWithOptions({ summary }, [{ run, plan, epoch }])),
+        lease.use(({ steps, epoch }) => steps.trainBatch.executeWithOptions({ summary }, [{ ...asked, epoch }])),
       );
       recoveries.hasTrained();
       control.progress.trains(null);
-      if (result.policy === null) control.planned = 0; // what is asked for now can still reach this step
+      if (result.policy === null) control.planned = 0; // settings made now can still reach this step
       if (result.lost) account.attemptsLost(result.lost);
       if (result.recovery) recoveries.tell(step, result.recovery);
       halvedTo = result.halvedTo ?? halvedTo;
       if (result.halvedTo !== undefined) control.tell('warning', step, halvedLine(step, result));
-      else if (result.replay === null) return { ...result, ...planned };
+      else if (result.replay === null) return result;
       else this.#takeReplay(result.replay);
     }
   }
 
-  /** Retention removed the weights of the newest version, and the run was taken back to where stored batches lead to. */
+  /**
+   * Retention removed the weights of the newest version, and the run was rewound to the step that stored batches lead
+   * to.
+   */
   async restore(): Promise<void> {
     const { run, control } = this.#context;
     const { policy } = this.#options.head;
@@ -129,7 +147,7 @@ export class Training {
     );
   }
 
-  /** Training up to a committed step again gave other weights: from here on they are that version. */
+  /** A replay up to a committed step gave other weights, which replace that version. */
   #takeReplay(replay: PolicyVersion): void {
     const { head, weights } = this.#options;
     const { policy } = head;

@@ -7,13 +7,15 @@ import { filesIn } from './package.ts';
 
 /** Digests of the state that a Python process remembers from its start. */
 export interface InstalledState {
-  /** The virtual environment: packages with their versions, where `.pth` files lead, and the files of packages that are installed editable. */
+  /**
+   * The virtual environment: packages with their versions, targets of `.pth` files, and the files of editable packages.
+   */
   readonly shared: string;
   /** The module's own files there. */
   readonly own: string;
 }
 
-/** Files count by size and time; nothing of them is read. */
+/** Files count by size and time; their content is not read. */
 export function installedState({ folder, module }: Pick<PythonEnvironmentSpec, 'folder' | 'module'>): InstalledState {
   const [shared, own] = [new Stamps(), new Stamps()];
   for (const site of sitePackages(folder)) {
@@ -31,7 +33,7 @@ export function installedState({ folder, module }: Pick<PythonEnvironmentSpec, '
   return { shared: shared.digest(), own: own.digest() };
 }
 
-/** A package with more files counts the first of them. */
+/** Larger packages count their first files only. */
 const filesMax = 5_000;
 
 class Stamps {
@@ -50,7 +52,7 @@ class Stamps {
   }
 }
 
-/** '' where it is not there. */
+/** '' if the file is missing. */
 function stampOf(file: string): string {
   const stat = statSync(file, { throwIfNoEntry: false });
   return stat === undefined ? '' : `${stat.size} ${stat.mtimeMs}`;

@@ -8,7 +8,10 @@ import type { PythonEnvironmentSpec } from '../../../config/run-spec.ts';
 import { apisOf, folderDigest, moduleCode } from './package.ts';
 import { apisOfVersion, isSameName, verifiersRequirement } from './requirement.ts';
 
-/** Where a package came from: a folder (editable), the Environments Hub (its files lie in `path`, editable), the package index, a wheel. */
+/**
+ * Source of a package: a folder (editable), the Environments Hub (its files are in `path`, editable), the package
+ * index, a wheel.
+ */
 const From = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('folder'), path: z.string() }),
   z.strictObject({ kind: z.literal('hub'), id: z.string(), path: z.string() }),
@@ -21,20 +24,20 @@ const Package = z.strictObject({
   module: z.string(),
   version: z.string(),
   from: From,
-  /** The requirement as it was asked for: `name[env]`. */
+  /** Extras of the requested requirement: `name[env]`. */
   extras: z.array(z.string()).optional(),
-  /** Of a local folder: `folderDigest` at its installation, and that of pyproject.toml alone. */
+  /** Set for a local folder: `folderDigest` at its installation, and the digest of pyproject.toml alone. */
   sha256: z.string().optional(),
   pyproject: z.string().optional(),
 });
 
-/** What a virtual environment of a project holds; written by `ratchet env install`. */
+/** Contents of a project's virtual environment; written by `ratchet env install`. */
 const Manifest = z.strictObject({
   schemaVersion: z.literal(1),
   api: z.enum(['v0', 'v1']),
   verifiers: z.string(),
   python: z.string(),
-  /** The environment below the cache that has verifiers, where this one is laid over it; null = it has its own. */
+  /** The cached environment with verifiers that this one is layered over; null = it has its own. */
   base: z.string().nullable(),
   packages: z.array(Package),
 });
@@ -45,8 +48,8 @@ export type EnvironmentManifest = z.infer<typeof Manifest>;
 const manifestFile = 'ratchet.json';
 
 /**
- * Virtual environments lie in the project, not in the cache: local packages are installed editable, so what an environment does
- * belongs to this project's files, and goes with its folder.
+ * Virtual environments are kept in the project, not in the cache: local packages are installed editable, so an
+ * environment's behaviour depends on this project's files, and is removed with its folder.
  */
 export function pythonFolder(projectFolder: string): string {
   return path.join(projectFolder, '.ratchet', 'python');
@@ -70,7 +73,7 @@ export function managedEnvironments(projectFolder: string): ManagedEnvironment[]
     });
 }
 
-/** null where there is none, which is what an installation that was cut off leaves. */
+/** null without a manifest, which is the state after an interrupted installation. */
 export function readEnvironmentManifest(folder: string): EnvironmentManifest | null {
   const file = path.join(folder, manifestFile);
   if (!existsSync(file)) return null;
@@ -89,10 +92,10 @@ export function manifestPath(folder: string): string {
   return path.join(folder, manifestFile);
 }
 
-/** How the files of a local package differ from those it was installed from. */
+/** Changes of a local package's files since its installation. */
 export type Staleness = 'none' | 'files' | 'pyproject' | 'gone';
 
-/** Files of an editable package are imported as they are; what pyproject.toml asks for is installed once. */
+/** Files of an editable package are imported in place; requirements of pyproject.toml are installed once. */
 export function packageStaleness({ from, sha256, pyproject }: InstalledPackage): Staleness {
   if (!isEditable(from) || sha256 === undefined) return 'none';
   if (!existsSync(path.join(from.path, 'pyproject.toml'))) return 'gone';
@@ -100,21 +103,21 @@ export function packageStaleness({ from, sha256, pyproject }: InstalledPackage):
   return folderDigest(from.path) === sha256 ? 'none' : 'files';
 }
 
-/** Its files are used where they are. */
+/** Whether its files are used in place. */
 export function isEditable(
   from: InstalledPackage['from'],
 ): from is Extract<InstalledPackage['from'], { kind: 'folder' | 'hub' }> {
   return from.kind === 'folder' || from.kind === 'hub';
 }
 
-/** Hex, of its text: whoever changes what a package asks for installs it again. */
+/** Digest of its text, hex: a package with other requirements must be installed again. */
 export function pyprojectDigest(folder: string): string {
   return createHash('sha256')
     .update(readFileSync(path.join(folder, 'pyproject.toml')))
     .digest('hex');
 }
 
-/** What an id stands for that is a package of a managed environment. */
+/** The environment of an id that is a package of a managed environment. */
 export function resolvedPackage(
   { folder, manifest }: ManagedEnvironment,
   one: InstalledPackage,
@@ -125,7 +128,10 @@ export function resolvedPackage(
   return { module, api: manifest.api, folder, verifiers: manifest.verifiers, version, ...source };
 }
 
-/** The package is the one that the config was read with: another environment under the same name would be another run. */
+/**
+ * Throws unless the package is the one that the config was read with: another environment under that name would be
+ * another run.
+ */
 export function requireSamePackage({ source, sha256, module, folder, version }: PythonEnvironmentSpec): void {
   const there = installedVersion(folder, module);
   if (there !== undefined && version !== null && there !== version) {
@@ -143,14 +149,13 @@ export function requireSamePackage({ source, sha256, module, folder, version }: 
   );
 }
 
-/** For people. */
 export function fromWhere({ from }: InstalledPackage, projectFolder: string): string {
   if (from.kind === 'hub') return from.id;
   if (from.kind === 'pypi') return `pypi:${from.requirement}`;
   return shortPath(from.path, projectFolder);
 }
 
-/** What `ratchet env install` takes to install a package once more. */
+/** Argument of `ratchet env install` that installs a package once more. */
 export function installArgument(one: InstalledPackage, projectFolder: string): string {
   const { name, module, from, extras = [] } = one;
   const isOwn = from.kind === 'folder' && from.path === path.join(projectFolder, 'environments', module);
@@ -163,18 +168,18 @@ function shortPath(folder: string, projectFolder: string): string {
   return below.startsWith('..') || path.isAbsolute(below) ? folder : `./${below}`;
 }
 
-/** A package in a virtual environment that is not ours to change: `.venv` of the project, or the one that is active. */
+/** A package in a virtual environment that is not ours to change: `.venv` of the project, or the active one. */
 export interface ForeignPackage {
   readonly name: string;
   readonly version: string;
   readonly folder: string;
   /** The version of verifiers beside it; null = there is none. */
   readonly verifiers: string | null;
-  /** What the id stands for; null where that version of verifiers, or two possible APIs, say nothing Ratchet can go on with. */
+  /** The id's environment; null if that version of verifiers, or two possible APIs, leave it undecided. */
   readonly python: PythonEnvironmentSpec | null;
 }
 
-/** undefined where no package of that name is there that needs verifiers: unrelated ones have such names too. */
+/** undefined without a package of that name that requires verifiers: unrelated packages have such names too. */
 export function foreignPackage(environment: string, module: string): ForeignPackage | undefined {
   for (const folder of sitePackages(environment)) {
     const about = distInfo(folder, module);
@@ -182,7 +187,7 @@ export function foreignPackage(environment: string, module: string): ForeignPack
     const metadata = metadataOf(path.join(folder, about));
     const installed = distInfo(folder, 'verifiers');
     const verifiers = installed === undefined ? null : versionIn(installed);
-    // Which extras it was installed with is not written anywhere; verifiers beside it says enough.
+    // Installed extras are not recorded; verifiers beside the package is enough evidence.
     const extras = verifiers === null ? [] : 'any';
     const requires = verifiersRequirement(metadata.requires, { name: metadata.name ?? module, extras });
     if (requires === null) continue;
@@ -201,13 +206,13 @@ export function foreignPackage(environment: string, module: string): ForeignPack
   return undefined;
 }
 
-/** The version of a package in a virtual environment, as its name of a folder has it. */
+/** The version of a package in a virtual environment, from its folder's name. */
 export function installedVersion(environment: string, module: string): string | undefined {
   const about = sitePackages(environment).flatMap((folder) => distInfo(folder, module) ?? []);
   return about[0] === undefined ? undefined : versionIn(about[0]);
 }
 
-/** What a package of a virtual environment asks for, as its wheel says it. */
+/** Requirements of a package in a virtual environment, from its wheel. */
 export function requirementsOf(environment: string, module: string): string[] {
   return sitePackages(environment).flatMap((folder) => {
     const about = distInfo(folder, module);
@@ -215,7 +220,7 @@ export function requirementsOf(environment: string, module: string): string[] {
   });
 }
 
-/** Where `import` looks in a virtual environment. */
+/** Folders that `import` searches in a virtual environment. */
 export function sitePackages(environment: string): string[] {
   const lib = path.join(environment, 'lib');
   return namesIn(lib)
@@ -228,12 +233,12 @@ function distInfo(folder: string, module: string): string | undefined {
   return namesIn(folder).find((name) => name.endsWith('.dist-info') && isSameName(name.split('-', 1)[0]!, module));
 }
 
-/** `wiki_search-0.1.dist-info` → `0.1` */
+/** Example: `wiki_search-0.1.dist-info` → `0.1`. */
 function versionIn(about: string): string {
   return about.slice(about.indexOf('-') + 1, -'.dist-info'.length);
 }
 
-/** Name and requirements of what was installed, as its wheel says them. */
+/** Name and requirements of an installed package, from its wheel. */
 export function metadataOf(about: string): {
   readonly name: string | null;
   readonly version: string | null;
@@ -248,7 +253,7 @@ export function metadataOf(about: string): {
   return { name: field('Name'), version: field('Version'), requires, extras };
 }
 
-/** The folder of a package that was installed editable. */
+/** The folder of an editable package. */
 export function editableSource(about: string): string | undefined {
   const file = path.join(about, 'direct_url.json');
   if (!existsSync(file)) return undefined;
@@ -261,6 +266,6 @@ export function namesIn(folder: string): string[] {
   try {
     return readdirSync(folder);
   } catch {
-    return []; // Not there, or not ours to read: nothing is installed.
+    return []; // Missing, or unreadable for us: nothing is installed.
   }
 }

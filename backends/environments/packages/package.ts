@@ -3,19 +3,19 @@ import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../../core/errors.ts';
-import { parseToml } from '../../../config/parse-toml.ts';
+import { parseToml } from '../../../config/toml/parse-toml.ts';
 import { apisThatFit, type InstalledWith, isSameName, type VerifiersApi, verifiersRequirement } from './requirement.ts';
 
-/** A Python package as its files tell, without running any of them. */
+/** A Python package, read from its files without running any of them. */
 interface PackageSource {
   readonly folder: string;
-  /** As `name` in pyproject.toml has it. */
+  /** Value of `name` in pyproject.toml. */
   readonly name: string;
-  /** What is imported: the name with underscores. */
+  /** The module to import: the name with underscores. */
   readonly module: string;
-  /** null where pyproject.toml leaves it to the build. */
+  /** null if pyproject.toml leaves it to the build. */
   readonly version: string | null;
-  /** What it asks of verifiers, see `verifiersRequirement`; null = nothing. */
+  /** Its requirement on verifiers, see `verifiersRequirement`; null = none. */
   readonly requires: string | null;
 }
 
@@ -28,7 +28,7 @@ const PyProject = z.object({
   }),
 });
 
-/** Reads `pyproject.toml` of a folder; throws ConfigInvalid with what is missing in it, also where it has none of these extras. */
+/** Reads `pyproject.toml` of a folder; throws ConfigInvalid naming a missing part or extra. */
 export function readPackage(
   folder: string,
   asked: Omit<InstalledWith, 'name'> & { readonly extras?: readonly string[] } = {},
@@ -68,14 +68,14 @@ export function readPackage(
   return { folder, name, module: moduleIn(folder, name), version, requires };
 }
 
-/** A requirement of an extra as a wheel has it. */
+/** A requirement of an extra, in a wheel's form. */
 function withMarker(requirement: string, extra: string): string {
   const at = requirement.indexOf(';');
   if (at < 0) return `${requirement} ; extra == "${extra}"`;
   return `${requirement.slice(0, at)} ; (${requirement.slice(at + 1)}) and extra == "${extra}"`;
 }
 
-/** The module of a package by what lies in a folder: `Wiki-Search` may be built from `wiki_search.py`. */
+/** The module of a package in a folder: `Wiki-Search` may be built from `wiki_search.py`. */
 export function moduleIn(folder: string, name: string): string {
   const usual = moduleOf(name);
   const there = ['', 'src'].flatMap((below) => {
@@ -94,8 +94,8 @@ export function moduleOf(name: string): string {
 }
 
 /**
- * The APIs that a package may be written for: those whose version of verifiers its requirement lets through, and where both are, those
- * that its own code looks like. One = decided.
+ * The APIs that a package may use: those whose version of verifiers its requirement allows, and if both do, those that
+ * its code resembles. One = decided.
  */
 export function apisOf(requires: string, code: string | null): VerifiersApi[] {
   const fit = apisThatFit(requires);
@@ -104,7 +104,7 @@ export function apisOf(requires: string, code: string | null): VerifiersApi[] {
   return api === null ? fit : [api];
 }
 
-/** null where it looks like neither, or like both. */
+/** null if it resembles neither, or both. */
 function looksLike(code: string): VerifiersApi | null {
   const isV0 = /^(?:async\s+)?def\s+load_environment\b/m.test(code) || importsLoader(code);
   const isV1 = /\bverifiers\.v1\b|\bTaskset\b/.test(code);
@@ -121,9 +121,9 @@ function importsLoader(code: string): boolean {
 }
 
 /**
- * The code that says which API a package is written for: the file that importing its module runs first, and where that only passes on what
- * other files of the package have (`from my_env.taskset import MyTaskset`, as verifiers' `vf-init` writes it), those files too. null where it is
- * not to be found in this folder.
+ * The code that shows a package's API: the file that runs first on import. If that only re-exports from other files of
+ * the package (`from my_env.taskset import MyTaskset`, as verifiers' `vf-init` writes it), those files too. null if it
+ * is not in this folder.
  */
 export function moduleCode(folder: string, module: string): string | null {
   for (const below of ['', 'src']) {
@@ -135,7 +135,7 @@ export function moduleCode(folder: string, module: string): string | null {
   return null;
 }
 
-/** Files of the module itself that its first one imports from, without what they import in their turn: `my_env/taskset`. */
+/** Files of the module that its first one imports from, without their own imports: `my_env/taskset`. */
 function importedFrom(code: string, module: string): string[] {
   if (looksLike(code) !== null) return [];
   const names = [...code.matchAll(/^from[ \t]+([\w.]+)[ \t]+import\b/gm)].map(([, name = '']) => name);
@@ -146,19 +146,19 @@ function importedFrom(code: string, module: string): string[] {
   return [...new Set(own)].map((name) => name.replaceAll('.', '/'));
 }
 
-/** Of a module by its path without an ending: a file, or a folder's first. */
+/** Code of a module, given its path without an ending: a file, or a package's first file. */
 function codeAt(place: string): string | null {
   const file = [`${place}.py`, path.join(place, '__init__.py')].find((one) => existsSync(one));
   return file === undefined ? null : readFileSync(file, 'utf8');
 }
 
-/** Made by tools: what lies here is no part of what a package does. */
+/** Folders made by tools, which do not affect the package. */
 const madeFolders: ReadonlySet<string> = new Set(['__pycache__', 'build', 'dist', 'node_modules', 'outputs', 'venv']);
-/** A package with more files counts the first of them; larger files count by their size, so that a look stays short. */
+/** Larger packages count their first files only, and larger files their size only, so that a check stays short. */
 const filesMax = 5_000;
 const hashedBytesMax = 16 * 2 ** 20;
 
-/** sha256, hex, over the names and contents of a package's files; without dot files and what tools make. */
+/** sha256, hex, over the names and contents of a package's files; without dot files and tools' products. */
 export function folderDigest(folder: string): string {
   const digest = createHash('sha256');
   for (const file of filesIn(folder, '').slice(0, filesMax)) {
@@ -170,7 +170,7 @@ export function folderDigest(folder: string): string {
   return digest.digest('hex');
 }
 
-/** Relative, in the order of their names, without what tools make. Links are not followed. */
+/** Relative paths, sorted, without tools' products. Links are not followed. */
 export function filesIn(root: string, below: string): string[] {
   const entries = readdirSync(path.join(root, below), { withFileTypes: true });
   return entries

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { environmentForAll, selectEnvironment } from '../../../core/child-environment.ts';
 import { RatchetError } from '../../../core/errors.ts';
-import { type ChildPatience, childPatience, watchChild } from '../../child-progress.ts';
+import { type ChildPatience, childPatience, watchChild } from '../../../host/child-progress.ts';
 import type { VerifiersApi } from './requirement.ts';
 
 const program = fileURLToPath(new URL('../../../python/ratchet_bridge/check.py', import.meta.url));
@@ -13,11 +13,10 @@ const ImportFailure = z.object({
   type: z.string(),
   message: z.string(),
   traceback: z.string(),
-  /** A module that is not there. */
   missing: z.string().nullable(),
-  /** The missing one is the package's own. */
+  /** Whether the missing module is the package's own. */
   own: z.boolean(),
-  /** file:line, nearest to the failure, in the package. */
+  /** file:line in the package, nearest to the failure. */
   place: z.string().nullable(),
 });
 
@@ -33,14 +32,16 @@ const Probe = z.discriminatedUnion('ok', [
 export type Probe = z.infer<typeof Probe>;
 export type ImportFailure = z.infer<typeof ImportFailure>;
 
-/** Imports a module in a process of its own and says what it has. Runs the package's code, so only where a person asked for it. */
+/**
+ * Imports a module in a process of its own and reports its API. Runs the package's code, so only at a person's request.
+ */
 export async function probeModule(
   python: string,
   module: string,
   api: VerifiersApi,
   patience: ChildPatience = childPatience(),
 ): Promise<Probe> {
-  // -P: the folder of the program is not where modules are looked for.
+  // -P: modules are not searched in the program's folder.
   const child = spawn(python, ['-P', program, 'probe', module, api], {
     cwd: tmpdir(),
     env: selectEnvironment([...environmentForAll, 'HF_*'], process.env),

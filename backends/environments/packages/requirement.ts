@@ -2,28 +2,28 @@ import type { PythonEnvironmentSpec } from '../../../config/run-spec.ts';
 
 export type VerifiersApi = PythonEnvironmentSpec['api'];
 
-/** The version of verifiers that each API is spoken with: the last that has v0, and the newest. */
+/** The version of verifiers for each API: the last with v0, and the newest. */
 export const verifiersVersions = { v0: '0.3.1', v1: '0.4.0' } as const satisfies Record<VerifiersApi, string>;
 
 /** One thing that a package asks for, as PEP 508 writes it. */
-export interface Requirement {
+interface Requirement {
   readonly name: string;
   readonly extras: readonly string[];
-  /** `>=1,<2`; '' = any version, and where an address is named. */
+  /** `>=1,<2`; '' = any version, or an address. */
   readonly specifier: string;
-  /** The place that `@` names; null = the package index. */
+  /** The address after `@`; null = the package index. */
   readonly address: string | null;
-  /** Behind the semicolon; null = always. */
+  /** Condition behind the semicolon; null = always. */
   readonly marker: string | null;
 }
 
 const requirementParts = /^([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[([^\]]*)\])?\s*([^]*)$/;
 
-/** null for what is no requirement. */
+/** null if the text is no requirement. */
 export function readRequirement(text: string): Requirement | null {
   const [, name, extras = '', rest = ''] = requirementParts.exec(text.trim()) ?? [];
   if (name === undefined) return null;
-  // An address may have a semicolon of its own: its marker has a blank before it.
+  // An address may contain a semicolon: its marker follows a space.
   const isAddress = rest.startsWith('@');
   const at = isAddress ? rest.search(/\s;/) : rest.indexOf(';');
   const [asked, marker] = at < 0 ? [rest, null] : [rest.slice(0, at), rest.slice(rest.indexOf(';', at) + 1).trim()];
@@ -37,22 +37,22 @@ export function readRequirement(text: string): Requirement | null {
   };
 }
 
-/** `a, b` → [a, b] */
+/** Example: `a, b` → [a, b]. */
 export function namesOfExtras(written: string): string[] {
   return written.split(',').map((extra) => extra.trim()).filter((extra) => extra !== ''); // prettier-ignore
 }
 
-/** Whether two names are of one package, or of one extra: `Wiki_Search`, `wiki-search`. */
+/** Whether two names denote one package, or one extra: `Wiki_Search`, `wiki-search`. */
 export function isSameName(a: string, b: string): boolean {
   const plain = (name: string) => name.toLowerCase().replaceAll(/[-_.]+/g, '-');
   return plain(a) === plain(b);
 }
 
-/** What a package is installed with, which decides what of its requirements applies. */
+/** Context of an installation, which decides which requirements apply. */
 export interface InstalledWith {
   /** The package's own name: `name[a]` among its requirements adds that extra. */
   readonly name?: string;
-  /** 'any': which ones were asked for is not known, so each may have been. */
+  /** 'any': the requested extras are unknown, so each may apply. */
   readonly extras?: readonly string[] | 'any';
   /** Python's version: `3.11.7`. */
   readonly python?: string;
@@ -70,8 +70,8 @@ export function applicableRequirements(dependencies: readonly string[], asked: I
 }
 
 /**
- * What a package asks of verifiers: the version specifier of its requirement, '' where any version will do, null where it does not
- * need verifiers with these extras and this Python. A requirement by address says nothing of versions: ''.
+ * A package's requirement on verifiers: the version specifier, '' if any version will do, null if it does not need
+ * verifiers with these extras and this Python. A requirement by address has no version: ''.
  */
 export function verifiersRequirement(dependencies: readonly string[], asked: InstalledWith = {}): string | null {
   const found = applicableRequirements(dependencies, asked).filter(({ name }) => isSameName(name, 'verifiers'));
@@ -79,7 +79,7 @@ export function verifiersRequirement(dependencies: readonly string[], asked: Ins
   return found.map(({ specifier }) => specifier).filter((specifier) => specifier !== '').join(','); // prettier-ignore
 }
 
-/** The extras of which any one makes a package need verifiers. */
+/** Extras that each make a package need verifiers. */
 export function extrasWithVerifiers(dependencies: readonly string[], asked: InstalledWith = {}): string[] {
   const named = dependencies.flatMap((dependency) =>
     [...(readRequirement(dependency)?.marker ?? '').matchAll(/\bextra\s*==\s*["']([^"']+)["']/g)].map(
@@ -93,7 +93,10 @@ export function extrasWithVerifiers(dependencies: readonly string[], asked: Inst
 
 type MarkerToken = string;
 
-/** A marker of PEP 508: `python_version >= "3.11" and extra == "env"`. What cannot be read, or names what is not known here, holds. */
+/**
+ * Evaluates a marker of PEP 508: `python_version >= "3.11" and extra == "env"`. Unreadable markers and unknown names
+ * count as true.
+ */
 export function markerHolds(marker: string, asked: InstalledWith = {}): boolean {
   const tokens = marker.match(/"[^"]*"|'[^']*'|[()]|[<>=!~]{1,3}|[\w.]+/g) ?? [];
   const reader = { tokens, at: 0 };
@@ -130,7 +133,7 @@ function oneOf(reader: MarkerReader, asked: InstalledWith): boolean {
   if (reader.tokens[reader.at] === '(') {
     reader.at += 1;
     const holds = anyOf(reader, asked);
-    reader.at += 1; // the bracket that closes
+    reader.at += 1; // the closing bracket
     return holds;
   }
   const left = reader.tokens[reader.at++] ?? '';
@@ -158,7 +161,7 @@ function unquoted(token: MarkerToken): string {
   return token.replaceAll(/^["']|["']$/g, '');
 }
 
-/** undefined for what is not known here. */
+/** undefined for an unknown name. */
 function markerValue(token: MarkerToken, { python = '3.11.0' }: InstalledWith): string | undefined {
   if (/^["']/.test(token)) return unquoted(token);
   const full = /^\d+\.\d+/.test(python) ? python : '3.11.0';
@@ -176,29 +179,32 @@ function markerValue(token: MarkerToken, { python = '3.11.0' }: InstalledWith): 
   return known[token];
 }
 
-/** As Python's `platform.machine()` calls it. */
+/** The value of Python's `platform.machine()`. */
 function machineName(): string {
   if (process.arch === 'x64') return 'x86_64';
   return process.arch === 'arm64' && process.platform === 'linux' ? 'aarch64' : process.arch;
 }
 
-/** Of the versions of Python that verifiers runs on, those that a `requires-python` lets through. */
+/** The versions of Python that verifiers supports and a `requires-python` allows. */
 export function pythonsThatFit(specifier: string): string[] {
   return ['3.11', '3.12', '3.13'].filter((version) => satisfies(`${version}.99`, specifier) || satisfies(`${version}.0`, specifier)); // prettier-ignore
 }
 
-/** The APIs whose version a specifier lets through. */
+/** The APIs whose version a specifier allows. */
 export function apisThatFit(specifier: string): VerifiersApi[] {
   return (['v0', 'v1'] as const).filter((api) => satisfies(verifiersVersions[api], specifier));
 }
 
-/** The API that an installed version of verifiers is spoken to with; undefined for those before 0.3.1, which Ratchet does not know. */
+/** The API of an installed version of verifiers; undefined for those before 0.3.1, which are not supported. */
 export function apisOfVersion(version: string): VerifiersApi[] {
   if (satisfies(version, '>=0.4')) return ['v1'];
   return satisfies(version, '>=0.3.1') ? ['v0', 'v1'] : [];
 }
 
-/** Python's version specifiers (PEP 440) over release numbers: `>=0.3.1,<0.4`. Suffixes such as `.post1` and `rc2` are not looked at. */
+/**
+ * Python's version specifiers (PEP 440) over release numbers: `>=0.3.1,<0.4`. Suffixes such as `.post1` and `rc2` are
+ * ignored.
+ */
 function satisfies(version: string, specifier: string): boolean {
   return specifier
     .split(',')
@@ -230,11 +236,11 @@ function satisfiesClause(version: readonly number[], clause: string): boolean {
     case '~=':
       return order >= 0 && compare(version.slice(0, bound.length - 1), bound.slice(0, -1)) === 0;
     default:
-      return false; // what cannot be read lets nothing through: whoever asks then asks the user
+      return false; // unreadable specifiers allow nothing: the caller then asks the user
   }
 }
 
-/** `0.3.1.post2` → [0, 3, 1] */
+/** Example: `0.3.1.post2` → [0, 3, 1]. */
 function release(version: string): number[] {
   return (/^v?(\d+(?:\.\d+)*)/.exec(version)?.[1] ?? '').split('.').map(Number);
 }

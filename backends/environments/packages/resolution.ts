@@ -1,14 +1,14 @@
 import { z } from 'zod';
 import { isSameName, verifiersRequirement } from './requirement.ts';
 
-/** Packages that pip would install, as `pip install --dry-run --report` tells it. */
+/** Packages that pip would install, from `pip install --dry-run --report`. */
 const Report = z.object({
   install: z.array(
     z.object({ metadata: z.object({ name: z.string(), requires_dist: z.array(z.string()).default([]) }) }),
   ),
 });
 
-/** What all the packages of a resolution ask of verifiers together; null where verifiers is none of them. */
+/** Combined requirement on verifiers of all packages in a resolution; null if verifiers is not among them. */
 export function verifiersOfResolution(report: string, python: string): string | null {
   const { install } = Report.parse(JSON.parse(report));
   if (!install.some(({ metadata }) => isSameName(metadata.name, 'verifiers'))) return null;

@@ -1,4 +1,4 @@
-import { inTemporaryFolder } from '../../store/temporary-folder.ts';
+import { inTemporaryFolder } from '../../../store/temporary-folder.ts';
 import { spawn, type ChildProcess } from 'node:child_process';
 import { randomInt } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -7,24 +7,24 @@ import type { Readable, Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import PQueue from 'p-queue';
 import { RatchetError } from '../../../core/errors.ts';
-import { answerOf } from '../../child-progress.ts';
+import { answerOf } from '../../../host/child-progress.ts';
 import { requireKnownOptions } from '../known-options.ts';
-import { grants, requireGrant } from '../../../engine/grants.ts';
-import { trustedInterpreter } from '../../../engine/trusted-files.ts';
+import { grants, requireGrant } from '../../../host/grants.ts';
+import { trustedInterpreter } from '../../../host/trusted-files.ts';
 
-/** Code that a model wrote, run in a child of its own: see sandbox.py. */
+/** Runs a model's code in a child process of its own: see sandbox.py. */
 
 export interface PythonOptions {
   /**
-   * `namespaces`: no network, no other process, the system read-only and nothing of the user's files, an empty folder to write in.
-   * `none`: limits of time and memory alone; the code may read and send what this process may.
+   * `namespaces`: no network, no other process, the system read-only, none of the user's files, and an empty folder to
+   * write in. `none`: only limits of time and memory; the code has this process's access.
    */
   readonly sandbox: 'namespaces' | 'none';
-  /** Seconds of one cell. */
+  /** Time limit of one cell in seconds. */
   readonly timeoutS: number;
   /** Address space of the interpreter, MiB. */
   readonly memoryMb: number;
-  /** Characters of output that are kept. */
+  /** Kept characters of output. */
   readonly outputCharsMax: number;
   /** The interpreter: a command or a path. */
   readonly python: string;
@@ -32,9 +32,9 @@ export interface PythonOptions {
 
 export interface Python {
   /**
-   * Runs cells in one namespace and gives what the last of them printed, with its error where it failed. Cells before it are run again
-   * for what they define; nothing lives on between two calls, and the same cells give the same as far as they are
-   * deterministic. Rejects when the sandbox itself cannot be had.
+   * Runs cells in one namespace and returns the output of the last, with its error if it failed. Earlier cells are run
+   * again for their definitions; no state survives between calls, and equal cells give equal results as far as they are
+   * deterministic. Rejects when the sandbox itself is unavailable.
    */
   run(cells: readonly string[]): Promise<string>;
 }
@@ -47,7 +47,7 @@ export const pythonDefaults: PythonOptions = {
   python: 'python3',
 };
 
-/** What a call answers where it had no lasting effect: such a cell is not run again before the next. */
+/** The answer of a cell without lasting effect: it is not run again before the next. */
 export function hadNoEffect(answer: string): boolean {
   return answer.includes(overTime) || answer.includes(ended) || answer.includes(tooMuch);
 }
@@ -56,15 +56,15 @@ const overTime = 'Error: the code ran longer than';
 const ended = 'Error: the interpreter ended';
 const tooMuch = 'Error: the code printed more than';
 
-/** How long a child may take to begin, on a machine that is busy with other things. */
+/** Time limit for a child's start, on a busy machine. */
 const startMs = 60_000;
-/** What is read of a child's output before it is stopped. */
+/** Bytes read of a child's output before it is stopped. */
 const outputBytesMax = 1024 * 1024;
 const diskBytes = 64 * 1024 * 1024;
 const fileBytes = 16 * 1024 * 1024;
-/** A child that has ended has closed its pipes as well, unless something that left its group holds them. */
+/** An ended child has closed its pipes, unless a process that left its group holds them. */
 const closeGraceMs = 500;
-/** Said by sandbox.py when it has come to its end. */
+/** Exit code of sandbox.py after a complete run. */
 const doneCode = 33;
 
 /** Children at once: more would only wait for one another. */
@@ -72,12 +72,12 @@ const queue = new PQueue({ concurrency: availableParallelism() });
 
 let isSandboxWanted = false;
 
-/** Whether an environment that was loaded in this process asked for the sandbox, had or not: for `ratchet doctor`. */
+/** Whether an environment in this process requested the sandbox, available or not: for `ratchet doctor`. */
 export function sandboxIsWanted(): boolean {
   return isSandboxWanted;
 }
 
-/** Looks once whether the sandbox can be had here. Throws ConfigInvalid saying what is missing and what to do. */
+/** Checks once whether the sandbox is available here. Throws ConfigInvalid with the missing part and advice. */
 export async function openPython(given: Partial<PythonOptions> = {}): Promise<Python> {
   requireKnownOptions<PythonOptions>('openPython(…)', given, {
     sandbox: true,
@@ -94,7 +94,7 @@ export async function openPython(given: Partial<PythonOptions> = {}): Promise<Py
     (isOtherUser: boolean): Python['run'] =>
     (cells) =>
       queue.add(() => runInFolder({ python, isOtherUser }, cells, options));
-  // Limits of processes do not bind root, not even in a namespace of its own: where it may, it becomes another user.
+  // Process limits do not bind root, even in a namespace of its own: it becomes another user if it may.
   const mayBeOther = options.sandbox === 'namespaces' && process.getuid?.() === 0;
   if (mayBeOther && (await works(runAs(true)))) return { run: runAs(true) };
   try {
@@ -114,7 +114,7 @@ function works(run: Python['run']): Promise<boolean> {
   );
 }
 
-/** Imports something as well: another user may not be let in where the library lies. */
+/** Also imports a module: another user may not be able to read the library's folder. */
 async function tryOut(run: Python['run']): Promise<void> {
   const answer = await run(['import decimal\nprint(6 * 7)']);
   if (answer.trim() !== '42') throw new Error(`print(6 * 7) gave ${JSON.stringify(answer)}`);
@@ -122,7 +122,7 @@ async function tryOut(run: Python['run']): Promise<void> {
 
 interface Runner {
   readonly python: string;
-  /** Whether each child becomes a user of its own, whom nothing belongs to. */
+  /** Whether each child becomes a user of its own, who owns nothing. */
   readonly isOtherUser: boolean;
 }
 
@@ -143,7 +143,7 @@ function unavailable({ sandbox }: PythonOptions): string {
   );
 }
 
-/** Where the interpreter really is: what PATH finds may be a script that chooses one. */
+/** The real interpreter: the one on PATH may be a script that chooses one. */
 async function findPython(command: string): Promise<string> {
   const answer = await answerOf(command, ['-c', 'import sys; print(sys.executable)'], process.env);
   if (answer !== null) return answer.trim();
@@ -153,16 +153,16 @@ async function findPython(command: string): Promise<string> {
   );
 }
 
-/** A number of a user that no system gives away, so that no two children count as one. */
+/** A user number that no system assigns, so that no two children count as one. */
 function anyUser(): number {
   return randomInt(0x7000_0000, 0x7fff_0000);
 }
 
-/** Ends with this process, also when that is killed: unshare gets a signal then, and takes its namespace with it. */
+/** Ends with this process, even when it is killed: unshare then gets a signal, and ends its namespace. */
 function commandFor({ python, isOtherUser }: Runner, { sandbox }: PythonOptions): [string, ...string[]] {
   const interpreter = [python, '-s', '-B', '-u', fileURLToPath(new URL('sandbox.py', import.meta.url))];
   const dieTogether = ['setpriv', '--pdeathsig', 'KILL'];
-  // Who is root needs no namespace of users, in which nobody else would be.
+  // Root needs no user namespace, which would contain no other user.
   const isolate = `unshare ${isOtherUser ? '-n' : '-Urn'} --pid --fork --kill-child --mount --ipc --uts`.split(' ');
   const words = [
     ...(platform() === 'linux' ? dieTogether : []),
@@ -194,7 +194,7 @@ async function runChild(
     diskBytes,
   };
   const [input, output, errors, marks] = child.stdio as unknown as [Writable, Readable, Readable, Readable];
-  input.on('error', () => undefined); // a child that did not begin is seen at its end
+  input.on('error', () => undefined); // the end of a child that did not start is handled below
   input.end(
     JSON.stringify({
       cells,
@@ -207,11 +207,11 @@ async function runChild(
   const patience = new Patience(child, startMs);
   let stage = '';
   marks.on('data', (bytes: Buffer) => {
-    // Each once and in order: the code can write here as well, and gains no time by it.
+    // Each once and in order: the code can write here as well, but gains no time by it.
     for (const mark of bytes.toString()) {
       if (mark !== (stage === '' ? 's' : stage === 's' ? 'c' : null)) continue;
       stage = mark;
-      // It stops itself in time; what catches even that is stopped here.
+      // The child stops itself in time; code that prevents this is stopped here.
       patience.restart((stage === 'c' ? timeoutS : timeoutS * cells.length) * 1000 + 2_000);
     }
   });
@@ -231,9 +231,9 @@ async function runChild(
   return said === '' ? '(no output)' : said;
 }
 
-/** Nothing of ours: no name of a user, no key, no proxy. */
+/** Contains nothing of ours: no user name, no key, no proxy. */
 const childEnvironment = {
-  PATH: '/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin', // setpriv and unshare are found by it
+  PATH: '/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin', // finds setpriv and unshare
   HOME: '/work',
   LANG: 'C.UTF-8',
   PYTHONHASHSEED: '0',
@@ -241,7 +241,7 @@ const childEnvironment = {
   OPENBLAS_NUM_THREADS: '1',
 };
 
-/** Does not wait for ever for pipes that something holds which outlives the child. */
+/** Bounds the wait for pipes held by a process that outlives the child. */
 function endOf(child: ChildProcess): Promise<{ code: number | null; signal: NodeJS.Signals | null }> {
   return new Promise((resolve, reject) => {
     child.once('error', reject);
@@ -276,7 +276,7 @@ class Patience {
   stop(): void {
     const { pid, exitCode, signalCode } = this.#child;
     if (pid === undefined) return;
-    // Also where they have left the group: the first process of the namespace takes all others of it along.
+    // Includes processes that left the group: the first process of the namespace ends all others with it.
     const isRunning = exitCode === null && signalCode === null;
     for (const target of [...(isRunning ? [...childrenOf(pid), pid] : []), -pid]) {
       try {
@@ -287,7 +287,7 @@ class Patience {
     }
   }
 
-  /** The child has ended; what it left in its group goes as well. */
+  /** The child has ended; the rest of its group is killed. */
   end(): void {
     clearTimeout(this.#timer);
     this.stop();
@@ -299,7 +299,7 @@ class Patience {
   }
 }
 
-/** None where the system does not tell. */
+/** Empty if the system does not report them. */
 function childrenOf(pid: number): number[] {
   try {
     const pids = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ');
@@ -309,7 +309,6 @@ function childrenOf(pid: number): number[] {
   }
 }
 
-/** The first bytes of a stream. */
 class Beginning {
   isOver = false;
   readonly #parts: Buffer[] = [];
@@ -336,7 +335,7 @@ class Beginning {
   }
 }
 
-/** Its beginning and its end, where an error says what it is. */
+/** Keeps the beginning and the end, where an error describes itself. */
 function shorten(text: string, charsMax: number): string {
   const whole = text.trimEnd();
   if (whole.length <= charsMax) return whole;

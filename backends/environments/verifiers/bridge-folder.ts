@@ -1,4 +1,4 @@
-import { isAlive } from '../../is-alive.ts';
+import { isAlive } from '../../../host/is-alive.ts';
 import { accessSync, constants, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -8,7 +8,7 @@ import { namesIn } from '../packages/installed.ts';
 
 let opened = 0;
 
-/** Logs and large results of one bridge, in the project where that may be written to. */
+/** Logs and large results of one bridge, in the project if that is writable. */
 export function bridgeFolder(projectFolder = process.cwd()): string {
   const root = [path.join(projectFolder, '.ratchet', 'environments'), path.join(tmpdir(), 'ratchet-environments')].find(
     isWritable,
@@ -32,7 +32,7 @@ function isWritable(folder: string): boolean {
   }
 }
 
-/** Removes what processes left that are gone: what was not read at once, their logs after a day, and those of all but the newest. */
+/** Removes leftovers of dead processes: unread results at once, their logs after a day, and all logs but the newest. */
 function sweep(root: string): void {
   const left = readdirSync(root).flatMap((name) => {
     const pid = Number.parseInt(name, 10);
@@ -48,7 +48,7 @@ function sweep(root: string): void {
   }
 }
 
-/** 0 where another process has just removed it. */
+/** 0 if another process has just removed it. */
 function changedAt(folder: string): number {
   return statSync(folder, { throwIfNoEntry: false })?.mtimeMs ?? 0;
 }

@@ -4,6 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
 import { environmentLoadMsMax } from '../../../core/limits.ts';
 import type { JsonValue } from '../../../config/run-spec.ts';
+import { present } from '../../../core/present.ts';
 import { type CallOptions, ChildRefused, PythonChild, unavailable } from './child.ts';
 import { childEnvironment } from './child-environment.ts';
 import {
@@ -22,62 +23,62 @@ import {
 } from './protocol.ts';
 import { keepSpilled } from './spill.ts';
 
-/** A child that ends by itself is started again after so long, twice as long each time in a row. */
+/** Wait before a dead child is restarted, doubled each time in a row. */
 const restartMsMin = 250;
 const restartMsMax = 30_000;
-/** One that lived for this long ended of something new. */
+/** After this lifetime a death counts as a new failure. */
 const healthyMs = 60_000;
 const scoreDeadlineS = 600;
 
 export interface BridgeOptions {
-  /** The interpreter of a virtual environment that has verifiers and the environments. */
+  /** The interpreter of a virtual environment with verifiers and the environments. */
   readonly python: string;
   /** Processes side by side, each with one event loop. */
   readonly children?: number;
   /** Logs, and files with results that are too large for a line. */
   readonly folder: string;
-  /** Where the children run; relative paths of environments start here. */
-  readonly workingFolder?: string;
-  /** Where modules are looked for before those that are installed. */
+  /** Folders searched for modules before installed packages. */
   readonly modulePaths?: readonly string[];
-  /** Names of variables that environments may see beyond the usual ones: keys of judges and of tools. */
+  /** Variables that environments may see beyond the default ones: keys of judges and of tools. */
   readonly variables?: readonly string[];
   readonly environment?: Readonly<NodeJS.ProcessEnv>;
-  readonly loadDeadlineS?: number;
   /** Seconds of silence after which a child is taken to hang. */
   readonly silentS?: number;
   readonly log?: (line: string) => void;
 }
 
 export interface RolloutOptions {
-  /** Gives the turns that the environment wants; what it rejects with is told to the environment. */
+  /** Supplies the turns that the environment requests; the environment receives a rejection. */
   readonly onSample: (wanted: TurnRequest) => Promise<SampledTurn>;
   readonly signal?: AbortSignal | undefined;
 }
 
 /**
- * Environments in Python, played by children of this process. A call rejects with `EnvironmentUnavailable` when the child that
- * worked on it has ended; the next call starts another, with the same environments loaded.
+ * Environments in Python, run by children of this process. A call rejects with `EnvironmentUnavailable` when its child
+ * has ended; the next call starts another, with the same environments loaded.
  */
 export interface Bridge {
-  /** Starts the children and loads the environment into each. Throws `EnvironmentUnknown` and `EnvironmentBroken` with what to do. */
+  /**
+   * Starts the children and loads the environment into each. Throws `EnvironmentUnknown` and `EnvironmentBroken` with
+   * advice.
+   */
   load(request: LoadRequest, signal?: AbortSignal): Promise<LoadedEnvironment>;
   inputs(request: { readonly env: string; readonly split: 'train' | 'eval' }): Promise<WireInputs>;
   rollout(request: RolloutRequest, options: RolloutOptions): Promise<WirePlayedRow>;
   /** Scores rollouts of one example together. */
   score(request: WireScoreRequest, options?: { readonly signal?: AbortSignal | undefined }): Promise<readonly Score[]>;
-  /** Lets states go that were kept alive. */
+  /** Releases states that were kept alive. */
   release(request: { readonly env: string; readonly live: readonly (string | number)[] }): Promise<void>;
-  /** How a loaded environment is declared, and where its code does not fit the installed verifiers (v0). */
+  /** The declaration of a loaded environment, and where its code does not fit the installed verifiers (v0). */
   check(request: { readonly env: string }): Promise<Checked>;
   unload(request: { readonly env: string }): Promise<void>;
   /** Versions of the first child. */
   about(): Promise<Ready>;
-  /** Process ids of the children that live. */
+  /** Process ids of the living children. */
   readonly pids: readonly number[];
-  /** A child works on something, or keeps a state for whoever scores it. */
+  /** A child is working, or keeps a state for scoring. */
   readonly isBusy: boolean;
-  /** Ends the children that live; the next call starts others. */
+  /** Ends the living children; the next call starts others. */
   rest(): Promise<void>;
   close(): Promise<void>;
 }
@@ -88,7 +89,7 @@ export async function openBridge(options: BridgeOptions): Promise<Bridge> {
   return new ChildrenBridge(options, environment);
 }
 
-/** One place of the bridge: a child, and after it the next. */
+/** One place of the bridge: a child, and later its successors. */
 class Slot {
   readonly #start: () => PythonChild;
   readonly #prepare: (child: PythonChild) => Promise<void>;
@@ -141,13 +142,13 @@ class Slot {
 class ChildrenBridge implements Bridge {
   readonly #options: BridgeOptions;
   readonly #slots: readonly Slot[];
-  /** A child started when it is needed, for rollouts that may kill one. */
+  /** A child started on demand, for rollouts that may kill one. */
   readonly #apart: Slot;
-  /** What every new child loads, by handle, and what its code was at first. */
+  /** Load requests for every new child, by handle, with the first digest of the code. */
   readonly #loads = new Map<string, { readonly request: LoadRequest; readonly code: string | null }>();
-  /** Where rollouts of a group are played. */
+  /** The child that runs a group's rollouts. */
   readonly #groups = new Map<string, Slot>();
-  /** Which child keeps a state, and what it calls it. */
+  /** The child that keeps a state, and its name there. */
   readonly #live = new Map<string, { readonly child: PythonChild; readonly name: string }>();
   readonly #cleanups = new Set<Promise<void>>();
   #starts = 0;
@@ -155,7 +156,7 @@ class ChildrenBridge implements Bridge {
 
   constructor(options: BridgeOptions, environment: Record<string, string>) {
     this.#options = options;
-    const { python, folder, children = 1, workingFolder = process.cwd(), silentS, log = () => {} } = options;
+    const { python, folder, children = 1, silentS, log = () => {} } = options;
     const slots = Array.from({ length: children + 1 }, (_, i) => {
       const logFile = path.join(folder, `environments-${i}.log`);
       const start = (): PythonChild => {
@@ -164,10 +165,10 @@ class ChildrenBridge implements Bridge {
         const child = new PythonChild({
           python,
           environment,
-          folder: workingFolder,
+          folder: process.cwd(),
           spillFolder,
           logFile,
-          ...(silentS === undefined ? {} : { silentTicks: silentS }),
+          ...present({ silentTicks: silentS }),
         });
         const cleaned = child.ended.then(async (why) => {
           if (!this.#isClosed) log(why.message);
@@ -215,7 +216,7 @@ class ChildrenBridge implements Bridge {
       await Promise.all(
         [...others, ...(this.#apart.child ? [this.#apart] : [])].map(async (slot) => {
           const isOpen = slot.child !== null;
-          const other = await slot.open(); // one that starts now loads it with the others
+          const other = await slot.open(); // a new one loads it with the others
           if (isOpen) await other.call('load', request, this.#loadOptions(signal));
         }),
       );
@@ -227,7 +228,7 @@ class ChildrenBridge implements Bridge {
   }
 
   async inputs({ env, split }: { readonly env: string; readonly split: 'train' | 'eval' }): Promise<WireInputs> {
-    // The first child's alone: datasets that are drawn at random differ from process to process.
+    // The first child's alone: randomly drawn datasets differ between processes.
     const result = await this.#ask(this.#slots[0]!, 'inputs', { env, split }, this.#loadOptions());
     const inputs = WireInputs.parse(result);
     return { ...inputs, file: await keepSpilled(inputs.file, this.#options.folder) };
@@ -294,7 +295,7 @@ class ChildrenBridge implements Bridge {
   }
 
   #loadOptions(signal?: AbortSignal): CallOptions {
-    return { signal, deadlineS: this.#options.loadDeadlineS ?? environmentLoadMsMax / 1000 };
+    return { signal, deadlineS: environmentLoadMsMax / 1000 };
   }
 
   async #loadAll(child: PythonChild): Promise<void> {
@@ -349,10 +350,12 @@ class ChildrenBridge implements Bridge {
   }
 }
 
-/** Groups whose place is remembered: as many as can be at work, and more. */
+/** Groups whose child is remembered: more than can be in progress. */
 const groupsKept = 16_384;
 
-/** A process that is started in place of another imports what lies there now: rollouts of two environments would be one group. */
+/**
+ * A restarted process imports the code that is there now: rollouts of two different environments would form one group.
+ */
 function codeChanged({ env_id: id }: LoadRequest, before: string | null, now: string | null): RatchetError {
   const short = (digest: string | null): string => (digest === null ? 'no files' : `${digest.slice(0, 12)}…`);
   return unavailable(

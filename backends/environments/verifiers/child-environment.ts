@@ -9,17 +9,17 @@ import {
 } from '../../../core/child-environment.ts';
 import { RatchetError } from '../../../core/errors.ts';
 
-/** Where `python -m ratchet_bridge` finds itself. */
+/** Python path with `ratchet_bridge`. */
 const pythonFolder = fileURLToPath(new URL('../../../python/', import.meta.url)).replace(/\/$/, '');
 
 interface ChildSees {
-  /** Names that the config lists, a `*` at the end standing for any. */
+  /** Names from the config; a `*` at the end matches any ending. */
   readonly variables?: readonly string[];
   readonly modulePaths?: readonly string[];
   readonly environment?: Readonly<NodeJS.ProcessEnv>;
 }
 
-/** All that a Python child sees of our environment. Throws `ConfigInvalid` where a name is listed that it must not see. */
+/** All variables that a Python child sees. Throws `ConfigInvalid` for a listed name that it must not see. */
 export function childEnvironment({
   variables = [],
   modulePaths = [],
@@ -40,14 +40,14 @@ export function childEnvironment({
     ...withoutVariables(['NODE_OPTIONS', 'VIRTUAL_ENV'], withoutKept(seen)),
     PYTHONPATH: [pythonFolder, ...modulePaths, ...(inherited ? [inherited] : [])].join(path.delimiter),
     PYTHONUNBUFFERED: '1',
-    // Bars of progress fill a log, and nobody sees them move.
+    // Progress bars would only fill a log.
     HF_DATASETS_DISABLE_PROGRESS_BARS: '1',
     HF_HUB_DISABLE_PROGRESS_BARS: '1',
     TQDM_DISABLE: '1',
   };
 }
 
-/** A prefix such as `A*` may let through more than its name says. */
+/** A prefix such as `A*` may match more than intended. */
 function withoutKept(seen: Readonly<Record<string, string>>): Record<string, string> {
   return Object.fromEntries(Object.entries(seen).filter(([name]) => !isKeptFromEnvironments(name)));
 }

@@ -1,10 +1,11 @@
+import { stringifyExact } from '../../../core/exact-json.ts';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, copyFileSync, fstatSync, mkdirSync, openSync, readSync, truncateSync } from 'node:fs';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
 import { present } from '../../../core/present.ts';
-import { watchChild } from '../../child-progress.ts';
+import { watchChild } from '../../../host/child-progress.ts';
 import type { JsonValue } from '../../../config/run-spec.ts';
 import { LineReader } from './line-reader.ts';
 import {
@@ -19,17 +20,20 @@ import {
 } from './protocol.ts';
 import { readSpilled } from './spill.ts';
 
-/** A loop that turns says so every second. */
+/** A running event loop reports every second. */
 const silentTicksMax = 30;
 const tickMs = 1_000;
-/** How long a child that is asked to cancel, or whose deadline has passed, may take to say that it did. */
+/** Time for a child to confirm a cancellation or a passed deadline. */
 const cancelGraceMs = 10_000;
 const closeGraceMs = 8_000;
-/** What a child said last is read for so long; processes that it left behind may hold its pipe open for ever. */
+/** Time for reading a child's last output; its descendants may keep the pipe open for ever. */
 const lastWordsMs = 1_000;
 const logBytesMax = 8 * 1024 * 1024;
 const logTailChars = 1_500;
-/** A result above a megabyte comes as a file; a wish for a turn may carry pictures, a group to score megabytes of state each. */
+/**
+ * Results above a megabyte come as files; a request for a turn may contain pictures, and a group to score megabytes of
+ * state each.
+ */
 const lineBytesMax = 256 * 1024 * 1024;
 
 interface ChildOptions {
@@ -37,11 +41,11 @@ interface ChildOptions {
   /** All that it sees of our environment. */
   readonly environment: Readonly<Record<string, string>>;
   readonly folder: string;
-  /** Results that are too large for a line lie here until they are read. */
+  /** Folder of results that are too large for a line, until they are read. */
   readonly spillFolder: string;
-  /** What it writes to stderr, and environments print. Bounded: what was before lies beside it, as `.1`. */
+  /** Log of its stderr and of environments' prints. Bounded: the previous part is beside it, as `.1`. */
   readonly logFile: string;
-  /** Ticks of a second without a word after which it is taken to hang. */
+  /** Silent ticks of a second after which it counts as hanging. */
   readonly silentTicks?: number;
 }
 
@@ -58,9 +62,9 @@ interface Call {
   readonly settle: (outcome: { readonly reply: ChildReply } | { readonly error: unknown }) => void;
 }
 
-/** One Python process that plays environments. It is not started again by itself: when it ends, every call fails. */
+/** One Python process that runs environments. It does not restart by itself: when it ends, every call fails. */
 export class PythonChild {
-  /** Resolves when it has ended, with why. */
+  /** Resolves with the reason when it has ended. */
   readonly ended: Promise<RatchetError>;
   readonly #options: ChildOptions;
   readonly #process: ChildProcess;
@@ -82,7 +86,7 @@ export class PythonChild {
     mkdirSync(path.dirname(options.logFile), { recursive: true });
     mkdirSync(options.spillFolder, { recursive: true, mode: 0o700 });
     const log = openSync(options.logFile, 'a', 0o600);
-    // A group of its own: what environments have started ends with it.
+    // A process group of its own, so that programs started by environments end with it.
     const args = ['--spill', options.spillFolder, '--line-max', String(lineBytesMax)];
     this.#process = spawn(options.python, ['-P', '-m', 'ratchet_bridge', ...args], {
       cwd: options.folder,
@@ -91,7 +95,7 @@ export class PythonChild {
       detached: true,
     });
     closeSync(log);
-    this.#process.stdin!.on('error', () => {}); // it has ended, which is heard below
+    this.#process.stdin!.on('error', () => {}); // its end is handled below
     const lines = new LineReader(lineBytesMax, (line) => this.#hear(line));
     this.#process.stdout!.on('data', (chunk: Buffer) => this.#read(lines, chunk));
     this.#process.on('error', (error) => this.#onEnd(error.message));
@@ -105,7 +109,7 @@ export class PythonChild {
     return this.#process.pid;
   }
 
-  /** Requests that it works on. */
+  /** Number of requests in progress. */
   get busy(): number {
     return this.#calls.size;
   }
@@ -114,7 +118,7 @@ export class PythonChild {
     return this.#endedWith === null && this.#why === '';
   }
 
-  /** What it is, once it has started. Throws `EnvironmentUnavailable` where it ended before. */
+  /** Versions and abilities, once it has started. Throws `EnvironmentUnavailable` if it ended before. */
   async ready(): Promise<Ready> {
     // Importing verifiers takes seconds, or minutes from a cold disk on a busy machine.
     const watch = watchChild(this.pid);
@@ -130,15 +134,16 @@ export class PythonChild {
   }
 
   /**
-   * Asks for one operation. Rejects with the signal's reason once the child has stopped working on it, with
-   * `EnvironmentUnavailable` when the child ends or the deadline passes, and with `ChildRefused` for what the child refuses.
+   * Requests one operation. Rejects with the signal's reason once the child has stopped working on it, with
+   * `EnvironmentUnavailable` when the child ends or the deadline passes, and with `ChildRefused` for a refusal by the
+   * child.
    */
   async call(op: string, args: object, options: CallOptions = {}): Promise<JsonValue> {
     const { signal, deadlineS, onSample } = options;
     signal?.throwIfAborted();
     if (this.#endedWith) throw this.#endedWith;
     const id = this.#nextId++;
-    const line = JSON.stringify({ id, op, ...args, ...(deadlineS === undefined ? {} : { deadline_s: deadlineS }) });
+    const line = stringifyExact({ id, op, ...args, ...present({ deadline_s: deadlineS }) });
     if (line.length * 3 > lineBytesMax && Buffer.byteLength(line) > lineBytesMax) {
       throw new RatchetError(
         'EnvironmentBroken',
@@ -172,7 +177,7 @@ export class PythonChild {
     }
   }
 
-  /** Lets environments close what they opened, then ends it. */
+  /** Lets environments close their resources, then ends it. */
   async close(): Promise<void> {
     this.#why ||= 'it was closed';
     this.#process.stdin?.end();
@@ -183,14 +188,16 @@ export class PythonChild {
     await this.kill('it was closed');
   }
 
-  /** At once, with all that it has started. */
+  /** Kills it at once, with all its descendants. */
   async kill(why: string): Promise<RatchetError> {
     this.#why ||= why;
     this.#killGroup();
     return this.ended;
   }
 
-  /** Cancels a call whose signal is aborted or whose deadline has passed, and gives up on a child that does not. */
+  /**
+   * Cancels a call whose signal is aborted or whose deadline has passed, and gives up on a child that does not react.
+   */
   #stopInTime(
     id: number,
     call: Call,
@@ -202,7 +209,7 @@ export class PythonChild {
     }: { signal: AbortSignal | undefined; deadlineS: number | undefined; stopped: AbortSignal; isLoad: boolean },
   ): void {
     const giveUp = (error: unknown): void => {
-      if (isLoad) void this.kill('loading the environment was cancelled'); // its loop does not turn meanwhile
+      if (isLoad) void this.kill('loading the environment was cancelled'); // its event loop is blocked meanwhile
       else this.#send({ id: this.#nextId++, op: 'cancel', target: id });
       const timer = setTimeout(() => call.settle({ error }), isLoad ? 0 : cancelGraceMs);
       stopped.addEventListener('abort', () => clearTimeout(timer));
@@ -211,7 +218,7 @@ export class PythonChild {
     signal?.addEventListener('abort', onAbort, { once: true });
     stopped.addEventListener('abort', () => signal?.removeEventListener('abort', onAbort));
     if (deadlineS === undefined) return;
-    // The child keeps the deadline itself; this is for one that cannot.
+    // The child enforces the deadline itself; this covers one that cannot.
     const grace = isLoad ? 0 : cancelGraceMs;
     const timer = setTimeout(
       () => giveUp(new TooLate('EnvironmentUnavailable', `${call.op} was not done after ${deadlineS} s`)),
@@ -245,7 +252,7 @@ export class PythonChild {
     } else if (event.event === 'sample') void this.#sample(event);
   }
 
-  /** Never rejects: what fails is told to the child. */
+  /** Never rejects: the child receives the failure. */
   async #sample({
     sample,
     request,
@@ -273,7 +280,7 @@ export class PythonChild {
   }
 
   #send(message: object): void {
-    this.#write(JSON.stringify(message));
+    this.#write(stringifyExact(message));
   }
 
   #write(line: string): void {
@@ -281,7 +288,7 @@ export class PythonChild {
     this.#unsent.push(line);
   }
 
-  /** What one turn of our loop has to say is one write. */
+  /** Writes all lines of one turn of the event loop at once. */
   #flush(): void {
     const lines = this.#unsent;
     this.#unsent = [];
@@ -289,7 +296,7 @@ export class PythonChild {
     if (stdin?.writable) stdin.write(`${lines.join('\n')}\n`);
   }
 
-  /** A tick late is not a silent child: only ticks at which our own loop turned and nothing had come are counted. */
+  /** A late tick is no silent child: only ticks during which our own loop ran and nothing arrived are counted. */
   #tick(): void {
     boundLog(this.#options.logFile);
     if (this.#loading > 0) this.#silentTicks = 0; // bounded by the load's deadline
@@ -299,14 +306,14 @@ export class PythonChild {
   }
 
   #onExit(how: string): void {
-    this.#killGroup(); // what it has started, unless that left the group
+    this.#killGroup(); // its descendants, unless they left the group
     const timer = setTimeout(() => this.#onEnd(how), lastWordsMs);
     void this.ended.then(() => clearTimeout(timer));
   }
 
   #onEnd(how: string): void {
     if (this.#endedWith) return;
-    this.#killGroup(); // what it has started
+    this.#killGroup(); // its descendants
     const { logFile } = this.#options;
     const tail = tailOf(logFile);
     const atWork = [...this.#calls.values()].map(({ op }) => op);
@@ -329,7 +336,7 @@ export class PythonChild {
     try {
       process.kill(-pid, 'SIGKILL');
     } catch {
-      this.#process.kill('SIGKILL'); // it has left its group, or is gone
+      this.#process.kill('SIGKILL'); // it left its group, or is gone
     }
   }
 }
@@ -338,10 +345,10 @@ function howItEnded(code: number | null, signal: NodeJS.Signals | null): string 
   return signal ? `signal ${signal}` : `exit status ${code}`;
 }
 
-/** A child that did not keep a deadline, nor said so. */
+/** A child missed a deadline silently. */
 export class TooLate extends RatchetError {}
 
-/** The child did not do what it was asked for; `error` is what it said. */
+/** The child refused a request; `error` is its answer. */
 export class ChildRefused extends Error {
   readonly error: WireError;
 
@@ -352,9 +359,8 @@ export class ChildRefused extends Error {
   }
 }
 
-/** The process is gone, with all that it worked on. */
+/** The process is gone, with all its work. */
 export class ChildEnded extends RatchetError {
-  /** Requests that it worked on. */
   readonly atWork: number;
 
   constructor(message: string, atWork: number) {
@@ -367,7 +373,7 @@ export function unavailable(message: string): RatchetError {
   return new RatchetError('EnvironmentUnavailable', message);
 }
 
-/** What the child makes of a turn that does not come: an environment goes on after a prompt that is too long, as verifiers has it. */
+/** The child's handling of a missing turn: an environment continues after an overlong prompt, as in verifiers. */
 function kindOf(error: unknown): 'overlong_prompt' | 'cancelled' | 'unavailable' | 'rejected' {
   if (error instanceof Error && error.name === 'AbortError') return 'cancelled';
   if (!(error instanceof RatchetError)) return 'unavailable';
@@ -379,7 +385,7 @@ function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** The file stays the one that the child writes to: its beginning moves aside. */
+/** The child keeps writing to this file: its beginning moves aside. */
 function boundLog(file: string): void {
   try {
     const descriptor = openSync(file, 'r');
@@ -389,7 +395,7 @@ function boundLog(file: string): void {
     copyFileSync(file, `${file}.1`);
     truncateSync(file, 0);
   } catch {
-    // Someone removed it; the child writes on where nobody reads.
+    // The file was removed; the child's output is lost.
   }
 }
 

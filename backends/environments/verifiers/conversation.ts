@@ -1,23 +1,23 @@
 import { present } from '../../../core/present.ts';
 import { RatchetError } from '../../../core/errors.ts';
-import { readMessage } from '../../../core/rl/message-parts.ts';
-import { stringifyExact } from '../../../engine/speech/exact-json.ts';
-import type { ChatMessage, MessageToolCall, ToolSchema, Turn } from '../../../core/rl/rollout.ts';
+import { readMessage } from '../../../core/rl/rollout/message-parts.ts';
+import { stringifyExact } from '../../../core/exact-json.ts';
+import type { ChatMessage, MessageToolCall, ToolSchema, Turn } from '../../../core/rl/rollout/rollout.ts';
 import type { SampledTurn, WireMessage } from './protocol.ts';
 
-/** A turn as it was told to Python. */
+/** A turn in the form that Python received. */
 interface Told {
   readonly text: string;
-  /** The model takes messages as Python has them. */
+  /** The model accepts messages in Python's form. */
   readonly isByMessages: boolean;
   readonly content: string;
   readonly callIds: readonly string[];
 }
 
 /**
- * One rollout's conversation on both sides of the pipe. Python has what the model said as OpenAI's API tells it, content and calls
- * apart, and sends it back with the next messages; the model gets the text that it wrote, so that the next prompt begins as the
- * one before went on. What the environment changed in a message stays changed.
+ * One rollout's conversation on both sides of the pipe. Python receives the model's output in OpenAI's format, content
+ * and calls apart, and sends it back with the next messages. The model sees its own text, so that the next prompt
+ * continues the one before exactly. Messages that the environment changed stay changed.
  */
 export class BridgedConversation {
   readonly turns: Turn[] = [];
@@ -28,7 +28,7 @@ export class BridgedConversation {
     this.#prompt = prompt;
   }
 
-  /** The messages for the model's next turn; `heard` = those that came since its last one. */
+  /** The messages for the model's next turn; `heard` = those since its last one. */
   read(sent: readonly WireMessage[]): { readonly messages: ChatMessage[]; readonly heard: ChatMessage[] } {
     const received = sent.map(chatMessage);
     const given = commonLength(received, this.#prompt);
@@ -45,7 +45,7 @@ export class BridgedConversation {
     return { messages, heard: messages.slice(lastSaid < 0 ? given : lastSaid + 1) };
   }
 
-  /** Keeps a turn, and tells it as Python has it; ids of calls are unique in the rollout. */
+  /** Stores a turn and converts it for Python; ids of calls are unique in the rollout. */
   add(turn: Turn, heard: readonly ChatMessage[], tools: readonly ToolSchema[] | undefined): SampledTurn {
     const position = this.turns.length;
     this.turns.push(heard.length === 0 ? turn : { ...turn, heard });
@@ -87,14 +87,17 @@ function commonLength(a: readonly ChatMessage[], b: readonly ChatMessage[]): num
   return differs < 0 ? a.length : differs;
 }
 
-/** A message of OpenAI's API as ours: `null` is no text, and parts that are no text stay with it. */
+/** Converts a message of OpenAI's API to ours: `null` is no text, and parts beside text stay attached. */
 export function chatMessage(message: WireMessage): ChatMessage {
   const { tool_calls: calls, tool_call_id: answers, name } = message;
   const role = roleOf(message.role);
   return {
     ...readMessage({ role, content: message.content ?? null }),
-    ...(calls == null || calls.length === 0 ? {} : { tool_calls: calls.map(toolCall) }),
-    ...present({ tool_call_id: answers, name }),
+    ...present({
+      tool_calls: calls?.length ? calls.map(toolCall) : undefined,
+      tool_call_id: answers ?? undefined,
+      name: name ?? undefined,
+    }),
   };
 }
 
@@ -107,7 +110,7 @@ function roleOf(role: string): ChatMessage['role'] {
   );
 }
 
-/** verifiers keeps calls flat, OpenAI's API has them in `function`. */
+/** verifiers keeps calls flat; OpenAI's API nests them in `function`. */
 function toolCall(call: Readonly<Record<string, unknown>>): MessageToolCall {
   const called = (call['function'] ?? call) as Readonly<Record<string, unknown>>;
   const { arguments: given } = called;

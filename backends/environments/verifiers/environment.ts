@@ -1,7 +1,9 @@
+import { writtenLike } from '../../../core/exact-json.ts';
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
 import { judgeAttemptsMax, judgeRetryMs } from '../../../core/limits.ts';
 import type { JsonValue } from '../../../config/run-spec.ts';
+import { present } from '../../../core/present.ts';
 import type {
   AgentTrace,
   Example,
@@ -11,9 +13,9 @@ import type {
   RolloutRow,
   ToolSchema,
   Turn,
-} from '../../../core/rl/rollout.ts';
+} from '../../../core/rl/rollout/rollout.ts';
 import { outcomeOfFailure } from '../../../core/rl/failures.ts';
-import { withoutSecrets } from '../../../config/secrets.ts';
+import { withoutSecrets } from '../../../config/toml/secrets.ts';
 import { tookLonger, tracebackOf } from '../score.ts';
 import { secretsHere } from '../variables.ts';
 import type { Environment, JudgeOptions, Policy, RolloutPlace, RolloutRecord } from '../types.ts';
@@ -25,12 +27,12 @@ import { ChildEnded, ChildRefused, TooLate } from './child.ts';
 import type { LoadedEnvironment, WirePlayedRow, RolloutRequest, SampledTurn, Score, TurnRequest } from './protocol.ts';
 import type { Suspects } from './suspects.ts';
 
-/** What of a bridge an environment that is loaded needs. */
+/** The part of a bridge that a loaded environment needs. */
 export type PlayingBridge = Pick<Bridge, 'rollout' | 'score' | 'release'>;
 
 type WireTrace = NonNullable<Extract<Score, { readonly reward: number }>['traces']>[number];
 
-/** Names a state that a child keeps alive. */
+/** Name of a state that a child keeps alive. */
 type Live = string;
 
 /** A verifiers environment that a child of the bridge has loaded, and its datasets. */
@@ -39,29 +41,28 @@ export interface LoadedVerifiers {
   readonly loaded: LoadedEnvironment;
   readonly dataset: Inputs;
   readonly evalDataset: Inputs;
-  /** How they differ from what the environment has, for people. */
+  /** Differences to the environment's own data, for people. */
   readonly notes?: readonly string[];
-  /** Of the environment's own groups; the same for all that stand for this loaded one. */
+  /** Shared by all handles of this loaded environment, whose groups have their own names. */
   readonly groups: GroupScores<Live, Score>;
-  /** Columns of a rollout's state that are added to its row. They are what scoring has left, so it is scored while it is alive. */
+  /** Columns of a rollout's state to add to its row. Scoring fills them, so it happens while the state is alive. */
   readonly columns?: readonly string[];
-  /** As `groups`. */
+  /** Shared like `groups`. */
   readonly suspects: Suspects;
 }
 
-/** A rollout that was truncated may take so long, and as long as it was played, to end and be scored. */
+/** Time for a truncated rollout to end and be scored, added to its own duration. */
 const scoringS = 10;
 
-/** Kept of what a reward function threw. */
+/** Kept characters of a reward function's error. */
 const raisedCharsMax = 200;
 
-/** What the environment calls the model. */
+/** Name of the model for the environment. */
 const modelName = 'policy';
 
 /**
- * A verifiers environment as Ratchet plays it: Python says what is said to the model and scores, and every turn of the model
- * is sampled here, as for environments in TypeScript. The same turns need not lead to the same rollout, so unfinished
- * ones begin anew.
+ * A verifiers environment in Ratchet: Python builds the messages and scores; every turn of the model is sampled here,
+ * as for environments in TypeScript. The same turns need not lead to the same rollout, so unfinished ones begin anew.
  */
 export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifiers): Environment {
   const { bridge, loaded, dataset, evalDataset, columns = [], groups } = loadedVerifiers;
@@ -79,24 +80,23 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
       score: inPlace && !inGroups,
       keep: inGroups,
       with_tokens: false,
-      ...(columns.length === 0 ? {} : { columns }),
+      ...present({ columns: columns.length === 0 ? undefined : columns }),
       ...deadlineOf(place),
-      ...(inGroups ? { group: place.group } : {}),
-      ...(place.systemPrompt === undefined ? {} : { system_prompt: place.systemPrompt }),
+      ...present({ group: inGroups ? place.group : undefined, system_prompt: place.systemPrompt }),
     };
     const options = { onSample: (wanted: TurnRequest) => teller.sample(wanted), signal: place.signal };
     const played = await playApart(loadedVerifiers, request, options, place).catch((reason: unknown) => {
       if (place.timeLimit && isDeadline(reason)) return null;
       throw asInfrastructure(reason);
     });
-    // A turn that came when nobody waited for it any more is none of the rollout.
+    // Turns after the cancellation are dropped.
     const turns = teller.turns(played);
     if (played === null) return { turns, outcome: 'timeout', error: tookLonger(place.timeLimit!.seconds) };
     const outcome = outcomeOf(played, turns.length);
     const record = played.row['error'] == null ? played.row : withoutSecretsIn(played.row);
     if (teller.failure !== undefined && outcomeOfFailure(teller.failure) !== 'overlong_prompt') {
       await letGo(played.live);
-      throw teller.failure; // whatever the environment made of it, the policy did not say it
+      throw teller.failure; // the policy did not say it, whatever the environment made of it
     }
     if (outcome === 'infra_failure' || outcome === 'overlong_prompt') {
       await letGo(played.live);
@@ -110,7 +110,8 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
     if (!inPlace) return { turns, outcome, record, ...late };
     const score = inGroups ? await scoredWithGroup(place, played.live) : (played.judged ?? notScored);
     const fromState = 'columns' in score && score.columns ? { state_columns: score.columns } : {};
-    return { turns, outcome, record: { ...record, ...fromState }, judged: judgementOf(score, turns), ...late };
+    const whole = writtenLike({ ...record, ...fromState }, record);
+    return { turns, outcome, record: whole, judged: judgementOf(score, turns), ...late };
   }
 
   async function scoredWithGroup(place: RolloutPlace, live: Live | null): Promise<Score | { readonly error: string }> {
@@ -137,14 +138,17 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
     isDeterministic: false,
     isSingleTurn: loaded.is_single_turn,
     warnings: warningsOf(name, loadedVerifiers),
-    ...(loaded.tools === null ? {} : { tools: loaded.tools as unknown as readonly ToolSchema[] }),
+    ...present({ tools: loaded.tools === null ? undefined : (loaded.tools as unknown as readonly ToolSchema[]) }),
     rollout,
     withdraw: (place) => inGroups && groups.withdraw(place),
     judge: (_, rollouts, options) => judgeRows(name, loadedVerifiers, inPlace, rollouts, options),
   };
 }
 
-/** A rollout that is truncated is ended by verifiers, which scores it then; one that is not done long after that has failed like any other. */
+/**
+ * verifiers ends a truncated rollout and then scores it; one that is not done long after that has failed like any
+ * other.
+ */
 function deadlineOf({ timeLimit }: RolloutPlace): Pick<RolloutRequest, 'deadline_s' | 'truncate_s'> {
   if (timeLimit === undefined) return {};
   const { seconds, fate } = timeLimit;
@@ -172,7 +176,7 @@ async function release(bridge: PlayingBridge, env: string, live: Live | null): P
   if (live !== null) await bridge.release({ env, live: [live] }).catch(() => undefined);
 }
 
-/** Where a child has died under it, apart from the others; the states of a group have to lie in one child. */
+/** Runs a rollout whose child died before apart from the others; the states of a group must be in one child. */
 async function playApart(
   { bridge, suspects }: Pick<LoadedVerifiers, 'bridge' | 'suspects'>,
   request: RolloutRequest,
@@ -193,12 +197,12 @@ async function playApart(
   }
 }
 
-/** What verifiers fills in when it scores a group, also for rubrics that do not compare. */
+/** Columns that verifiers fills when it scores a group, even for rubrics that do not compare. */
 function ofGroups(columns: readonly string[]): boolean {
   return columns.includes('trajectory') || columns.includes('advantage');
 }
 
-/** The rollouts of one loaded environment that are scored together while their states are alive. */
+/** Scores of one loaded environment's rollouts that are scored together while their states are alive. */
 export function groupScores(
   bridge: PlayingBridge,
   env: string,
@@ -219,11 +223,14 @@ export function groupScores(
   });
 }
 
-/** Gives the child its turns, each agent in a conversation of its own, and remembers why the last one that an agent asked for did not come. */
+/**
+ * Supplies the child's turns, each agent in a conversation of its own, and remembers the failure of an agent's latest
+ * request.
+ */
 class Teller {
   readonly #example: Example;
   readonly #policy: Policy;
-  /** By the name of who asks. */
+  /** Keyed by the agent's name. */
   readonly #conversations = new Map<string, BridgedConversation>();
   readonly #failures = new Map<string, unknown>();
   readonly #turns: { readonly turn: Turn; readonly of: string }[] = [];
@@ -233,12 +240,15 @@ class Teller {
     this.#policy = policy;
   }
 
-  /** Of the first agent that has one. */
+  /** The first agent's failure, if any. */
   get failure(): unknown {
     return [...this.#failures.values()].find((failure) => failure !== undefined);
   }
 
-  /** In the order in which they came, each with the agent whose it is where there are several; those of an agent that was played anew are none. */
+  /**
+   * Turns in order of arrival, with the index of their agent if there are several; those of a repeated agent are left
+   * out.
+   */
   turns(played: Pick<WirePlayedRow, 'judged' | 'heard_turns' | 'row'> | null): Turn[] {
     if (played === null) return this.#turns.map(({ turn }) => turn);
     const { judged, heard_turns: heard = Infinity, row } = played;
@@ -258,7 +268,7 @@ class Teller {
     try {
       const { messages, heard } = conversation.read(sent);
       const tools = offered === null ? undefined : (offered as unknown as readonly ToolSchema[]);
-      const turn = await this.#policy.sample(messages, { sampling, ...(tools && { tools }) });
+      const turn = await this.#policy.sample(messages, { sampling, ...present({ tools }) });
       signal.throwIfAborted();
       const told = conversation.add(turn, heard, tools);
       this.#turns.push({ turn: conversation.turns.at(-1)!, of: trace });
@@ -270,7 +280,7 @@ class Teller {
   }
 }
 
-/** A prompt that outgrew the model ends a rollout that had begun; the first one never reaches it. */
+/** A prompt that outgrew the model ends a rollout in progress; an overlong first prompt never reaches it. */
 function outcomeOf({ outcome }: WirePlayedRow, turns: number): Outcome {
   return outcome === 'overlong_prompt' && turns > 0 ? 'truncated' : outcome;
 }
@@ -291,15 +301,15 @@ function judgementOf(score: Score | { readonly error: string }, turns: readonly 
 }
 
 function agentTrace({ agent, trained, truncated, reward, metrics }: WireTrace): AgentTrace {
-  return { agent, isTrained: trained, ...(truncated && { isTruncated: true }), reward, metrics };
+  return { agent, isTrained: trained, ...present({ isTruncated: truncated ? true : undefined }), reward, metrics };
 }
 
-/** A reply without text and calls, as verifiers tells it apart. */
+/** A reply without text and calls, by verifiers' error. */
 function isEmptyReply({ error }: WirePlayedRow): boolean {
   return error?.type === 'EmptyModelResponseError';
 }
 
-/** What was thrown, without where: a row keeps it, and there may be one for each rollout. */
+/** Keeps the error without its position: a row stores it, possibly for every rollout. */
 function lastLines(tracebacks: Readonly<Record<string, string>>): Record<string, string> {
   const last = (text: string) => text.trim().split('\n').at(-1) ?? '';
   return Object.fromEntries(
@@ -311,7 +321,7 @@ function errorText({ error, row }: WirePlayedRow): string {
   return textOf(error ?? row['error'] ?? 'The environment gave no reason.');
 }
 
-/** A failure as the child tells it: its traceback, or else its words. */
+/** A failure reported by the child: its traceback, or else its message. */
 function textOf(error: unknown): string {
   if (typeof error === 'string') return error;
   const { traceback, message, type, error_chain_str: chain } = error as Partial<Record<string, unknown>>;
@@ -320,10 +330,10 @@ function textOf(error: unknown): string {
   return tracebackOf(known ?? JSON.stringify(error));
 }
 
-/** What a failing library says may hold a key. */
+/** Messages of a failing library may contain a key. */
 function withoutSecretsIn(row: RolloutRow): RolloutRow {
   const secrets = secretsHere();
-  // Text by text: over their JSON, what looks like a secret may begin in one of them and end in another.
+  // Each text by itself: in their joined JSON, an apparent secret might span two of them.
   const cleaned = (value: unknown): unknown => {
     if (typeof value === 'string') return withoutSecrets(value, secrets);
     if (typeof value !== 'object' || value === null) return value;
@@ -335,14 +345,14 @@ function withoutSecretsIn(row: RolloutRow): RolloutRow {
   return cleaned(row) as RolloutRow;
 }
 
-/** The child was not done in time, and says so; or, where it cannot, its parent does. */
+/** The child reports a missed deadline, or its parent does if it cannot. */
 function isDeadline(reason: unknown): boolean {
   if (!(reason instanceof RatchetError)) return false;
   const { cause } = reason;
   return reason instanceof TooLate || (cause instanceof ChildRefused && cause.error.type === 'Deadline');
 }
 
-/** What becomes of a child is the rollout's own misfortune, to be played again: it is no reason to stop the others. */
+/** A child's failure is the rollout's own misfortune, to be repeated: it must not stop the others. */
 function asInfrastructure(reason: unknown): unknown {
   if (!(reason instanceof RatchetError)) return reason;
   return new Error(reason.message, { cause: reason });
@@ -386,7 +396,10 @@ function warningsOf(name: string, { loaded, dataset, evalDataset, notes = [] }: 
   ];
 }
 
-/** verifiers gives the examples to train on where there are none for evaluations; the ends of a list tell it apart well enough. */
+/**
+ * verifiers returns the training examples if there are none for evaluation; comparing both ends of the lists is enough
+ * to notice.
+ */
 function isSame(dataset: Inputs, evalDataset: Inputs): boolean {
   if (dataset.isMissing || evalDataset.isMissing || dataset.length !== evalDataset.length) return false;
   return [0, dataset.length - 1].every((i) => dataset.length === 0 || dataset.lineAt(i) === evalDataset.lineAt(i));

@@ -1,12 +1,12 @@
 import { RatchetError } from '../../../core/errors.ts';
 import type { RolloutPlace } from '../types.ts';
 
-/** Of a rollout that was left out. */
+/** Result of an excluded rollout. */
 interface Unscored {
   readonly error: string;
 }
 
-/** A rollout that is played, and waits for the others of its group. */
+/** A finished rollout that waits for the others of its group. */
 interface Waiting<Live, Score> {
   readonly live: Live;
   readonly resolve: (score: Score | Unscored) => void;
@@ -15,24 +15,24 @@ interface Waiting<Live, Score> {
 
 interface Group<Live, Score> {
   readonly waiting: Map<number, Waiting<Live, Score>>;
-  /** Places whose rollout will not come. */
+  /** Indices of rollouts that will not come. */
   readonly gone: Set<number>;
 }
 
 /**
- * Brings the rollouts of a group together whose states live in one child: when the last of them is there, all are scored at
- * once. What is scored apart from its group would be another reward.
+ * Collects the rollouts of a group whose states are in one child: after the last one, all are scored at once. Scoring
+ * apart from the group would give another reward.
  */
 export class GroupScores<Live, Score extends object> {
   readonly #groups = new Map<string, Group<Live, Score>>();
   readonly #score: (members: readonly Live[]) => Promise<readonly Score[]>;
 
-  /** `score` gives one score for each, in order; what it throws is thrown at all of them. */
+  /** `score` returns one score for each, in order; its error is thrown for all of them. */
   constructor(score: (members: readonly Live[]) => Promise<readonly Score[]>) {
     this.#score = score;
   }
 
-  /** The score of this rollout, once its group is complete. Rejects when the place's signals say that it will not be. */
+  /** The score of this rollout, once its group is complete. Rejects when the place's signals rule that out. */
   wait(place: RolloutPlace, live: Live): Promise<Score | Unscored> {
     const group = this.#groupOf(place);
     return new Promise<Score | Unscored>((resolve, reject) => {
@@ -56,7 +56,7 @@ export class GroupScores<Live, Score extends object> {
     });
   }
 
-  /** The rollout of this place will not come: the others are scored without it. */
+  /** Announces that the rollout of this place will not come: the others are scored without it. */
   withdraw(place: RolloutPlace): void {
     const group = this.#groupOf(place);
     group.gone.add(place.index);
@@ -65,7 +65,7 @@ export class GroupScores<Live, Score extends object> {
 
   async #scoreComplete({ group: name, size }: RolloutPlace, group: Group<Live, Score>): Promise<void> {
     if (group.waiting.size + group.gone.size < size) return;
-    this.#groups.delete(name); // those that are played again after a failure wait anew
+    this.#groups.delete(name); // rollouts repeated after a failure wait anew
     const members = [...group.waiting].toSorted(([a], [b]) => a - b).map(([, waiting]) => waiting);
     if (members.length === 0) return;
     try {
@@ -90,7 +90,7 @@ export class GroupScores<Live, Score extends object> {
   }
 }
 
-/** Nothing is wrong with this rollout: it is played again with its group. */
+/** This rollout is sound and will be repeated with its group. */
 function brokenOff(): RatchetError {
   return new RatchetError('ServerUnavailable', 'Others of its group could not be played, and its reward needs them.');
 }

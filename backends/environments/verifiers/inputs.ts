@@ -1,6 +1,7 @@
+import { memberAsWritten, parseExact } from '../../../core/exact-json.ts';
 import { closeSync, openSync, readSync } from 'node:fs';
 import { open, rm } from 'node:fs/promises';
-import type { Example } from '../../../core/rl/rollout.ts';
+import type { Example } from '../../../core/rl/rollout/rollout.ts';
 import type { Dataset } from '../types.ts';
 import type { UnlikeText } from '../unlike-text.ts';
 import { chatMessage } from './conversation.ts';
@@ -8,16 +9,16 @@ import type { WireInputs, WireMessage, WireRow } from './protocol.ts';
 import { RatchetError } from '../../../core/errors.ts';
 import type { Bridge } from './bridge.ts';
 
-/** A dataset of a Python environment: rows in a file, read by position, so that one of any size costs 8 bytes an example. */
+/** A dataset of a Python environment: rows in a file, read by index, so that any size costs 8 bytes an example. */
 export interface Inputs extends Dataset {
-  /** What a rollout begins with, as verifiers wrote it: JSON, with what JavaScript's numbers do not keep. */
+  /** A rollout's input, as JSON by verifiers, with the numbers that JavaScript would round. */
   lineAt(index: number): string;
-  /** True where there is none, and whoever looks into it is told why. */
+  /** True if there is no dataset; reading it throws the reason. */
   readonly isMissing: boolean;
   close(): void;
 }
 
-/** How the examples that were written differ from those that the environment has; for people. */
+/** Differences between the written examples and the environment's own; for people. */
 export function whatIsOtherwise(
   name: string,
   {
@@ -40,7 +41,7 @@ export function whatIsOtherwise(
 
 const newline = 0x0a;
 
-/** Opens a file of JSON lines that nobody changes any more; it stays readable when it is removed. */
+/** Opens a file of JSON lines that no longer changes; it stays readable after its removal. */
 export async function openInputs(file: string, unlike: UnlikeText | null = null): Promise<Inputs> {
   const ends = await lineEnds(file);
   const descriptor = openSync(file, 'r');
@@ -56,12 +57,12 @@ export async function openInputs(file: string, unlike: UnlikeText | null = null)
     isMissing: false,
     unlikeText: () => unlike,
     lineAt,
-    at: (index) => exampleOf(index, JSON.parse(lineAt(index)) as WireRow),
+    at: (index) => exampleOf(index, parseExact(lineAt(index)) as WireRow),
     close: () => closeSync(descriptor),
   };
 }
 
-/** Where each line ends; a last line without an end was torn, and is none. */
+/** Line ends; a last line without an end was torn, and does not count. */
 async function lineEnds(file: string): Promise<Float64Array> {
   const ends: number[] = [];
   const handle = await open(file, 'r');
@@ -79,13 +80,14 @@ async function lineEnds(file: string): Promise<Float64Array> {
   }
 }
 
-function exampleOf(id: number, { prompt, answer, info }: WireRow): Example {
+function exampleOf(id: number, row: WireRow): Example {
+  const { prompt, answer, info } = row;
   const messages = Array.isArray(prompt) ? (prompt as unknown as WireMessage[]).map(chatMessage) : [];
   const details = isRecord(info) ? { info } : {};
   return {
     id,
     prompt: typeof prompt === 'string' ? [{ role: 'user', content: prompt }] : messages,
-    answer: typeof answer === 'string' ? answer : answer == null ? '' : JSON.stringify(answer),
+    answer: typeof answer === 'string' ? answer : answer == null ? '' : memberAsWritten(row, 'answer'),
     ...details,
   };
 }
@@ -94,7 +96,7 @@ function isRecord(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-/** A dataset that is not there; whoever looks into it is told why. */
+/** A missing dataset; reading it throws the reason. */
 function unreadable(reason: Error): Inputs {
   const refuse = (): never => {
     throw reason;
@@ -111,7 +113,7 @@ function unreadable(reason: Error): Inputs {
   };
 }
 
-/** One that it does not have is missed by whoever needs it: environments for evaluations alone have nothing to train on. */
+/** A missing dataset only fails when it is read: environments for evaluations alone have no training examples. */
 export async function inputsOf(
   bridge: Bridge,
   {
@@ -131,7 +133,7 @@ export async function inputsOf(
     const { file } = written;
     for (const said of whatIsOtherwise(id, written)) note(said);
     const inputs = await openInputs(file, written.unlike_text ?? null);
-    await rm(file); // what is open stays readable
+    await rm(file); // the open file stays readable
     return inputs;
   } catch (cause) {
     if (!(cause instanceof RatchetError && cause.code === 'EnvironmentBroken')) throw cause;

@@ -12,7 +12,7 @@ export class LineReader {
     this.#onLine = onLine;
   }
 
-  /** Throws on a line that is too long, and what `onLine` throws. */
+  /** Throws for a line that is too long, and errors of `onLine`. */
   add(chunk: Buffer): void {
     let start = 0;
     for (let end = chunk.indexOf(newline); end >= 0; end = chunk.indexOf(newline, start)) {

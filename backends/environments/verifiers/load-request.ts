@@ -1,18 +1,20 @@
-import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec } from '../../../config/run-spec.ts';
+import type { JsonValue } from '../../../core/json-value.ts';
+import { present } from '../../../core/present.ts';
+import type { EnvironmentEntry, PythonEnvironment } from '../../../core/settings/environments.ts';
 import type { LoadRequest } from './protocol.ts';
 
 /**
- * Without a word about it, an agent of the v1 API works in a process of this machine and speaks with the model as it is: verifiers' own
- * default is a sandbox of Prime Intellect's, with an account there.
+ * The default: an agent of the v1 API works in a local process and calls the model directly: verifiers' own default is a
+ * sandbox of Prime Intellect's, which needs an account.
  */
 const localAgent = { harness: { id: 'null' }, runtime: { type: 'subprocess' } };
 
 /**
- * How an environment of a config is loaded. Its `args` are those of `load_environment` (v0), or the taskset's (v1), where the
- * tables `taskset` and `agent` are those of a v1 environment's own config, and `select` says which of its tasks, as verifiers' own commands
- * have it. What the config says of its agent and of its rollouts'
- * turns lies over that: verifiers keeps these bounds itself. `episode` is what its environment has of its own, further agents
- * among it; in one whose only agent has another name, what is said of the agent is said of that one.
+ * The load request for an environment of a config. `args` are those of `load_environment` (v0), or the taskset's (v1).
+ * There the tables `taskset` and `agent` are those of a v1 environment's own config, and `select` selects its tasks, as
+ * in verifiers' own commands. The config's settings of the agent and of turns override them: verifiers enforces these
+ * bounds itself. `episode` has the environment's own settings, further agents among them; in an environment whose only
+ * agent has another name, settings of the agent apply to that one.
  */
 export function loadRequest(
   env: string,
@@ -23,9 +25,8 @@ export function loadRequest(
     episode,
     limits,
     extra = {},
-  }: Pick<EnvironmentSpec, 'args' | 'agent' | 'episode' | 'limits'> & {
-    readonly python: PythonEnvironmentSpec;
-    readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
+  }: Pick<EnvironmentEntry, 'args' | 'agent' | 'episode' | 'limits' | 'extra'> & {
+    readonly python: PythonEnvironment;
   },
 ): LoadRequest {
   const common = { env, env_id: python.module, api: python.api };
@@ -43,13 +44,12 @@ export function loadRequest(
     taskset,
     agent: isTable(agent) ? { ...agent, ...over } : agent,
     usual_agent: localAgent,
-    ...(episode === undefined ? {} : { episode }),
-    ...(select === undefined ? {} : { select }),
+    ...present({ episode, select }),
   };
   return { ...common, args: rest, config };
 }
 
-function boundsOf(limits: EnvironmentSpec['limits']): Record<string, number> {
+function boundsOf(limits: EnvironmentEntry['limits']): Record<string, number> {
   const { maxTurns, maxInputTokens, maxOutputTokens, maxTotalTokens } = limits ?? {};
   const bounds = {
     max_turns: maxTurns,

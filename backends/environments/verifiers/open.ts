@@ -4,11 +4,11 @@ import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../../core/errors.ts';
 import { variablesOfEnvironments } from '../../../core/child-environment.ts';
 import { pythonChildrenDefault } from '../../../core/limits.ts';
-import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec } from '../../../config/run-spec.ts';
-import { trustedFile } from '../../../engine/trusted-files.ts';
+import type { EnvironmentEntry, PythonEnvironment } from '../../../core/settings/environments.ts';
+import { trustedFile } from '../../../host/trusted-files.ts';
 import { requireSamePackage } from '../packages/installed.ts';
 import type { InstalledState } from '../packages/installed-state.ts';
-import { processesOpen } from '../../processes-open.ts';
+import { processesOpen } from '../../../host/processes-open.ts';
 import type { Environment } from '../types.ts';
 import { type Bridge, openBridge } from './bridge.ts';
 import { bridgeFolder } from './bridge-folder.ts';
@@ -17,35 +17,33 @@ import { loadRequest } from './load-request.ts';
 import { Suspects } from './suspects.ts';
 import { inputsOf } from './inputs.ts';
 
-interface PythonEntry extends Pick<EnvironmentSpec, 'id' | 'args' | 'limits' | 'agent'> {
-  readonly python: PythonEnvironmentSpec;
+interface PythonEntry extends Pick<EnvironmentEntry, 'id' | 'args' | 'limits' | 'agent' | 'stateColumns' | 'extra'> {
+  readonly python: PythonEnvironment;
   /** Variables that the config lists for it, with their values. */
   readonly given: Readonly<Record<string, string>>;
-  /** Columns of its rollouts' state that go into their rows. */
-  readonly stateColumns?: readonly string[] | undefined;
   /** A process remembers what was installed when it began; missing = whatever was. */
   readonly state?: InstalledState | undefined;
-  /** For its `set_kwargs`. */
-  readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
 }
 
-/** Children of one virtual environment that see the same, and the packages they have imported, by the digest of their files. */
+/**
+ * Children of one virtual environment with equal variables, and the imported packages, by the digest of their files.
+ */
 interface OpenedBridge {
-  /** Digest of what all that it imports was then. */
+  /** Digest of everything it imports, at that time. */
   readonly shared: string;
   readonly given: Readonly<Record<string, string>>;
   readonly bridge: Promise<Bridge>;
   readonly modules: Map<string, string>;
-  /** By module and arguments. */
+  /** Keyed by module and arguments. */
   readonly loaded: Map<string, Promise<LoadedVerifiers>>;
 }
 
-/** Of this process, by virtual environment, the newest last: Python does not import a module anew. */
+/** Bridges of this process by virtual environment, newest last: Python does not reload a module. */
 const bridges = new Map<string, OpenedBridge[]>();
 
 /**
- * A verifiers environment that a config's id was resolved to, in a Python child of this process. Opened once more it is the same
- * one, in a new child where the one before is gone.
+ * A verifiers environment for a resolved config id, in a Python child of this process. Opening it again returns the
+ * same one, in a new child if the previous one is gone.
  */
 export async function openVerifiers(entry: PythonEntry): Promise<Environment> {
   const { id, args, python, given, limits, agent, stateColumns = [], extra = {}, state } = entry;
@@ -58,19 +56,19 @@ export async function openVerifiers(entry: PythonEntry): Promise<Environment> {
   const loading = known ?? load(opened, key, entry);
   opened.loaded.set(key, loading);
   loading.catch(() => {
-    opened.loaded.delete(key); // whoever asks again tries again
+    opened.loaded.delete(key); // the next request tries again
     if (opened.loaded.size === 0) void forget(python.folder, opened);
   });
   return verifiersEnvironment(id, await loading);
 }
 
-/** Ends all Python children of this process, and what is open of them. */
+/** Ends all Python children of this process, and their resources. */
 async function closeVerifiers(): Promise<void> {
   const all = [...bridges].flatMap(([folder, known]) => known.map((opened) => forget(folder, opened)));
   await Promise.all(all);
 }
 
-/** Ends the children of one bridge; what a mended package is loaded into is another. */
+/** Ends the children of one bridge; a repaired package is loaded into another. */
 async function forget(folder: string, gone: OpenedBridge): Promise<void> {
   const left = (bridges.get(folder) ?? []).filter((opened) => opened !== gone);
   if (left.length > 0) bridges.set(folder, left);
@@ -100,7 +98,7 @@ function closeInputs({ dataset, evalDataset }: LoadedVerifiers): void {
 }
 
 function bridgeOf(
-  { folder, module, sha256 }: PythonEnvironmentSpec,
+  { folder, module, sha256 }: PythonEnvironment,
   { given, state: { shared, own } = { shared: '', own: '' } }: Pick<PythonEntry, 'given' | 'state'>,
 ): OpenedBridge {
   const files = sha256 ?? own;
@@ -138,14 +136,14 @@ function startBridge(folder: string, given: PythonEntry['given']): Promise<Bridg
     environment: { ...process.env, ...given },
     log: (line) => process.stderr.write(`${line}\n`),
   });
-  opening.catch(() => undefined); // whoever loads into it is told
+  opening.catch(() => undefined); // loading into it reports the error
   return opening;
 }
 
-/** How long nothing is asked of processes whose packages are no longer what is installed, until they end. */
+/** Idle time after which processes with outdated packages end. */
 const idleMs = 5 * 60_000;
 
-/** Rollouts that still play with them go on. The next one that asks gets new ones. */
+/** Rollouts that still use them continue; the next request gets new ones. */
 async function restWhenIdle({ bridge: opening }: OpenedBridge): Promise<void> {
   const bridge = await opening.catch(() => null);
   if (bridge === null) return;

@@ -1,14 +1,14 @@
 import { z } from 'zod';
-import { parseExact } from '../../../engine/speech/exact-json.ts';
+import { parseExact } from '../../../core/exact-json.ts';
 import type { JsonValue } from '../../../config/run-spec.ts';
 
 /**
- * What goes over the pipe to a Python child (`python/ratchet_bridge`): JSON, one object per line. Requests carry an id and
- * are answered once, in any order; a rollout that wants a turn of the model asks for it by an event in between.
+ * Messages on the pipe to a Python child (`python/ratchet_bridge`): JSON, one object per line. Requests have an id and
+ * are answered once, in any order; a rollout requests a turn of the model by an event in between.
  */
 export const protocolVersion = 1;
 
-/** JSON as `JSON.parse` gave it: nothing more is known of it. */
+/** A value from `JSON.parse`, not checked further. */
 const json = z.custom<JsonValue>(() => true);
 const jsonObject = z.custom<Readonly<Record<string, JsonValue>>>(
   (value) => typeof value === 'object' && value !== null && !Array.isArray(value),
@@ -20,10 +20,9 @@ export type WireRow = Readonly<Record<string, JsonValue>>;
 export const WireError = z.object({
   type: z.string(),
   message: z.string(),
-  /** Asking again may help: the outside world failed, not the environment's code. */
+  /** A retry may help: the outside world failed, not the environment's code. */
   retryable: z.boolean().default(false),
   traceback: z.string().default(''),
-  /** What to do about it, where that is known. */
   fix: z.string().optional(),
 });
 export type WireError = z.infer<typeof WireError>;
@@ -34,7 +33,7 @@ type Api = z.infer<typeof Api>;
 export const Ready = z.object({
   event: z.literal('ready'),
   protocol: z.number(),
-  /** Null where the package is not installed. */
+  /** Null if the package is not installed. */
   verifiers: z.string().nullable(),
   python: z.string(),
   apis: z.array(Api),
@@ -45,12 +44,12 @@ export type Ready = z.infer<typeof Ready>;
 const SampleWanted = z.object({
   event: z.literal('sample'),
   sample: z.int(),
-  /** The rollout that wants the turn. */
+  /** The rollout that requests the turn. */
   request: z.int(),
   messages: z.custom<readonly WireMessage[]>(Array.isArray, 'expected a list'),
   tools: z.custom<readonly WireTool[]>(Array.isArray).nullable(),
   sampling: jsonObject,
-  /** Of an episode that may have several agents: which of them wants it. */
+  /** The agent that requests it, in an episode that may have several. */
   trace: z.string().optional(),
 });
 
@@ -67,21 +66,21 @@ const ChildReply = z.object({
   id: z.int().nullable(),
   ok: z.boolean(),
   result: json.optional(),
-  /** The result lies in this file, which the reader removes. */
+  /** The file with the result, which the reader removes. */
   spilled: z.string().optional(),
   error: WireError.optional(),
 });
 export type ChildReply = z.infer<typeof ChildReply>;
 
-/** A line of a child's. Throws where it is none of the protocol's; rows and messages are looked at by those who use them. */
+/** A line of a child. Throws if it violates the protocol; rows and messages are checked by their readers. */
 export function readLine(line: string): Event | ChildReply {
-  // Tools and messages go on to prompts and servers, with their numbers as Python wrote them.
+  // Tools and messages are passed on to prompts and servers, with Python's form of their numbers.
   const said: unknown = parseExact(line);
   const isEvent = typeof said === 'object' && said !== null && 'event' in said;
   return isEvent ? Event.parse(said) : ChildReply.parse(said);
 }
 
-/** A message of OpenAI's API, as environments say it. */
+/** A message in the form of OpenAI's API. */
 export interface WireMessage {
   readonly role: string;
   readonly content?: string | null | readonly Readonly<Record<string, unknown>>[] | undefined;
@@ -93,27 +92,27 @@ export interface WireMessage {
 /** A tool of OpenAI's API: `{ type: 'function', function: { name, description, parameters } }`. */
 export type WireTool = Readonly<Record<string, unknown>>;
 
-/** A turn that the environment wants of the model. */
+/** A turn that the environment requests from the model. */
 export interface TurnRequest {
   readonly messages: readonly WireMessage[];
   readonly tools: readonly WireTool[] | null;
-  /** What the environment asks for, over what it was given. */
+  /** The environment's sampling settings, over the given ones. */
   readonly sampling: WireRow;
-  /** Names the agent that wants it among those of its rollout; absent where there is one. */
+  /** Name of the requesting agent in its rollout; absent if there is only one. */
   readonly trace?: string;
-  /** Aborted when nobody waits for the turn any more. */
+  /** Aborted when the turn is no longer needed. */
   readonly signal: AbortSignal;
 }
 
 export interface SampledTurn {
-  /** `turn_N`, N = its position in the rollout. */
+  /** `turn_N`, N = its index in the rollout. */
   readonly id?: string;
   readonly content: string | null;
   readonly reasoning_content?: string;
   readonly tool_calls: readonly { readonly id: string; readonly name: string; readonly arguments: string }[];
   readonly finish_reason: 'stop' | 'length' | 'tool_calls';
   readonly usage: { readonly prompt_tokens: number; readonly completion_tokens: number };
-  /** For environments that look at tokens (`with_tokens`). */
+  /** Present for environments that read tokens (`with_tokens`). */
   readonly tokens: null | {
     readonly prompt_ids: readonly number[];
     readonly completion_ids: readonly number[];
@@ -122,27 +121,26 @@ export interface SampledTurn {
 }
 
 export interface LoadRequest {
-  /** The handle it is called by from then on. */
+  /** The handle for later calls. */
   readonly env: string;
   /** The environment's id; its last part, with `_` for `-`, is the module that is imported. */
   readonly env_id: string;
   readonly api?: Api;
-  /** Of `load_environment` (v0). */
+  /** Arguments of `load_environment` (v0). */
   readonly args?: WireRow;
-  /** Turns of a rollout of it, whatever its code says (v0). One of a single turn stays that. */
+  /** Bound on turns of a rollout, whatever its code says (v0). A single-turn environment stays that. */
   readonly max_turns?: number;
-  /** Given to `set_kwargs` (v0): `max_seq_len`, `timeout_seconds` … */
+  /** Arguments of `set_kwargs` (v0): `max_seq_len`, `timeout_seconds` … */
   readonly extra?: WireRow;
   /** The environment's config table (v1). */
   readonly config?: WireRow;
-  /** Where it is known better than can be seen from the environment's classes. */
+  /** Overrides what the environment's classes imply. */
   readonly scoring?: 'stored' | 'in_place';
 }
 
 export const LoadedEnvironment = z.object({
   env: z.string(),
   api: Api,
-  /** Of the environment's class. */
   class: z.string(),
   /** Its reward functions compare the rollouts of a group. */
   requires_group: z.boolean(),
@@ -153,26 +151,26 @@ export const LoadedEnvironment = z.object({
   system_prompt: z.string().nullable(),
   tools: z.custom<readonly WireTool[]>(Array.isArray).nullable(),
   max_turns: z.number().nullable(),
-  /** What it sets for sampling by itself. */
+  /** Its own sampling settings. */
   sampling: jsonObject,
-  /** `stored` = a row is enough to score a rollout; `in_place` = it is scored in the process that played it. */
+  /** `stored` = a row is enough to score a rollout; `in_place` = it is scored in the process that ran it. */
   scoring: z.enum(['stored', 'in_place']),
   scoring_why: z.string().nullable(),
   is_single_turn: z.boolean(),
-  /** Roles that the policy plays (v1). */
+  /** Roles of the policy (v1). */
   agents: z.array(z.string()).optional(),
-  /** Hex, of the files of its module; null or missing where that has none. */
+  /** Digest of its module's files, hex; null or missing without files. */
   code: z.string().nullish(),
 });
 export type LoadedEnvironment = z.infer<typeof LoadedEnvironment>;
 
 export const WireInputs = z.object({
   total: z.int(),
-  /** JSON lines in the spill folder; belongs to who asked. */
+  /** JSON lines in the spill folder; owned by the caller. */
   file: z.string(),
-  /** Columns whose values JSON has not as they are (dates, images); environments get what JSON has in their place. */
+  /** Columns whose values JSON cannot represent (dates, images); environments get JSON in their place. */
   changed_columns: z.array(z.string()),
-  /** The first row whose prompt has a part that is no text, and that part's type; missing where none has. */
+  /** The first row with a prompt part beside text, and the part's type; missing if there is none. */
   unlike_text: z.object({ index: z.int().min(0), type: z.string() }).nullish(),
   /** Its tasks have no end: these are the first of them (v1). */
   cut_off: z.boolean().optional(),
@@ -181,30 +179,30 @@ export type WireInputs = z.infer<typeof WireInputs>;
 
 export interface RolloutRequest {
   readonly env: string;
-  /** A line of the inputs, or what it says. The line as it is keeps what JavaScript's numbers do not: 1.0, large integers. */
+  /** A line of the inputs, or its value. The line keeps forms that JavaScript's numbers lose: 1.0, large integers. */
   readonly input: WireRow | string;
   readonly model: string;
   /** Merged over the environment's own, as verifiers' `generate` does. */
   readonly sampling: WireRow;
   /** Columns of its state for the row's `state_columns`, as verifiers writes them. */
   readonly columns?: readonly string[];
-  /** Scores it at its end, in the child. */
+  /** Score it at its end, in the child. */
   readonly score: boolean;
-  /** Keeps its state alive, for a later `score` or `release`. */
+  /** Keep its state alive, for a later `score` or `release`. */
   readonly keep: boolean;
   readonly with_tokens: boolean;
   readonly deadline_s?: number;
-  /** Then it ends with what it has, which is scored. */
+  /** The rollout then ends with its present state, which is scored. */
   readonly truncate_s?: number;
-  /** Rollouts of one are played by one child. */
+  /** Rollouts of a group run in one child. */
   readonly group?: string;
-  /** In place of the one that the input begins with; '' = none. */
+  /** Replaces the one of the input; '' = none. */
   readonly system_prompt?: string;
-  /** A child died under it before: it is played apart from those of which none did. */
+  /** A child died with it before: it runs apart from unsuspected rollouts. */
   readonly isSuspect?: boolean;
 }
 
-/** Where columns of the state were asked for: as scoring has left them. */
+/** Requested columns of the state, as scoring left them. */
 const columns = { columns: jsonObject.optional() };
 
 export const Score = z.union([
@@ -213,13 +211,13 @@ export const Score = z.union([
     ...columns,
     reward: z.number(),
     metrics: z.record(z.string(), z.number()),
-    /** Reward functions that threw, and count as 0 as verifiers has it: what they threw, by name. */
+    /** Reward functions that threw, and count as 0 like in verifiers: errors by name. */
     raised: z.record(z.string(), z.string()).optional(),
-    /** Of each turn what its environment gave it by itself, as far as the last that has something; missing where none has. */
+    /** The environment's own reward of each turn, up to the last with one; missing if there is none. */
     turn_rewards: z.array(z.number()).optional(),
-    /** Of `score`: when it was scored, from and to. */
+    /** Start and end of scoring, in answers of `score`. */
     scored_s: z.tuple([z.number(), z.number()]).optional(),
-    /** Where the policy played several agents of an episode (v1): each of them, by the name that it asked for turns with. */
+    /** Traces of an episode with several agents (v1), by the names with which they requested turns. */
     traces: z
       .array(
         z.object({
@@ -237,17 +235,17 @@ export const Score = z.union([
 export type Score = z.infer<typeof Score>;
 
 export const WirePlayedRow = z.object({
-  /** As verifiers' results.jsonl has it. `scoring_state`, a text, is what `score` needs beside verifiers' own keys. */
+  /** A row of verifiers' results.jsonl. `scoring_state`, a text, is what `score` needs beside verifiers' own keys. */
   row: jsonObject,
   outcome: z.enum(['ok', 'truncated', 'policy_failure', 'infra_failure', 'overlong_prompt']),
   error: WireError.nullable(),
-  /** True where `score` takes the row. */
+  /** True if `score` accepts the row. */
   scorable: z.boolean(),
   scoring_why: z.string().nullable(),
-  /** Where it was scored already. */
+  /** Set if it was scored already. */
   judged: Score.nullable(),
   live: z.string().nullable(),
-  /** Its time was over: the row is what it had by then, and it had heard so many turns. */
+  /** It ran out of time: the row has its state by then, after so many turns. */
   timed_out: z.boolean().optional(),
   heard_turns: z.int().min(0).optional(),
 });
@@ -255,7 +253,7 @@ export type WirePlayedRow = z.infer<typeof WirePlayedRow>;
 
 export interface WireScoreRequest {
   readonly env: string;
-  /** Of one example: functions that compare see all of them. */
+  /** Rollouts of one example: comparing functions see all of them. */
   readonly rollouts: readonly ({ readonly row: WireRow } | { readonly live: string | number })[];
   readonly columns?: readonly string[];
   readonly deadline_s?: number;
@@ -263,7 +261,7 @@ export interface WireScoreRequest {
 
 export const Scores = z.object({ scores: z.array(Score) });
 
-/** Something about an environment's code that is wrong, or will be. */
+/** A present or future error in an environment's code. */
 export const CodeFinding = z.object({
   severity: z.enum(['error', 'warning']),
   /** file:line */
@@ -273,14 +271,14 @@ export const CodeFinding = z.object({
 });
 export type CodeFinding = z.infer<typeof CodeFinding>;
 
-/** What the code of a loaded environment says of itself (`check.py`). */
+/** The code of a loaded environment, as inspected by `check.py`. */
 export const Checked = z.object({
-  /** Of `load_environment`: defaults as JSON, null where one has to be given. */
+  /** Arguments of `load_environment`: defaults as JSON, null = required. */
   arguments: z.array(z.object({ name: z.string(), default: z.string().nullable(), annotation: z.string().nullable() })),
   doc: z.string().nullable(),
   /** Methods that do not fit the installed verifiers. */
   findings: z.array(CodeFinding),
-  /** Of tool servers that a rollout starts (v1); what a v0 environment offers is in {@link LoadedEnvironment}. */
+  /** Tools of the servers that a rollout starts (v1); a v0 environment's tools are in {@link LoadedEnvironment}. */
   tools: z.array(z.object({ name: z.string(), description: z.string(), parameters: z.array(z.string()) })).optional(),
 });
 export type Checked = z.infer<typeof Checked>;

@@ -1,3 +1,4 @@
+import { parseExact } from '../../../core/exact-json.ts';
 import { constants } from 'node:fs';
 import { lstat, open, rename, rm } from 'node:fs/promises';
 import path from 'node:path';
@@ -5,11 +6,11 @@ import { RatchetError } from '../../../core/errors.ts';
 import type { JsonValue } from '../../../config/run-spec.ts';
 
 /**
- * What a child has too much of for a line comes as a file, and the child says which. Environments' code runs in the child and may say
- * anything: only a plain file that lies in the child's own folder is read, moved or removed here.
+ * A child's message that is too large for a line comes as a file named by the child. Environments' code runs in the
+ * child and may send any name: only a plain file in the child's own folder is read, moved or removed here.
  */
 
-/** No text of Node's is longer. */
+/** Node's strings end here. */
 const spilledBytesMax = 2 ** 29;
 
 /** Reads a result and removes its file. */
@@ -21,7 +22,7 @@ export async function readSpilled(said: string, folder: string): Promise<JsonVal
     try {
       const found = await handle.stat();
       if (!found.isFile() || found.size > spilledBytesMax) throw refused(said, folder);
-      return JSON.parse(await handle.readFile('utf8')) as JsonValue;
+      return parseExact(await handle.readFile('utf8')) as JsonValue;
     } finally {
       await handle.close();
     }

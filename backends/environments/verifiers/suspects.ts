@@ -1,8 +1,8 @@
 import { onAbort } from '../../../core/on-abort.ts';
 
-/** Of those that were at work once when a child died, so many are played at the same time. */
+/** Concurrent rollouts among those that ran once when a child died. */
 const atOnce = 4;
-/** Places remembered, at most: those that are never played again are forgotten in the end. */
+/** Bound on remembered rollouts: those that are never repeated are forgotten in the end. */
 const rememberedMax = 16_384;
 
 interface Waiting {
@@ -11,9 +11,9 @@ interface Waiting {
 }
 
 /**
- * Rollouts that were at work when their child died: one of them may have killed it, with all others. They are played again a few
- * at a time, and one by one when that happens again, in a child of their own: so an example that kills a process costs its own
- * rollouts and not those of a batch.
+ * Rollouts that ran when their child died: one of them may have killed it. They are repeated a few at a time, and one
+ * by one after another death, in a child of their own. So an example that kills a process costs only its own rollouts,
+ * not those of a batch.
  */
 export class Suspects {
   /** How often a child died under each, by the rollout's place. */
@@ -21,7 +21,7 @@ export class Suspects {
   #free = atOnce;
   #queue: Waiting[] = [];
 
-  /** A child died under it, beside others. */
+  /** Records that a child died under it, beside others. */
   accuse(place: string): void {
     this.#deaths.set(place, (this.#deaths.get(place) ?? 0) + 1);
     if (this.#deaths.size > rememberedMax) this.#deaths.delete(this.#deaths.keys().next().value!);

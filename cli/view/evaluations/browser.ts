@@ -9,13 +9,13 @@ import { beginning, type BrowserState, lookedAgain } from './state.ts';
 
 interface BrowseOptions extends Pick<TerminalOptions, 'screen' | 'keyboard' | 'shows'> {
   readonly found: FoundEvaluations;
-  /** Looks again. */
+  /** Looks for evaluations again. */
   readonly find: () => Promise<FoundEvaluations>;
 }
 
 /** Bytes of text that a terminal takes for its clipboard; xterm takes no more. */
 const copyBytesMax = 74_000;
-/** While files are read there is more to see all the time: no oftener than this. */
+/** Least interval between redraws while files are read. */
 const drawEveryMs = 100;
 
 /** Looks through evaluations on a terminal until it is left. */
@@ -35,7 +35,7 @@ export class Browser {
   #isOpen = false;
   #nextDraw: NodeJS.Timeout | null = null;
 
-  /** @param onLeave Told once the terminal is as it was; with what went wrong where it was not a person who left. */
+  /** @param onLeave Called once the terminal is restored, with the error unless the user left. */
   constructor(options: BrowseOptions, onLeave: (bug?: Error) => void) {
     this.#options = options;
     this.#onLeave = onLeave;
@@ -53,7 +53,7 @@ export class Browser {
     this.#draw();
   }
 
-  /** The terminal is as it was before, also at the end of the process. */
+  /** Restores the terminal, also at the end of the process. */
   readonly close = (): void => {
     if (!this.#isOpen) return;
     this.#isOpen = false;
@@ -68,7 +68,7 @@ export class Browser {
     this.#onLeave();
   };
 
-  /** A bug is told where it can be read: below what was there before. */
+  /** A bug is reported after the terminal is restored, so that it can be read. */
   #draw(): void {
     try {
       this.#terminal.draw(browserFrame(this.#state, this.#data, this.#terminal.size));
@@ -125,7 +125,7 @@ export class Browser {
     this.#draw();
   }
 
-  /** OSC 52: the terminal puts it into its clipboard, also across ssh; whether it did, it does not say. */
+  /** OSC 52: asks the terminal to put it into its clipboard, also across ssh; there is no confirmation. */
   #copy(text: string, what: string): string {
     const bytes = Buffer.from(text);
     const shown = bytes.subarray(0, copyBytesMax);

@@ -3,14 +3,14 @@ import { differentSettings } from '../../../core/eval/result-metadata.ts';
 import type { ResultRow } from '../../../core/eval/result-rows.ts';
 import { leftOutText, verdict } from '../../eval/compare-words.ts';
 import { change, figure, passText, passesIn, rewardsText, settingText, titleOf } from '../../eval/figures.ts';
-import { onOneLine } from '../../plain-text.ts';
+import { onOneLine } from '../../output/plain-text.ts';
 import { folded, type Line, padded } from '../lines.ts';
 import { type DocumentLine, page, plain } from './document.ts';
 import { rolloutLines } from './rollout-page.ts';
 import { beside } from './run-page.ts';
 import type { BrowserData, CompareScreen, PairScreen } from './state.ts';
 
-/** Two runs side by side: what was set otherwise, what they came to, and every example's outcome. */
+/** Two runs compared: settings that differ, results, and each example's outcome. */
 export function compareLines(data: BrowserData, screen: CompareScreen, columns: number): DocumentLine[] {
   const { a, b } = screen;
   const comparison = data.comparison(a, b);
@@ -79,7 +79,7 @@ function exampleLine({ exampleId, difference, rewards, promptStart }: ExampleDif
   return { line, target: exampleId };
 }
 
-/** What both said to one example: side by side, or one below the other where there is no room. */
+/** Both models' answers to one example: side by side, or below each other on a narrow screen. */
 export function pairPage(data: BrowserData, screen: PairScreen, columns: number, rows: number): Line[] {
   const { left, right, width } = pairOf(data, screen, columns);
   if (width === columns) return page([...left, ...right], screen.cursor, rows);
@@ -90,7 +90,7 @@ export function pairPage(data: BrowserData, screen: PairScreen, columns: number,
   return beside(a!, b!, width, Math.min(rows, length));
 }
 
-/** Rows that the cursor moves in. */
+/** Number of rows that the cursor can be on. */
 export function pairLength(data: BrowserData, screen: PairScreen, columns: number): number {
   const { left, right, width } = pairOf(data, screen, columns);
   return width === columns ? left.length + right.length : Math.max(left.length, right.length);

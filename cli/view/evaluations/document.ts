@@ -1,7 +1,7 @@
 import { within } from '../keys.ts';
 import type { Line, Span } from '../lines.ts';
 
-/** A row of something that is longer than the screen; `target`: what Enter on it is about. */
+/** A row of a document that may be longer than the screen; `target`: what Enter opens. */
 export interface DocumentLine {
   readonly line: Line;
   readonly target?: string;
@@ -11,7 +11,7 @@ export function plain(text: string, style?: Span['style']): DocumentLine {
   return { line: [{ text, ...(style ? { style } : {}) }] };
 }
 
-/** As many rows as fit, around the cursor's, which is marked. */
+/** The rows that fit around the cursor, whose row is marked. */
 export function page(lines: readonly DocumentLine[], cursor: number, rows: number): Line[] {
   const at = within(cursor, lines.length);
   const first = Math.max(0, Math.min(at - Math.floor(rows / 2), lines.length - rows));
@@ -20,14 +20,14 @@ export function page(lines: readonly DocumentLine[], cursor: number, rows: numbe
     .map(({ line }, i): Line => [first + i === at ? { text: '▸', style: 'cyan' } : { text: ' ' }, ...line]);
 }
 
-/** The line with what is searched for marked, wherever it stands in one of its pieces. */
+/** The line with all matches of the search marked, in any of its pieces. */
 export function highlighted(line: Line, words: string): Line {
   if (words === '') return line;
   const wanted = words.toLowerCase();
   return line.flatMap(({ text, style }): Span[] => {
     const spans: Span[] = [];
     const lower = text.toLowerCase();
-    // Where lower case has another length (İ) places would not agree.
+    // Offsets would differ where the lower-case form has another length (İ).
     if (lower.length !== text.length) return [{ text, ...(style ? { style } : {}) }];
     let from = 0;
     for (let at = lower.indexOf(wanted); at >= 0; at = lower.indexOf(wanted, from)) {

@@ -5,11 +5,11 @@ import type { FoundEvaluations, FoundEvaluation } from '../../../runs/evaluation
 import { ResultFile } from '../../../runs/evaluations/result-file.ts';
 import type { BrowserData, Hits, EvaluationRows } from './state.ts';
 
-/** Evaluations whose rows are held at once. */
+/** Evaluations whose rows are cached. */
 const heldMax = 6;
-/** Rows that are held whole. */
+/** Rows kept whole in memory. */
 const rowsMax = 64;
-/** How often sums are made anew while a file is read. */
+/** Interval between new sums while a file is read. */
 const summedEveryMs = 500;
 
 interface Held {
@@ -25,7 +25,7 @@ const nothing: EvaluationRows = {
   problem: null,
 };
 
-/** Reads what somebody looks at when it is looked at, and says when there is more. */
+/** Reads data when it is first shown, and reports when there is more. */
 export class EvaluationData implements BrowserData {
   readonly evaluations: readonly FoundEvaluation[];
   readonly incomplete: number;
@@ -124,7 +124,7 @@ export class EvaluationData implements BrowserData {
   }
 }
 
-/** Of a map in the order of what was put into it, so that no more than so many stay. */
+/** Drops the oldest entries of a map until `most` remain. */
 function forgetFirst(map: Map<unknown, unknown>, most: number): void {
   for (const key of map.keys()) {
     if (map.size <= most) return;

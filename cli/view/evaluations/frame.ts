@@ -1,6 +1,6 @@
 import type { Size } from '../terminal.ts';
 import { counted } from '../../eval/figures.ts';
-import { onOneLine } from '../../plain-text.ts';
+import { onOneLine } from '../../output/plain-text.ts';
 import { cut, type Line, type Span, widthOf } from '../lines.ts';
 import { compareLines, pairPage } from './compare-page.ts';
 import { page } from './document.ts';
@@ -10,7 +10,7 @@ import { runPage } from './run-page.ts';
 import { bodyRows, type BrowserData, type BrowserState, type Screen } from './state.ts';
 import { treePage } from './tree.ts';
 
-/** The screen, row by row: always one row less than the terminal has, whatever is on it. */
+/** The screen as rows, always one fewer than the terminal has. */
 export function browserFrame(state: BrowserState, data: BrowserData, size: Size): Line[] {
   const { columns, rows } = size;
   const screen = state.screens.at(-1)!;
@@ -47,7 +47,7 @@ function bodyOf(
   }
 }
 
-/** Where one is: the way down, its end in full where there is not room for all. */
+/** Path to the current screen; on a narrow terminal, its end. */
 function titleOf({ screens }: BrowserState, data: BrowserData, columns: number): Line {
   const name: Span = { text: ' evaluations ', style: 'bold' };
   const way = wayOf(screens.at(-1)!, data).map(onOneLine);
@@ -90,7 +90,7 @@ function wayOf(screen: Screen, data: BrowserData): string[] {
   }
 }
 
-/** What matters most first: on a narrow screen the rest is left out. */
+/** Most important first: a narrow screen cuts off the end. */
 const keyHints: Readonly<Record<Screen['is'], readonly string[]>> = {
   tree: ['[enter] open', '[v] compare', '[c]opy path'],
   run: ['[enter] open', '[tab] summary/rollouts', '[s]earch', '[o]rder', '[f]ilter', '[v] compare'],
@@ -110,7 +110,7 @@ function keysIn(is: Screen['is'], columns: number): string {
 
 function footerOf({ typing, note }: BrowserState, screen: Screen, columns: number): Line {
   if (typing !== null) {
-    // Its end: what is being typed.
+    // The end of the typed text, since that is being edited.
     let shown = onOneLine(typing);
     while (widthOf(shown) > Math.max(1, columns - 12)) shown = shown.slice(1);
     return [{ text: ' search: ' }, { text: shown, style: 'bold' }, { text: ' ', style: 'inverse' }];

@@ -21,7 +21,7 @@ import {
 } from './state.ts';
 import { treeNodes } from './tree.ts';
 
-/** What a key leads to: another state, an end, another look at what there is, or a text for the clipboard. */
+/** Effect of a key: another state, the end, another look for evaluations, or a text for the clipboard. */
 type Outcome = BrowserState | 'leave' | 'suspend' | 'look again' | { readonly copy: string; readonly what: string };
 
 /** Characters of a search. */
@@ -83,11 +83,11 @@ function back(state: BrowserState): BrowserState {
 
 function moveTo(state: BrowserState, screen: Screen, data: BrowserData, size: Size, by: number): BrowserState {
   const count = lengthOf(screen, data, size);
-  // Where it was beyond the end (the list became shorter) it goes on from the end.
+  // A cursor beyond the end (the list became shorter) moves from the end.
   return replace(state, { ...screen, cursor: within(within(screen.cursor, count) + by, count) });
 }
 
-/** Rows of what the cursor moves in. */
+/** Number of rows that the cursor moves in. */
 function lengthOf(screen: Screen, data: BrowserData, size: Size): number {
   switch (screen.is) {
     case 'tree':
@@ -197,7 +197,7 @@ function rolloutKey(
   return replace(state, { ...screen, folds, cursor: after.findIndex((line) => line.target === target) });
 }
 
-/** Whoever goes back finds the cursor where they went. */
+/** Going back restores the cursor of that screen. */
 function withListCursor(state: BrowserState, cursor: number): BrowserState {
   const screens = state.screens.map((screen, i): Screen =>
     i === state.screens.length - 2 && screen.is === 'run' && screen.side === 'rollouts'
@@ -309,7 +309,7 @@ function typed(
     : replace(done, { ...searched, cursor: hit });
 }
 
-/** As people count letters: an emoji goes as a whole. */
+/** Removes one grapheme, so that an emoji goes as a whole. */
 function withoutLast(text: string): string {
   const letters = [...new Intl.Segmenter().segment(text)];
   return text.slice(0, letters.at(-1)?.index ?? 0);

@@ -1,27 +1,26 @@
 import type { ResultMessage, ResultRow } from '../../../core/eval/result-rows.ts';
 import type { JsonValue } from '../../../config/run-spec.ts';
 import { counted, figure } from '../../eval/figures.ts';
-import { onOneLine, withoutControls } from '../../plain-text.ts';
+import { onOneLine, withoutControls } from '../../output/plain-text.ts';
 import { cut, folded, type Line, type Span } from '../lines.ts';
 import { type DocumentLine, highlighted, page, plain, textOfLine } from './document.ts';
 import type { BrowserData, Folds, RolloutScreen } from './state.ts';
 
-/** One rollout: its figures, then what was said as sections that fold. */
+/** One rollout: its figures, then its conversation as foldable sections. */
 
-/** Part of a rollout that folds. */
 interface Section {
   readonly id: string;
   readonly title: string;
   readonly text: string;
   readonly style?: Span['style'];
-  /** Before anybody folds anything. */
+  /** Whether it is open at first. */
   readonly isOpen: boolean;
 }
 
 /** Characters of a section that are shown; the rest can be copied. */
 const charsMax = 200_000;
 
-/** Prompt, completion, and what else the row holds, in order. */
+/** Prompt, completion, and the row's other contents, in order. */
 function sectionsOf(row: ResultRow): Section[] {
   const { answer, info, tools, columns } = row;
   const rest = Object.entries(columns);
@@ -76,7 +75,7 @@ function readable(value: JsonValue | Readonly<Record<string, JsonValue>>): strin
   return typeof value === 'string' ? value : JSON.stringify(value, null, 2);
 }
 
-/** Whether a section is seen; where something is searched for, those that have it are. */
+/** Whether a section is open; during a search, those with a match are. */
 function isOpen({ id, isOpen: atFirst, text }: Section, { at, toggled }: Folds, search: string): boolean {
   const usual =
     at === 'first' ? atFirst || (search !== '' && text.toLowerCase().includes(search.toLowerCase())) : at === 'open';
@@ -166,7 +165,7 @@ export function shownRow(
   return data.row(evaluation, list[position]!);
 }
 
-/** The place of the next line that has what is searched for, from the cursor on and around; null where there is none. */
+/** Row of the next match, from the cursor on and wrapping around; null without one. */
 export function nextHit(lines: readonly DocumentLine[], search: string, cursor: number, by: 1 | -1): number | null {
   const wanted = search.toLowerCase();
   for (let i = 1; i <= lines.length; i++) {
@@ -176,7 +175,7 @@ export function nextHit(lines: readonly DocumentLine[], search: string, cursor: 
   return null;
 }
 
-/** What `c` copies: the section at the cursor, or all that was said. */
+/** Text copied by `c`: the section at the cursor, or the whole conversation. */
 export function copiedText(
   row: ResultRow,
   target: string | undefined,

@@ -1,12 +1,12 @@
 import type { Size } from '../terminal.ts';
 import { figure } from '../../eval/figures.ts';
 import { summarySections } from '../../eval/summary-lines.ts';
-import { onOneLine } from '../../plain-text.ts';
+import { onOneLine } from '../../output/plain-text.ts';
 import { folded, type Line, padded, widthOf } from '../lines.ts';
 import { type DocumentLine, highlighted, page, plain } from './document.ts';
 import { type BrowserData, isWide, type EvaluationRows, type RunScreen } from './state.ts';
 
-/** A run's summary, its rollouts, or both where there is room. */
+/** Summary of a run, its rollouts, or both if there is room. */
 export function runPage(data: BrowserData, screen: RunScreen, size: Size & { readonly body: number }): Line[] {
   const { body, columns } = size;
   const rows = data.rows(screen.evaluation);
@@ -32,7 +32,7 @@ export function beside(left: readonly Line[], right: readonly Line[], columns: n
   });
 }
 
-/** A row cut and filled to so many columns. */
+/** A row cut and padded to `columns`. */
 function fitted(line: Line, columns: number): Line {
   let left = columns;
   const spans = line.map((span, i) => {
@@ -79,7 +79,7 @@ export function listed(data: BrowserData, screen: RunScreen): readonly number[] 
   }
   if (order !== 'as written') {
     const sign = order === 'best first' ? -1 : 1;
-    // Without a reward: last, whichever way.
+    // Rollouts without a reward come last in either order.
     const value = (i: number): number => {
       const { reward } = rows[i]!;
       return reward === null ? Number.POSITIVE_INFINITY : sign * reward;
@@ -126,7 +126,7 @@ function rolloutList(data: BrowserData, screen: RunScreen, { columns, rows: room
       : [`with “${onOneLine(search)}”${hits.progress < 1 ? ` (searching ${Math.floor(hits.progress * 100)} %)` : ''}`]),
   ];
   const head: Line = [{ text: ` ${parts.join(' · ')}`, style: 'dim' }];
-  // Rows far from the cursor are not made: there may be 100,000.
+  // Rows far from the cursor are not rendered: there may be 100,000.
   const first = Math.max(0, Math.min(screen.cursor - room, list.length - 2 * room));
   const near = list.slice(first, first + 3 * room).map((index): DocumentLine => {
     const { exampleId, reward, error, isTruncated, promptStart, answerStart } = rows[index]!;

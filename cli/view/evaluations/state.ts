@@ -5,14 +5,14 @@ import type { EvaluationFigures } from '../../../core/eval/summary.ts';
 import type { FoundEvaluation } from '../../../runs/evaluations/evaluation.ts';
 import type { IndexedRow } from '../../../runs/evaluations/result-file.ts';
 
-/** Where somebody is who looks through evaluations: a stack of screens, the last of which is seen. Evaluations by their number. */
+/** Position in the evaluation browser: a stack of screens, of which the last is visible. Evaluations are numbered. */
 export interface BrowserState {
   readonly screens: readonly Screen[];
-  /** What `v` compares the next one with. */
+  /** The evaluation that `v` compares with the next one. */
   readonly marked: number | null;
   /** A search that is being typed. */
   readonly typing: string | null;
-  /** Said once, in the last row. */
+  /** A message shown once, in the last row. */
   readonly note: string | null;
 }
 
@@ -29,7 +29,7 @@ export interface RunScreen {
   readonly is: 'run';
   readonly evaluation: number;
   readonly side: 'summary' | 'rollouts';
-  /** In what that side shows. */
+  /** Row of the visible side. */
   readonly cursor: number;
   readonly order: Order;
   readonly filter: Filter;
@@ -40,7 +40,7 @@ export interface RunScreen {
 export interface RolloutScreen {
   readonly is: 'rollout';
   readonly evaluation: number;
-  /** Rows as the list had them, and which of them is seen. */
+  /** Rows in the list's order, and the visible one. */
   readonly list: readonly number[];
   readonly position: number;
   readonly cursor: number;
@@ -48,7 +48,7 @@ export interface RolloutScreen {
   readonly search: string;
 }
 
-/** Sections that are open or closed against what they are `at`. */
+/** Sections folded differently from their default. */
 export interface Folds {
   readonly at: 'first' | 'open' | 'closed';
   readonly toggled: readonly string[];
@@ -68,10 +68,10 @@ export interface PairScreen {
   readonly is: 'pair';
   readonly a: number;
   readonly b: number;
-  /** In the comparison's order. */
+  /** Ids in the comparison's order. */
   readonly examples: readonly string[];
   readonly position: number;
-  /** Which rollout of it. */
+  /** Index of the example's rollout. */
   readonly rollout: number;
   readonly cursor: number;
 }
@@ -93,19 +93,19 @@ export const beginning: BrowserState = {
   note: null,
 };
 
-/** The same place after another look, which may have found others: the tree. */
+/** The same position after a reload, which may have found other evaluations: the tree. */
 export function lookedAgain({ screens }: BrowserState): BrowserState {
   return { ...beginning, screens: screens.slice(0, 1) };
 }
 
-/** What is known of an evaluation's rows; they grow while the file is read. */
+/** Rows read so far; they grow while the file is read. */
 export interface EvaluationRows {
   readonly rows: readonly IndexedRow[];
   readonly unreadable: number;
   readonly figures: EvaluationFigures;
   /** 0 to 1; 1 when all is read. */
   readonly progress: number;
-  /** What reading failed with. */
+  /** Error of reading. */
   readonly problem: string | null;
 }
 
@@ -114,16 +114,16 @@ export interface Hits {
   readonly progress: number;
 }
 
-/** What is looked through. Looking something up is free; what is not there yet comes by and by. */
+/** Data of the browser. A lookup returns at once; missing data arrives later. */
 export interface BrowserData {
   readonly evaluations: readonly FoundEvaluation[];
   readonly incomplete: number;
   readonly rows: (evaluation: number) => EvaluationRows;
-  /** `reading` until it has been read, null where it cannot be. */
+  /** `reading` until it is read, null when it cannot be. */
   readonly row: (evaluation: number, index: number) => ResultRow | 'reading' | null;
-  /** Null until both are read. */
+  /** null until both are read. */
   readonly comparison: (a: number, b: number) => Comparison | null;
-  /** Rows in whose texts the words are. */
+  /** Rows whose texts contain the words. */
   readonly hits: (evaluation: number, words: string) => Hits;
 }
 

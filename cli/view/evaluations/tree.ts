@@ -1,5 +1,5 @@
 import { figure } from '../../eval/figures.ts';
-import { onOneLine } from '../../plain-text.ts';
+import { onOneLine } from '../../output/plain-text.ts';
 import { type Line, padded } from '../lines.ts';
 import { type DocumentLine, page } from './document.ts';
 import type { BrowserData, TreeScreen } from './state.ts';
@@ -7,11 +7,11 @@ import type { BrowserData, TreeScreen } from './state.ts';
 /** A row of the tree: an environment, a model on it, or an evaluation. */
 interface TreeNode {
   readonly depth: 0 | 1 | 2;
-  /** Of a branch. */
+  /** Key of a branch. */
   readonly key: string;
   readonly isOpen: boolean;
   readonly text: string;
-  /** Null of a branch. */
+  /** null for a branch. */
   readonly evaluation: number | null;
 }
 

@@ -1,11 +1,11 @@
 import { placesOf } from '../../dialects/places.ts';
-import { valueAt } from '../../tables.ts';
+import { valueAt } from '../../toml/tables.ts';
 import { type RatchetConfig, settingsByPath } from '../index.ts';
 import { problem, type Relations } from './problem.ts';
 
-/** What the entries of the table say themselves: bounds, and several places for one setting. */
+/** Checks that the table of settings implies: bounds, and several places for one setting. */
 
-/** Numbers that no machine could do anything with: what is meant is another one, and the run would only show it by its memory. */
+/** Refuses numbers beyond any machine: another one was meant, and the run would only show it by its memory. */
 export function* boundRelations(config: RatchetConfig): Relations {
   for (const [path, { most }] of settingsByPath) {
     if (most === undefined) continue;
@@ -18,13 +18,13 @@ export function* boundRelations(config: RatchetConfig): Relations {
 }
 
 const others = [...settingsByPath].flatMap(([path, { otherPlaceOf: usual }]) => (usual ? [{ usual, path }] : []));
-/** Settings that have several places, the usual one first. */
+/** Settings with several places, the default one first. */
 export const settingsWithPlaces = [...new Set(others.map(({ usual }) => usual))].map((usual) => [
   usual,
   ...others.filter((other) => other.usual === usual).map(({ path }) => path),
 ]);
 
-/** They agree, or only one of them says it. */
+/** Several places of a setting must agree, or only one may be used. */
 export function* placeRelations(config: RatchetConfig): Relations {
   for (const paths of settingsWithPlaces) {
     const said = paths.flatMap((path) => {

@@ -1,8 +1,10 @@
+import { kindsWith } from '../../../core/kinds/kinds-of.ts';
+import { trainers, trainerTraits } from '../../../core/kinds/trainers.ts';
 import type { RatchetConfig } from '../index.ts';
 import { isHubData } from '../sft.ts';
 import { problem, type Relations } from './problem.ts';
 
-/** What has no place in a run whose steps are trained on rows of `[data]`. */
+/** Refuses settings that do not apply to a run on rows of `[data]`. */
 export function* dataRelations(config: RatchetConfig): Relations {
   const { data, env, sft, teacher, gepa, loss, eval: evaluation } = config;
   if (data === undefined) return;
@@ -23,4 +25,27 @@ export function* dataRelations(config: RatchetConfig): Relations {
     const expected = 'name = "OWNER/NAME" beside it: a file has no parts';
     yield problem([`data.${key}`, 'data.name'], expected, JSON.stringify(data[key]));
   }
+}
+
+/** Requirements of a warm-up on preference pairs. */
+export function* preferenceRelations({ sft, trainer }: RatchetConfig): Relations {
+  if (sft === undefined) return;
+  for (const key of ['subset', 'split'] as const) {
+    if (sft[key] === undefined || (sft.data !== undefined && isHubData(sft.data))) continue;
+    const expected = 'data = "OWNER/NAME" beside it: a file has no parts';
+    yield problem([`sft.${key}`, 'sft.data'], expected, JSON.stringify(sft[key]));
+  }
+  if (sft.loss !== 'dpo') {
+    if (sft.beta === undefined) return;
+    yield problem(['sft.beta', 'sft.loss'], 'loss = "dpo" beside it: no other has a reference', sft.beta);
+    return;
+  }
+  if (sft.data === undefined) {
+    const expected =
+      'data = "FILE.jsonl" beside it, or a dataset of the Hub, with rows {"prompt", "chosen", "rejected"}: demonstrations are no pairs';
+    yield problem(['sft.loss', 'sft.data'], expected, '"dpo"');
+  }
+  if (trainerTraits(trainer).pairs) return;
+  const expected = `"cross_entropy": pairs are learned by ${kindsWith(trainers, ({ pairs }) => pairs).are} alone`;
+  yield problem(['sft.loss', 'trainer.kind'], expected, `"dpo" with kind = "${trainer.kind}"`);
 }

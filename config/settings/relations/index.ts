@@ -2,10 +2,10 @@ import type { RatchetConfig } from '../index.ts';
 import { writtenPools } from '../environments.ts';
 import { evalSampling } from '../evaluation.ts';
 import { isByRole, kindOfEnvironment } from '../learning.ts';
-import { isHubData } from '../sft.ts';
 import { boundRelations, placeRelations } from './bounds.ts';
 import { inferenceRelations } from './inference.ts';
-import { dataRelations } from './data.ts';
+import { dataRelations, preferenceRelations } from './data.ts';
+import { kindRelations, kindWarnings } from './kinds.ts';
 import { importRelation, lossRelations } from './loss.ts';
 import { optimizerRelations } from './optimizer.ts';
 import { problem, type RelationProblem, type Relations } from './problem.ts';
@@ -13,9 +13,8 @@ import { branchRelations } from './prompt-branches.ts';
 import { ownSamplingRelations, policyRelations, rolloutRelations, rolloutWarnings } from './rollouts.ts';
 import { courseRelations, samplingWarnings } from './sampling.ts';
 import { teacherRelations } from './teacher.ts';
-import { tinkerRelations, tinkerWarnings } from './tinker.ts';
 
-/** What must hold between settings. Of several problems of one setting the first is told. */
+/** Relations between settings. Only the first problem of each setting is reported. */
 const relations: readonly ((config: RatchetConfig) => Relations)[] = [
   environmentRelations,
   boundRelations,
@@ -33,7 +32,7 @@ const relations: readonly ((config: RatchetConfig) => Relations)[] = [
   ({ trainer }) => importRelation('trainer.advantage', trainer.advantage),
   moduleRelations,
   inferenceRelations,
-  tinkerRelations,
+  kindRelations,
   samplingRelations,
   courseRelations,
   ownSamplingRelations,
@@ -139,7 +138,7 @@ function* filterRelations({ difficulty_filter }: RatchetConfig): Relations {
   yield problem(at, expected, min_reward, 'swap the two, or no group is ever kept');
 }
 
-/** Of [buffer] once, and of every environment that says something of its own. */
+/** Checks [buffer] once, and every environment with settings of its own. */
 function* poolRelations(config: RatchetConfig): Relations {
   const run = writtenPools(config);
   const places = [
@@ -180,28 +179,6 @@ function* scheduleRelations({ warmup_steps, trainer, sft, max_steps }: RatchetCo
     const expected = `at most [sft] steps (${sft.steps}), or the learning rate is never reached`;
     yield problem(['sft.warmup_steps', 'sft.steps'], expected, sft.warmup_steps);
   }
-}
-
-function* preferenceRelations({ sft, trainer }: RatchetConfig): Relations {
-  if (sft === undefined) return;
-  for (const key of ['subset', 'split'] as const) {
-    if (sft[key] === undefined || (sft.data !== undefined && isHubData(sft.data))) continue;
-    const expected = 'data = "OWNER/NAME" beside it: a file has no parts';
-    yield problem([`sft.${key}`, 'sft.data'], expected, JSON.stringify(sft[key]));
-  }
-  if (sft.loss !== 'dpo') {
-    if (sft.beta === undefined) return;
-    yield problem(['sft.beta', 'sft.loss'], 'loss = "dpo" beside it: no other has a reference', sft.beta);
-    return;
-  }
-  if (sft.data === undefined) {
-    const expected =
-      'data = "FILE.jsonl" beside it, or a dataset of the Hub, with rows {"prompt", "chosen", "rejected"}: demonstrations are no pairs';
-    yield problem(['sft.loss', 'sft.data'], expected, '"dpo"');
-  }
-  if (trainer.kind === 'onnx') return;
-  const expected = '"cross_entropy": pairs are learned by the embedded engine alone';
-  yield problem(['sft.loss', 'trainer.kind'], expected, `"dpo" with kind = "${trainer.kind}"`);
 }
 
 function* moduleRelations(config: RatchetConfig): Relations {
@@ -250,9 +227,9 @@ function* duplicateNames(
   }
 }
 
-/** What is legal but probably not meant. */
+/** Settings that are legal but probably unintended. */
 export function warningsOf(config: RatchetConfig): string[] {
-  return [...ownWarnings(config), ...rolloutWarnings(config), ...tinkerWarnings(config), ...samplingWarnings(config)];
+  return [...ownWarnings(config), ...rolloutWarnings(config), ...kindWarnings(config), ...samplingWarnings(config)];
 }
 
 function* ownWarnings({ checkpoints, kl_penalty, max_steps, trainer, warmup_steps }: RatchetConfig): Iterable<string> {
@@ -264,6 +241,4 @@ function* ownWarnings({ checkpoints, kl_penalty, max_steps, trainer, warmup_step
     yield `checkpoints.keep_interval (${keep_interval}) is not a multiple of checkpoints.interval (${interval}): only steps that are multiples of both are kept for good.`;
   if (kl_penalty?.enabled === true && kl_penalty.target_kl !== undefined && kl_penalty.beta === 0)
     yield 'kl_penalty.beta is 0 and stays 0 whatever kl_penalty.target_kl says: doubling 0 gives 0.';
-  if (trainer.ac_freq !== undefined && trainer.kind !== 'onnx')
-    yield `trainer.ac_freq (${trainer.ac_freq}) has no effect with kind = "${trainer.kind}": that trainer decides which activations it keeps.`;
 }

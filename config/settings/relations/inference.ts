@@ -1,31 +1,28 @@
-import { secretHeadersIn } from '../../model-access.ts';
-import { rotate } from '../../report-secrets.ts';
-import { needsFullWeights, vllmArgumentsKept } from '../../vllm-spec.ts';
+import { inferenceTraits } from '../../../core/kinds/inference.ts';
+import { secretHeadersIn } from '../../models/model-access.ts';
+import { rotate } from '../../toml/report-secrets.ts';
+import { needsFullWeights, vllmArgumentsKept } from '../../models/vllm-spec.ts';
 import type { RatchetConfig } from '../index.ts';
 import { copiesOf, serverGpus, weightsTaken } from '../inference.ts';
 import { problem, type Relations } from './problem.ts';
 
-/** What [inference] says of its servers, taken together. */
+/** Relations between the settings of [inference]. */
 export function* inferenceRelations(config: RatchetConfig): Relations {
   const { inference } = config;
   yield* placeRelations(inference);
-  yield* quantizeRelations(inference);
-  yield* memoryRelations(inference);
   for (const name of secretHeadersIn(inference.headers)) {
     const expected = 'no header with a key in it: name its environment variable in headers_from_env, or in api_key_var';
     const at = [['inference', 'headers', name], 'inference.headers'];
     yield problem(at, expected, 'a value (not repeated here)', rotate);
   }
-  yield* inference.kind === 'vllm'
-    ? vllmRelations(inference, needsFullWeights(weightsTaken(config)))
-    : onlyOfVllm(inference);
 }
 
 type Written = RatchetConfig['inference'];
 
-/** Where the servers are is said once. */
+/** Servers may be named in only one way. */
 function* placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }: Written): Relations {
-  if (kind === 'module' || kind === 'tinker') return;
+  const { asks, starts } = inferenceTraits({ kind });
+  if (asks !== 'servers') return;
   if (url !== undefined && endpoint_id !== undefined) {
     const expected = 'nothing, or no url: both say where the servers are';
     yield problem(['inference.endpoint_id', 'inference.url'], expected, JSON.stringify(endpoint_id));
@@ -38,8 +35,8 @@ function* placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }
     const expected = 'nothing: each [[endpoint]] names its key itself';
     yield problem(['inference.api_key_var', 'inference.endpoint_id'], expected, JSON.stringify(api_key_var));
   }
-  if (kind === 'openai' && url === undefined && endpoint_id === undefined) {
-    const expected = 'url or endpoint_id, because kind is "openai": where its servers are';
+  if (starts === null && url === undefined && endpoint_id === undefined) {
+    const expected = `url or endpoint_id, because kind is "${kind}": where its servers are`;
     yield problem(['inference.url', 'inference.kind'], expected, 'nothing');
   }
   const urls = Array.isArray(url) ? url : [];
@@ -48,33 +45,16 @@ function* placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }
     yield problem([`inference.url.${twice}`, 'inference.url'], 'each server once', JSON.stringify(urls[twice]));
 }
 
-/** Other servers have settings of their own for it. */
-function* memoryRelations({ kind, memory_gb: memoryGb }: Written): Relations {
-  if (memoryGb === undefined || kind === 'embedded') return;
-  const expected = 'only with kind = "embedded", whose policy server it bounds';
-  yield problem(['inference.memory_gb', 'inference.kind'], expected, memoryGb);
+/** Quantized weights are computed on the CPU only. */
+export function* embeddedRelations({ inference: { quantize, provider } }: RatchetConfig): Relations {
+  if (quantize === undefined || provider !== 'cuda') return;
+  const expected = 'nothing beside provider = "cuda"';
+  yield problem(['inference.quantize', 'inference.provider'], expected, JSON.stringify(quantize));
 }
 
-/** Whole numbers are multiplied on the processor. */
-function* quantizeRelations({ kind, quantize, provider }: Written): Relations {
-  if (quantize === undefined) return;
-  const refuse = (key: string, expected: string) =>
-    problem(['inference.quantize', `inference.${key}`], expected, JSON.stringify(quantize));
-  if (kind !== 'embedded')
-    yield refuse('kind', `nothing beside kind = "${kind}": Ratchet’s own policy servers alone have it`);
-  else if (provider === 'cuda') yield refuse('provider', 'nothing beside provider = "cuda"');
-}
-
-function* onlyOfVllm({ program, weights_agent }: Written): Relations {
-  for (const [key, value] of Object.entries({ program, weights_agent })) {
-    if (value === undefined) continue;
-    const expected = 'kind = "vllm" beside it: others have no such setting';
-    yield problem([`inference.${key}`, 'inference.kind'], expected, JSON.stringify(value));
-  }
-}
-
-/** Of a vLLM: what Ratchet says itself, and where it may listen. */
-function* vllmRelations(written: Written, takesFullWeights: boolean): Relations {
+/** vLLM arguments that Ratchet sets itself, and addresses to listen on. */
+export function* vllmRelations(config: RatchetConfig): Relations {
+  const { inference: written } = config;
   const { vllm = {}, program, api_key_var, url, endpoint_id } = written;
   for (const [key, value] of Object.entries(vllm)) {
     const name = key.replaceAll('-', '_');
@@ -100,14 +80,14 @@ function* vllmRelations(written: Written, takesFullWeights: boolean): Relations 
   if (api_key_var === undefined) {
     const expected = 'api_key_var beside it: a server that others can reach asks for a key';
     yield problem(['inference.host', 'inference.api_key_var'], expected, JSON.stringify(host));
-  } else if (takesFullWeights) {
+  } else if (needsFullWeights(weightsTaken(config))) {
     const expected =
       'a loopback address: full weights reach vLLM by its development routes, which ask for no key and obey every client that reaches them; [lora] without [sft] needs none of them';
     yield problem('inference.host', expected, JSON.stringify(host));
   }
 }
 
-/** Each copy of the model has GPUs of its own, and none is left over. */
+/** Each copy of the model has GPUs of its own, and none is unused. */
 function* gpuRelations(written: Written): Relations {
   const gpus = serverGpus(written)?.length;
   if (!gpus) return;

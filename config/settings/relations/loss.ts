@@ -1,8 +1,9 @@
 import type { RatchetConfig } from '../index.ts';
+import { lossTraits } from '../../../core/rl/losses.ts';
 import { isByRole, type LossSpec, lossTypeOf } from '../learning.ts';
 import { problem, type Relations } from './problem.ts';
 
-/** What [trainer.loss] says, taken together. */
+/** Relations within [trainer.loss]. */
 
 type WrittenLoss = Omit<RatchetConfig['trainer']['loss'], 'type'> & Pick<LossSpec, 'type'>;
 
@@ -12,14 +13,15 @@ export function* lossRelations(config: RatchetConfig): Relations {
   const { clip_high } = config.trainer;
   const loss = { ...config.trainer.loss, type: lossTypeOf(config) };
   const [low, high] = [loss.clip_low, loss.clip_high ?? clip_high];
-  const isClipped = loss.type === 'grpo' || loss.type === 'gspo';
+  const isClipped = lossTraits(loss.type).bounds === 'clip';
   if (isClipped && high !== undefined && high <= 1) {
     const instead = `for ε = ${high} write ${1 + high}`;
     yield problem([at('clip_high'), 'trainer.clip_high'], 'a number > 1: the largest ratio, 1 + ε', high, instead);
   }
   if (isClipped && low !== undefined && low >= 1)
     yield problem(at('clip_low'), 'a number < 1: the least ratio, 1 − ε', low);
-  if (loss.type === 'cispo' && (low ?? 0) !== 0) yield problem(at('clip_low'), 'nothing: cispo has no lower clip', low);
+  if (lossTraits(loss.type).bounds === 'cap' && (low ?? 0) !== 0)
+    yield problem(at('clip_low'), `nothing: ${loss.type} has no lower clip`, low);
   yield* maskRelations(loss);
   yield* turnRelations(config.trainer.advantage);
   yield* roleRelations(config);
@@ -36,7 +38,7 @@ function* turnRelations({ type, turns, discount }: RatchetConfig['trainer']['adv
   yield problem(['trainer.advantage.discount', 'trainer.advantage'], expected, discount);
 }
 
-/** An advantage by roles is of samples as they are: of their turns and lengths nothing is said. */
+/** An advantage by role applies to whole samples, so it has no credit by turns or lengths. */
 function* roleRelations({ trainer }: RatchetConfig): Relations {
   const { type, decay, episode_agents: roles, turns } = trainer.advantage;
   const at = 'trainer.advantage';
@@ -65,26 +67,26 @@ function* roleRelations({ trainer }: RatchetConfig): Relations {
 
 function* maskRelations(loss: WrittenLoss): Relations {
   const { type, aggregation, mask_low, mask_high } = loss;
-  const isTrustRegion = type === 'dppo' || type === 'ipo';
+  const { bounds, hasPenalty, capsRatios } = lossTraits(type);
   const others = [
     {
       keys: ['mask_low', 'mask_high'],
-      isOfIt: type === 'importance_sampling' || isTrustRegion,
+      isOfIt: bounds === 'mask' || bounds === 'move',
       expected: 'type = "importance_sampling", "dppo" or "ipo" beside it: no other loss leaves tokens out',
     },
     {
       keys: ['kl_tau'],
-      isOfIt: isTrustRegion,
+      isOfIt: hasPenalty && bounds !== null,
       expected: 'type = "dppo" or "ipo" beside it; of other losses [kl_penalty] has the KL term',
     },
     {
       keys: ['max_ratio'],
-      isOfIt: type === 'ipo' || type === 'grpo',
+      isOfIt: capsRatios,
       expected: 'type = "ipo" or "grpo" beside it; cispo caps its ratios by clip_high',
     },
     {
       keys: ['beta'],
-      isOfIt: type === 'dro',
+      isOfIt: hasPenalty && bounds === null,
       expected: 'type = "dro" beside it; of other losses [kl_penalty] has a beta',
     },
   ] as const;
@@ -93,9 +95,13 @@ function* maskRelations(loss: WrittenLoss): Relations {
       if (loss[key] !== undefined && !isOfIt) yield problem([at(key), at('type')], expected, `type = "${type}"`);
     }
   }
-  if (!isTrustRegion && mask_low !== undefined && mask_high !== undefined && mask_low >= mask_high) {
+  if (bounds !== 'move' && mask_low !== undefined && mask_high !== undefined && mask_low >= mask_high) {
     const expected = `a number < mask_high (${mask_high}): tokens are kept when mask_low ≤ ratio ≤ mask_high`;
     yield problem([at('mask_low'), at('mask_high')], expected, mask_low);
+  }
+  const { max_ratio: cap, clip_high: high = 0 } = loss;
+  if (type === 'grpo' && cap !== undefined && cap < high) {
+    yield problem([at('max_ratio'), at('clip_high')], `at least clip_high (${high}), which it would undercut`, cap);
   }
   if (loss.dr_grpo_tokens !== undefined && aggregation !== 'dr_grpo') {
     const received = aggregation === undefined ? 'nothing' : `aggregation = "${aggregation}"`;
@@ -104,7 +110,7 @@ function* maskRelations(loss: WrittenLoss): Relations {
   }
 }
 
-/** `import` and a kind of the user's own go together. */
+/** `import` and a kind of the user's own require each other. */
 export function* importRelation(
   table: string,
   { type, import: file }: { readonly type: string; readonly import?: string | undefined },

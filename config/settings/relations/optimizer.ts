@@ -1,7 +1,7 @@
 import type { RatchetConfig } from '../index.ts';
 import { problem, type Relations } from './problem.ts';
 
-/** What only some optimizers have. */
+/** Refuses settings that the optimizer lacks. */
 export function* optimizerRelations({ trainer }: RatchetConfig): Relations {
   const { optimizer: type = 'adamw', momentum, nesterov, decay_matrices_only } = trainer;
   const say = (key: string, expected: string, received: unknown) =>

@@ -1,8 +1,9 @@
-import type { KeyPath } from '../../positions.ts';
+import { present } from '../../../core/present.ts';
+import type { KeyPath } from '../../toml/positions.ts';
 
-/** Something that only shows when two settings are looked at together. */
+/** A problem of two settings in combination. */
 export interface RelationProblem {
-  /** The first is where the error is reported. */
+  /** The error is reported at the first. */
   readonly paths: readonly KeyPath[];
   readonly expected: string;
   readonly received: string;
@@ -12,8 +13,8 @@ export interface RelationProblem {
 export type Relations = Iterable<RelationProblem>;
 
 /**
- * What is wrong with the first of these settings, held against the others. A path with a key that the user chose is given in its
- * parts, any other as it is written: `trainer.loss.beta`, `env.0.id`.
+ * A problem of the first of these settings, in relation to the others. A path with a key that the user chose is given
+ * in parts, any other as written: `trainer.loss.beta`, `env.0.id`.
  */
 export function problem(
   at: string | readonly (string | KeyPath)[],
@@ -25,7 +26,7 @@ export function problem(
     paths: (typeof at === 'string' ? [at] : at).map((path) => (typeof path === 'string' ? partsOf(path) : path)),
     expected,
     received: String(received ?? 'nothing'),
-    ...(suggestion === undefined ? {} : { suggestion }),
+    ...present({ suggestion }),
   };
 }
 

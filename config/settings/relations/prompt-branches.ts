@@ -3,7 +3,7 @@ import { withNames } from '../environments.ts';
 import type { RatchetConfig } from '../index.ts';
 import { problem, type Relations } from './problem.ts';
 
-/** Of `[gepa]`: it names environments of the run, steps that are made, and a budget that lets a branch try something. */
+/** `[gepa]` must name environments of the run, reachable steps, and a budget for at least one attempt. */
 export function* branchRelations({ gepa, env, max_steps }: RatchetConfig): Relations {
   if (gepa === undefined) return;
   const names = withNames(env).map(({ name }) => name);

@@ -1,11 +1,11 @@
 import type { RatchetConfig } from '../index.ts';
-import { isTable } from '../../tables.ts';
+import { isTable } from '../../toml/tables.ts';
 import { fieldsOfFilter } from '../filters.ts';
 import { laidOver } from '../sampling.ts';
 import { problem, type Relations } from './problem.ts';
 import { oneTemperature } from './sampling.ts';
 
-/** What the settings say that decide which tokens of a rollout are trained. */
+/** Relations between settings that decide which tokens are trained on. */
 export function* rolloutRelations(config: RatchetConfig): Relations {
   for (const slot of ['pre_batch_filters', 'post_batch_filters'] as const) {
     for (const [i, filter] of config[slot].entries()) yield* filterRelations(filter, `${slot}.${i}`);
@@ -26,7 +26,7 @@ function* filterRelations(filter: RatchetConfig['pre_batch_filters'][number], at
   }
 }
 
-/** What an environment says of its sampling, held against the run's. */
+/** Relations between an environment's sampling and the run's. */
 export function* ownSamplingRelations(config: RatchetConfig): Relations {
   const { env, sampling } = config;
   const reason = oneTemperature(config);
@@ -59,7 +59,7 @@ export function* policyRelations({ env, eval: evaluation }: RatchetConfig): Rela
   }
 }
 
-/** What is legal but has no effect. */
+/** Settings that are legal but without effect. */
 export function rolloutWarnings({ overlong_rows, seq_len }: RatchetConfig): string[] {
   if (overlong_rows === 'truncate' || seq_len !== undefined) return [];
   return [`overlong_rows = "${overlong_rows}" has no effect without seq_len: no row is too long.`];

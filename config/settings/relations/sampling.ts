@@ -1,8 +1,10 @@
+import { inferenceTraits } from '../../../core/kinds/inference.ts';
+import { trainerTraits } from '../../../core/kinds/trainers.ts';
 import type { RatchetConfig } from '../index.ts';
 import { kindsOf } from '../learning.ts';
 import { problem, type Relations } from './problem.ts';
 
-/** What else than the temperature changes what is drawn from, with what leaves it as it is. */
+/** Settings beside the temperature that change the distribution, with their neutral values. */
 export const neutralSampling = {
   top_p: 1,
   top_k: -1,
@@ -13,17 +15,17 @@ export const neutralSampling = {
   min_tokens: 0,
 } as const;
 
-/** Why all rows of a batch are trained at one temperature; null where each may have its own. */
+/** Why all rows of a batch are trained at one temperature; null if each may have its own. */
 export function oneTemperature(config: Pick<RatchetConfig, 'trainer' | 'loss' | 'env'>): string | null {
   const { trainer, loss } = config;
-  if (trainer.kind === 'tinker') return 'a Tinker server trains log probabilities at temperature 1';
-  if (trainer.kind === 'module') return 'a trainer of your own is told one temperature for a whole batch';
+  const { oneTemperature: ofTrainer } = trainerTraits(trainer);
+  if (ofTrainer !== null) return ofTrainer;
   if (loss === 'sft') return 'what is learned by heart is sampled as [teacher.sampling] says';
   const isScored = kindsOf(config).has('opd') || (trainer.loss.teacher_tau ?? 0) > 0;
   return isScored ? 'a teacher’s log probabilities are those of temperature 1' : null;
 }
 
-/** A temperature is one number, or has a course; and where it has one, rows of several temperatures have to be trained together. */
+/** A temperature is one number, or a schedule; a schedule needs a trainer that accepts rows of several temperatures. */
 export function* courseRelations(config: RatchetConfig): Relations {
   const { temperature, temp_scheduler: course } = config.sampling;
   if (course === undefined) return;
@@ -34,9 +36,9 @@ export function* courseRelations(config: RatchetConfig): Relations {
   yield problem(['sampling.temperature', 'sampling.temp_scheduler'], expected, temperature);
 }
 
-/** What it takes that a server tells the sampler's log probabilities alone. */
+/** Consequences of a server that reports only the sampler's log probabilities. */
 export function* samplingWarnings({ sampling, env, inference, loss, max_steps }: RatchetConfig): Iterable<string> {
-  if (max_steps === 0 || loss === 'sft' || inference.kind === 'embedded' || inference.kind === 'module') return;
+  if (max_steps === 0 || loss === 'sft' || inferenceTraits(inference).tellsPolicy) return;
   const keys = Object.keys(neutralSampling) as (keyof typeof neutralSampling)[];
   const tables = [sampling, ...env.map((one) => one.sampling ?? {})];
   const changed = keys.filter((key) => tables.some((table) => isChanged(key, table[key])));

@@ -1,10 +1,13 @@
-import { secretHeadersIn } from '../../model-access.ts';
-import { rotate } from '../../report-secrets.ts';
+import { inferences, inferenceTraits } from '../../../core/kinds/inference.ts';
+import { kindsWith } from '../../../core/kinds/kinds-of.ts';
+import { trainers, trainerTraits } from '../../../core/kinds/trainers.ts';
+import { secretHeadersIn } from '../../models/model-access.ts';
+import { rotate } from '../../toml/report-secrets.ts';
 import type { RatchetConfig } from '../index.ts';
 import { isByRole, kindOfEnvironment, kindOfLoss, kindsOf, lossSpec } from '../learning.ts';
 import { problem, type Relations } from './problem.ts';
 
-/** What a run that learns from a teacher says of it, and what has no place in such a run. */
+/** Requirements of a run with a teacher, and settings that do not apply to it. */
 export function* teacherRelations(config: RatchetConfig): Relations {
   yield* askedRelations(config);
   yield* placeRelations(config);
@@ -19,10 +22,10 @@ export function* teacherRelations(config: RatchetConfig): Relations {
   yield problem('rollouts_per_example', expected, rollouts_per_example);
 }
 
-/** A teacher is there where something is learned from it. */
+/** A teacher is configured exactly if something is learned from it. */
 function* askedRelations(config: RatchetConfig): Relations {
   const { loss, env, teacher, trainer, sampling } = config;
-  if (config.data !== undefined) return; // data.ts
+  if (config.data !== undefined) return; // see data.ts
   const { teacher_tau } = trainer.loss;
   const kinds = kindsOf(config);
   const isAsked = kinds.has('sft') || kinds.has('opd') || (teacher_tau ?? 0) > 0;
@@ -61,7 +64,7 @@ function* askedRelations(config: RatchetConfig): Relations {
     );
 }
 
-/** Losses of one batch are sums over tokens, which only the embedded engine computes beside one another. */
+/** Losses of one batch are sums over tokens, which not every trainer can combine. */
 function* severalLossesRelations(config: RatchetConfig): Relations {
   const { loss, env, trainer, kl_penalty } = config;
   const [ofEnvironment, echoed] = [
@@ -79,8 +82,9 @@ function* severalLossesRelations(config: RatchetConfig): Relations {
   }
   const hasSeveral = kindsOf(config).size > 1;
   const at = hasSeveral ? lossAt : echoAt;
-  if (trainer.kind !== 'onnx' && (hasSeveral || hasEcho)) {
-    const expected = 'nothing, or kind = "onnx": several losses of one batch are computed by the embedded engine alone';
+  if (!trainerTraits(trainer).severalLosses && (hasSeveral || hasEcho)) {
+    const { names, are } = kindsWith(trainers, ({ severalLosses }) => severalLosses);
+    const expected = `nothing, or kind = ${names}: several losses of one batch are computed by ${are} alone`;
     yield problem([at, 'trainer.kind'], expected, `kind = "${trainer.kind}"`);
   }
   if (config.trajectory_strategy === 'branching' && hasEcho) {
@@ -104,7 +108,7 @@ function* severalLossesRelations(config: RatchetConfig): Relations {
   }
 }
 
-/** Where it is is said once. */
+/** The teacher may be located in only one way. */
 function* placeRelations({ teacher, inference, loss }: RatchetConfig): Relations {
   if (teacher === undefined) return;
   if (teacher.demonstration !== undefined) {
@@ -135,13 +139,13 @@ function* placeRelations({ teacher, inference, loss }: RatchetConfig): Relations
   if (model === undefined) {
     const expected = 'a model: what its server calls it, or without a url a folder of weights';
     yield problem(['teacher.model', 'teacher'], expected, 'nothing');
-  } else if (url === undefined && inference.kind !== 'embedded') {
+  } else if (url === undefined && inferenceTraits(inference).engine !== 'embedded') {
     const expected = `the url of its servers: a folder of weights is held by Ratchet's own policy servers, and [inference] kind is "${inference.kind}"`;
     yield problem(['teacher.url', 'teacher.model', 'inference.kind'], expected, 'nothing');
   }
 }
 
-/** The policy has no other place than its own, and only scores. */
+/** A policy as its own teacher has no other place, and only scores. */
 function* selfRelations(
   teacher: NonNullable<RatchetConfig['teacher']>,
   { inference, loss }: Pick<RatchetConfig, 'inference' | 'loss'>,
@@ -160,13 +164,13 @@ function* selfRelations(
     const expected = '"opd": with a demonstration the policy scores what it said itself';
     yield problem(['loss', 'teacher.demonstration'], expected, '"sft"');
   }
-  if (inference.kind === 'tinker' || inference.kind === 'module') {
-    const expected = '"embedded", "openai" or "vllm": the policy’s own servers score its rows';
+  if (!inferenceTraits(inference).scoresPrompts) {
+    const expected = `${kindsWith(inferences, ({ scoresPrompts }) => scoresPrompts).names}: the policy’s own servers score its rows`;
     yield problem(['inference.kind', 'teacher.demonstration'], expected, JSON.stringify(inference.kind));
   }
 }
 
-/** Cross entropy is one pass over tokens; what policy losses have beside that has no meaning there. */
+/** Cross entropy is one pass over tokens; further settings of policy losses have no meaning for it. */
 function* supervisedRelations({ loss, data, trainer, kl_penalty }: RatchetConfig): Relations {
   if (loss !== 'sft' && data === undefined) return;
   const [beside, learned] = data ? ['[data]', 'what is learned of its rows'] : ['loss = "sft"', 'the teacher’s tokens'];

@@ -1,42 +1,39 @@
-import { isTinkerLoss, tinkerLoraAlpha } from '../../tinker-spec.ts';
+import { inferenceTraits } from '../../../core/kinds/inference.ts';
+import { trainers } from '../../../core/kinds/trainers.ts';
+import { isTinkerLoss } from '../../models/tinker-spec.ts';
 import type { RatchetConfig } from '../index.ts';
 import { lossSpec } from '../learning.ts';
 import { loraModules } from '../optimizer.ts';
-import { tinker, tinkerServerOf } from '../trainer.ts';
+import { tinkerServerOf } from '../trainer.ts';
 import { problem, type Relations } from './problem.ts';
 import { neutralSampling } from './sampling.ts';
 
-/** What a run on a Tinker server says, held against what such servers do: refused here, before anything is started. */
-export function* tinkerRelations(config: RatchetConfig): Relations {
+/** Relations between a run's settings and the abilities of Tinker servers: refused here, before anything is started. */
+export function* tinkerTrainerRelations(config: RatchetConfig): Relations {
+  yield* trainerRelations(config);
+  yield* adapterRelations(config);
+}
+
+export function* tinkerInferenceRelations(config: RatchetConfig): Relations {
   const { trainer, inference } = config;
-  if (trainer.kind === 'tinker') {
-    yield* trainerRelations(config);
-    yield* adapterRelations(config);
-    if (inference.kind === 'tinker') yield* samplingRelations(config);
+  if (trainer.kind !== 'tinker') {
+    const expected = 'another kind, or [trainer] kind = "tinker": such a server samples only what was trained there';
+    yield problem(['inference.kind', 'trainer.kind'], expected, '"tinker"');
     return;
   }
-  for (const key of Object.keys(tinker) as (keyof typeof tinker)[]) {
-    if (trainer[key] === undefined) continue;
-    const expected = 'kind = "tinker" beside it: no other trainer has such a setting';
-    yield problem([`trainer.${key}`, 'trainer.kind'], expected, `kind = "${trainer.kind}"`);
+  for (const key of ['url', 'endpoint_id', 'api_key_var'] as const) {
+    if (inference[key] === undefined) continue;
+    const expected = 'nothing: what samples is the server of [trainer], with its key';
+    yield problem([`inference.${key}`, 'inference.kind'], expected, JSON.stringify(inference[key]));
   }
-  if (inference.kind !== 'tinker') return;
-  const expected = 'another kind, or [trainer] kind = "tinker": such a server samples only what was trained there';
-  yield problem(['inference.kind', 'trainer.kind'], expected, '"tinker"');
+  yield* samplingRelations(config);
 }
 
 function* trainerRelations({ trainer, inference, sampling }: RatchetConfig): Relations {
-  if (inference.kind === 'embedded') {
+  if (inferenceTraits(inference).engine === 'embedded') {
     const expected =
       '"tinker", or "vllm" with the same base model: the embedded engine does not have the weights that a Tinker server trains';
     yield problem(['inference.kind', 'trainer.kind'], expected, '"embedded"', '[inference] kind = "tinker"');
-  }
-  if (inference.kind === 'tinker') {
-    for (const key of ['url', 'endpoint_id', 'api_key_var'] as const) {
-      if (inference[key] === undefined) continue;
-      const expected = 'nothing: what samples is the server of [trainer], with its key';
-      yield problem([`inference.${key}`, 'inference.kind'], expected, JSON.stringify(inference[key]));
-    }
   }
   if (trainer.micro_batch_size !== undefined) {
     const expected = 'nothing: a Tinker server decides itself how many rows it computes at once';
@@ -58,6 +55,8 @@ function* trainerRelations({ trainer, inference, sampling }: RatchetConfig): Rel
   }
 }
 
+const { alpha: onlyAlpha } = trainers.tinker;
+
 /** Layers that such a server adapts together (`train_attn`, `train_mlp`). */
 const moduleGroups = [
   ['q_proj', 'k_proj', 'v_proj', 'o_proj'],
@@ -69,8 +68,8 @@ function* adapterRelations({ lora, lora_alpha }: RatchetConfig): Relations {
     problem([path, 'trainer.kind'], expected, received);
   if (lora?.enabled === false) yield say('lora.enabled', 'true: a Tinker server trains adapters only', false);
   for (const [path, alpha] of Object.entries({ 'lora.alpha': lora?.alpha, lora_alpha })) {
-    const expected = `${tinkerLoraAlpha}, or nothing: a Tinker server scales its adapters by ${tinkerLoraAlpha} / r`;
-    if ((alpha ?? tinkerLoraAlpha) !== tinkerLoraAlpha) yield say(path, expected, alpha);
+    const expected = `${onlyAlpha}, or nothing: a Tinker server scales its adapters by ${onlyAlpha} / r`;
+    if ((alpha ?? onlyAlpha) !== onlyAlpha) yield say(path, expected, alpha);
   }
   const wanted: readonly string[] = lora?.target_modules ?? loraModules;
   const isHalved = moduleGroups.some((group) => {
@@ -85,7 +84,7 @@ function* adapterRelations({ lora, lora_alpha }: RatchetConfig): Relations {
   if ((lora?.dropout ?? 0) > 0) yield say('lora.dropout', '0: a Tinker server has no dropout', lora?.dropout);
 }
 
-/** What of vLLM's sampling such a server does not know. */
+/** vLLM's sampling parameters that Tinker servers lack. */
 const unknownThere = ['min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'min_tokens'] as const;
 
 function* samplingRelations({ env, eval: evaluation, sampling }: RatchetConfig): Relations {
@@ -108,9 +107,8 @@ function* samplingRelations({ env, eval: evaluation, sampling }: RatchetConfig):
   }
 }
 
-/** What such a server will do otherwise than the file says. */
+/** Warns of differences between a Tinker server and the file. */
 export function* tinkerWarnings(config: RatchetConfig): Iterable<string> {
-  if (config.trainer.kind !== 'tinker') return;
   const { enabled = false, beta = 0 } = config.kl_penalty ?? {};
   const loss = lossSpec(config);
   if (config.max_steps > 0 && !isTinkerLoss(loss, enabled ? beta : 0)) {

@@ -9,12 +9,12 @@ const Args = z.strictObject({
   seed: z.int().min(0).default(0),
 });
 
-/** What a rollout has come to; `respond` gives the next one, and never changes one in place. */
+/** State of a rollout. `respond` returns a new one, and never changes one in place. */
 interface Game {
   readonly guesses: readonly number[];
 }
 
-/** What Ratchet calls with `args = { … }` of the config's [[env]]. */
+/** Called by Ratchet with `args = { … }` of the config's [[env]]. */
 export function loadEnvironment(args: unknown): Environment {
   const { largest, max_turns, seed } = parseArgs('my-env', Args, args);
   // The same question each time: the answer is found by talking. Several examples have the same number.
@@ -30,7 +30,8 @@ export function loadEnvironment(args: unknown): Environment {
     evalDataset: listDataset(rows('held out', 40)),
     maxTurns: max_turns,
     setup: () => ({ guesses: [] }),
-    // By its argument alone: it is asked again when a rollout goes on after a crash, and when a stored rollout is scored.
+    // Depends on its argument only: it runs again when a rollout continues after a crash, and when a stored rollout is
+    // scored.
     respond: ({ example, state, turns }) => {
       const guess = Number(turns.at(-1)!.text.trim());
       const next = { guesses: [...state.guesses, guess] };
@@ -51,7 +52,7 @@ export function loadEnvironment(args: unknown): Environment {
         score: ({ state }) => 1 - state.guesses.length / max_turns,
       },
     ]),
-    // For the warm-up before RL, [sft] in the config: guesses anywhere in what is left.
+    // Demonstrations for the warm-up before RL, [sft] in the config: random guesses among the numbers left.
     demonstrate: ({ turns, messages }, random) => {
       let [low, high] = [1, largest];
       const [, ...answers] = messages.filter(({ role }) => role === 'user');

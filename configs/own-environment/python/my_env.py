@@ -1,4 +1,4 @@
-"""Write a word in capitals: one user message is the word, the right answer the same letters as capitals."""
+"""Writing a word in capitals: the user message is the word, the correct answer the same letters as capitals."""
 
 import random
 
@@ -7,7 +7,7 @@ from datasets import Dataset
 
 
 def load_environment(words: int = 2000, max_length: int = 5, seed: int = 0) -> vf.Environment:
-    """What verifiers calls with `args = { … }` of the config's [[env]]."""
+    """Called by verifiers with `args = { … }` of the config's [[env]]."""
     made = make_words(words, max_length, seed)
     held_out = len(made) // 10
     rubric = vf.Rubric(funcs=[letters_right, exact_match], weights=[1.0, 0.0])
@@ -15,14 +15,14 @@ def load_environment(words: int = 2000, max_length: int = 5, seed: int = 0) -> v
 
 
 async def letters_right(completion: vf.Messages, answer: str) -> float:
-    """From 0 to 1: the share of places that hold the right letter. The reward is the sum of weight · score."""
+    """Share of positions with the correct letter, 0 to 1. The reward is the sum of weight · score."""
     text = text_of(completion)
     right = sum(ours == theirs for ours, theirs in zip(text, answer))
     return right / max(len(text), len(answer))
 
 
 async def exact_match(completion: vf.Messages, answer: str) -> float:
-    """Its weight is 0: a metric, and nothing else."""
+    """Its weight is 0, so it is only a metric."""
     return float(text_of(completion) == answer)
 
 
@@ -35,7 +35,7 @@ def rows(words: list[str]) -> Dataset:
 
 
 def make_words(count: int, max_length: int, seed: int) -> list[str]:
-    """Invented words, in turn a consonant and a vowel; the same seed gives the same ones."""
+    """Invented words of alternating consonants and vowels; a seed always gives the same ones."""
     drawn = random.Random(seed)
     words: dict[str, None] = {}
     while len(words) < count:

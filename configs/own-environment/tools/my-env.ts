@@ -11,7 +11,7 @@ import {
 } from 'ratchet-rl/environments';
 import type { Environment } from 'ratchet-rl/environments';
 
-/** Say what a thing costs: only the tool knows. A turn without a call is the final answer. */
+/** Prices of things that only the tool knows. A turn without a call is the final answer. */
 
 const Args = z.strictObject({
   max_turns: z.int().min(2).max(10).default(3).describe('turns of the model; a call takes one'),
@@ -20,7 +20,7 @@ const Args = z.strictObject({
 
 const things = 'apple bean bread cake corn egg fig grape ham leek lemon lime melon milk mint nut oat onion pea pear plum rice salt tea'.split(' '); // prettier-ignore
 
-/** What Ratchet calls with `args = { … }` of the config's [[env]]. */
+/** Called by Ratchet with `args = { … }` of the config's [[env]]. */
 export function loadEnvironment(args: unknown): Environment {
   const { max_turns, seed } = parseArgs('my-env', Args, args);
   const priceOf = (thing: string) => String(1 + (hash32(seed, 'price', thing) % 9));
@@ -31,7 +31,7 @@ export function loadEnvironment(args: unknown): Environment {
     name: 'my-env',
     dataset: listDataset(rows.filter(({ prompt }) => !isHeldOut(prompt))),
     evalDataset: listDataset(rows.filter(({ prompt }) => isHeldOut(prompt))),
-    // The model is told the name, the description and the parameters. Wrong arguments are answered with what is wrong.
+    // The model sees the name, the description and the parameters. Wrong arguments are answered with the error.
     tools: [
       tool({
         name: 'price',
@@ -49,7 +49,7 @@ export function loadEnvironment(args: unknown): Environment {
       },
       { name: 'asked', weight: 0.2, score: ({ turns }) => Number(toolCallsOf(turns).length === 1) },
     ]),
-    // For the warm-up before RL, [sft] in the config: a third of these answers are guesses.
+    // Demonstrations for the warm-up before RL, [sft] in the config: a third of these answers are guesses.
     demonstrate: ({ example, turns, messages }, random) => {
       const guess = String(1 + Math.floor(random() * 9));
       if (turns.length > 0) return messages.at(-1)!.content;

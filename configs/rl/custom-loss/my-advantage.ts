@@ -1,6 +1,6 @@
 /**
- * An advantage of one's own: from the rewards of a group to one number each. This one is leave-one-out (RLOO, Ahmadian et
- * al. 2024, §2.2): each reward against the mean of the others.
+ * A custom advantage: one number for each reward of a group. This one is leave-one-out (RLOO, Ahmadian et al. 2024,
+ * §2.2): each reward minus the mean of the others.
  */
 export default function advantage(rewards: readonly number[]): number[] {
   const total = rewards.reduce((sum, reward) => sum + reward, 0);

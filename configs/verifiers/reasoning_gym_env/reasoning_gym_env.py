@@ -1,4 +1,4 @@
-"""Tasks that reasoning-gym makes up and judges, as verifiers plays them. Nothing is fetched."""
+"""Tasks that reasoning-gym generates and scores, as a verifiers environment. Downloads nothing."""
 
 import verifiers as vf
 from verifiers.envs.integrations.reasoninggym_env import DEFAULT_SYSTEM_PROMPT, ReasoningGymEnv

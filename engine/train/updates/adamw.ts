@@ -66,7 +66,7 @@ export class AdamW implements UpdateRule {
   }
 }
 
-/** Remembers what must not decay; what it returns gives back what decay took of it, to the last rounding. */
+/** Saves weights that must not decay; the returned function reverts their decay, up to rounding. */
 function sparing(weights: Float32Array, { spared = [], learningRate, optimizer }: WeightUpdate): () => void {
   const taken = learningRate * optimizer.weightDecay;
   if (taken === 0 || spared.length === 0) return () => undefined;
@@ -88,7 +88,7 @@ const scalarNames = [
   'root_offset',
 ] as const satisfies (keyof ReturnType<typeof coefficients>)[];
 
-/** Scalars of one update, in double precision until they are fed; `updateGraph` says what they are for. */
+/** Scalars of one update, in double precision until they are fed; formulas: `updateGraph`. */
 function coefficients(update: WeightUpdate, step: number) {
   const { learningRate, optimizer } = update;
   const { beta1, beta2, epsilon, weightDecay } = optimizer;
@@ -106,8 +106,8 @@ function coefficients(update: WeightUpdate, step: number) {
 }
 
 /**
- * With g the gradient, c the clip factor and s the step size over its bias correction: m ← β₁m + c(1 − β₁)g,
- * v ← β₂v + (c√(1 − β₂) g)², w ← keep·w − m / (√v · 1/(s√(1 − β₂ᵗ)) + ε/s).
+ * The update, with gradient g, clip factor c, and s the step size over its bias correction: m ← β₁m + c(1 − β₁)g, v ←
+ * β₂v + (c√(1 − β₂) g)², w ← keep·w − m / (√v · 1/(s√(1 − β₂ᵗ)) + ε/s).
  */
 function updateGraph(): Graph {
   return chunkGraph(scalarNames, ({ vector, output }, scalars) => {

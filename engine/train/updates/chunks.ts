@@ -4,7 +4,7 @@ import { floats, openSession, type SessionOptions } from '../../onnx/session.ts'
 
 /** Elementwise graphs over flat arrays, some parts of them at a time. */
 
-/** Elements of a chunk at most: what its operators read and write stays in a core's cache from one to the next. */
+/** Most elements of a chunk: its operators' data stays in a core's cache from one to the next. */
 const chunkLengthMax = 1 << 15;
 
 /** A run costs about a tenth of a millisecond whatever it computes, so it takes several chunks. */
@@ -15,7 +15,7 @@ export interface Span {
   readonly length: number;
 }
 
-/** How flat arrays are cut into chunks, the chunks of a run together. Arrays that are cut are remembered as they were cut. */
+/** A division of flat arrays into chunks, grouped by run. The chunks of an array are made once and kept. */
 export class Cut {
   /** Elements of all chunks. */
   readonly length: number;
@@ -30,7 +30,7 @@ export class Cut {
     this.length = offset;
   }
 
-  /** Of whole arrays, evenly. The last chunks may be shorter, or empty. */
+  /** Cuts whole arrays evenly. The last chunks may be shorter, or empty. */
   static whole(length: number): Cut {
     const runCount = Math.ceil(length / (chunksPerRun * chunkLengthMax));
     const each = Math.ceil(length / (runCount * chunksPerRun));
@@ -42,7 +42,7 @@ export class Cut {
     );
   }
 
-  /** Of some parts of arrays. */
+  /** Cuts some parts of arrays. */
   static of(spans: readonly Span[]): Cut {
     const chunks = spans.flatMap(({ offset, length }) =>
       Array.from({ length: Math.ceil(length / chunkLengthMax) }, (_, i) => {
@@ -77,12 +77,11 @@ export class Cut {
 }
 
 interface ChunkPorts {
-  /** An input of this chunk. */
   readonly vector: (name: string) => Value;
   readonly output: (name: string, value: Value) => void;
 }
 
-/** A graph that makes the same of every chunk of a run. Scalars are inputs of all of them. */
+/** A graph that treats every chunk of a run alike. Scalars are inputs of all of them. */
 export function chunkGraph<Name extends string>(
   names: readonly Name[],
   make: (ports: ChunkPorts, scalars: Readonly<Record<Name, Value>>) => void,
@@ -113,7 +112,7 @@ export function numbered(chunks: Readonly<Record<string, readonly Tensor[]>>): R
   );
 }
 
-/** As many at a time as there are threads, each on one: an operator on a chunk is too short to be shared. */
+/** Runs as many at a time as there are threads, each on one thread: an operator on a chunk is too short to be split. */
 export async function eachInLanes(count: number, lanes: number, work: (i: number) => Promise<void>): Promise<void> {
   let next = 0;
   const lane = async (): Promise<void> => {
@@ -124,7 +123,7 @@ export async function eachInLanes(count: number, lanes: number, work: (i: number
 
 interface ChunkWork {
   readonly scalars: Readonly<Record<string, Tensor>>;
-  /** By name, by run. */
+  /** Tensors by name, then by run. */
   readonly feeds: Readonly<Record<string, readonly Tensor[][]>>;
   readonly fetches: Readonly<Record<string, readonly Tensor[][]>>;
 }
@@ -140,13 +139,13 @@ export class ChunkSession {
     this.#options = options;
   }
 
-  /** A run for each of so many. */
+  /** Runs the session once for each of `count`. */
   async each(count: number, work: (session: InferenceSession, i: number) => Promise<unknown>): Promise<void> {
     const session = await (this.#opened ??= openSession(this.#build(), { ...this.#options, threads: 1 }));
     await eachInLanes(count, this.#options.threads, async (i) => void (await work(session, i)));
   }
 
-  /** All runs; what they fetch is written in place. */
+  /** Executes all runs; fetches are written in place. */
   async run({ scalars, feeds, fetches }: ChunkWork): Promise<void> {
     const count = Object.values(feeds)[0]?.length ?? 0;
     const ofRun = (runs: ChunkWork['feeds'], i: number): Record<string, Tensor> =>

@@ -1,7 +1,6 @@
 import { RatchetError } from '../../../core/errors.ts';
-import type { OptimizerSpec } from '../../../config/run-spec.ts';
-import type { ParameterSpec } from '../../model/parameter-layout.ts';
-import { elementCount } from '../../model/parameter-layout.ts';
+import type { OptimizerSettings } from '../../../core/settings/learning.ts';
+import { elementCount, type ParameterSpec } from '../../model/parameter-layout.ts';
 import { decodeSafetensors, encodeSafetensors } from '../../model/safetensors.ts';
 import type { SessionOptions } from '../../onnx/session.ts';
 import { AdamW } from './adamw.ts';
@@ -11,11 +10,11 @@ import { Muon } from './muon.ts';
 import { damaged, type UpdateRule, type WeightUpdate } from './rule.ts';
 import { Sgd, SignSgd } from './sgd.ts';
 
-export type OptimizerType = NonNullable<OptimizerSpec['type']>;
+type OptimizerType = NonNullable<OptimizerSettings['type']>;
 
 /**
- * The optimizer of flat weights, with the gradient clipped by its global norm. Which one it is, every step says; what it remembers is of
- * the one that made the steps so far. The bits of a step depend on the gradient and that state alone.
+ * The optimizer of flat weights, with the gradient clipped by its global norm. Every step names the optimizer; the
+ * state is that of the one that made the steps so far. The bits of a step depend on the gradient and that state alone.
  */
 export class WeightUpdates {
   readonly #layout: readonly ParameterSpec[];
@@ -23,7 +22,7 @@ export class WeightUpdates {
   readonly #whole: Cut;
   readonly #norm: GradientNorm;
   readonly #rules = new Map<OptimizerType, UpdateRule>();
-  /** Whose steps were made; null before the first one. */
+  /** The optimizer of the steps so far; null before the first one. */
   #type: OptimizerType | null = null;
   /** Steps taken since the state was fresh. */
   #step = 0;
@@ -40,7 +39,6 @@ export class WeightUpdates {
     return this.#norm.of(gradient);
   }
 
-  /** Changes the weights in place. */
   async apply(weights: Float32Array, gradient: Float32Array, update: WeightUpdate): Promise<void> {
     const { type = 'adamw' } = update.optimizer;
     if (this.#type !== null && this.#type !== type) {

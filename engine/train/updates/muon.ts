@@ -9,14 +9,14 @@ import { AdamW } from './adamw.ts';
 import { Cut, eachInLanes } from './chunks.ts';
 import { clipOf, scalarTensors, stateOf, type UpdateRule, type WeightUpdate } from './rule.ts';
 
-/** What prime-rl takes where a file says nothing (configs/trainer.py, MuonConfig). */
+/** prime-rl's default (configs/trainer.py, MuonConfig). */
 export const usualMuonMomentum = 0.95;
 
 /**
- * Muon (Jordan et al. 2024) as prime-rl has it (trainer/optim, dion's muon.py): the momentum of a matrix, made orthogonal by five steps of
- * Newton–Schulz, is what it moves along, at a rate that gives the step the size of one of AdamW's (Liu et al. 2025, Muon is scalable for LLM
- * training, §2.2). The embedding, the output layer, norms and biases are AdamW's. Matrices of adapters are matrices.
- * As there, what Newton–Schulz reads and makes is rounded to bfloat16 after every operation.
+ * Muon (Jordan et al. 2024) as in prime-rl (trainer/optim, dion's muon.py): a matrix moves along its momentum, made
+ * orthogonal by five steps of Newton–Schulz. The rate gives a step the size of AdamW's (Liu et al. 2025, Muon is
+ * scalable for LLM training, §2.2). The embedding, the output layer, norms and biases use AdamW. Matrices of adapters
+ * count as matrices. As there, inputs and results of Newton–Schulz are rounded to bfloat16 after every operation.
  */
 export class Muon implements UpdateRule {
   readonly #options: SessionOptions;
@@ -89,7 +89,7 @@ export class Muon implements UpdateRule {
 }
 
 interface Matrix extends ParameterSpec {
-  /** Where its momentum lies among those of all matrices. */
+  /** Offset of its momentum in the array of all matrices. */
   readonly packed: number;
 }
 
@@ -98,7 +98,7 @@ function isMatrix({ name, shape }: ParameterSpec): boolean {
   return shape.length >= 2 && !name.includes('lm_head') && !name.includes('embed_tokens');
 }
 
-/** Root mean square of a step over the rate, as AdamW's usually has it: rate · 0.2 · √max(rows, columns). */
+/** Root mean square of a step over the rate, about that of AdamW: rate · 0.2 · √max(rows, columns). */
 const stepLength = 0.2;
 
 /** Coefficients of the five steps: x ← a x + (b A + c A²) x with A = x xᵀ. */
@@ -110,7 +110,7 @@ const newtonSchulz = [
   [2.8366, -3.0525, 1.2012],
 ] as const;
 
-/** With g the gradient and c the clip factor: b ← momentum·b + cg, w ← keep·w − rate·orthogonal(b). */
+/** The update, with gradient g and clip factor c: b ← momentum·b + cg, w ← keep·w − rate·orthogonal(b). */
 function matrixGraph([rows, columns]: readonly number[]): Graph {
   const graph = new Graph();
   const scalar = (name: string): Value => graph.input(name, 'float32', []);
@@ -132,7 +132,7 @@ function matrixGraph([rows, columns]: readonly number[]): Graph {
   return graph;
 }
 
-/** The nearest matrix whose rows are orthonormal, roughly; x is wide, or square. */
+/** Roughly the nearest matrix with orthonormal rows; x is wide, or square. */
 function orthogonal(given: Value, epsilon: Value): Value {
   const { graph } = given;
   const squares = sum(multiply(given, given), [0, 1], { keep: true });
@@ -148,7 +148,7 @@ function orthogonal(given: Value, epsilon: Value): Value {
   return x;
 }
 
-/** Rounded to bfloat16, and floats again. */
+/** Rounds to bfloat16; the result stays float32. */
 function brainFloats(x: Value): Value {
   const { graph, shape } = x;
   const short = graph.node('Cast', [x], {

@@ -1,5 +1,5 @@
 import { RatchetError } from '../../../core/errors.ts';
-import type { OptimizerSpec } from '../../../config/run-spec.ts';
+import type { OptimizerSettings } from '../../../core/settings/learning.ts';
 import type { NamedTensor } from '../../model/safetensors.ts';
 import type { Tensor } from '../../onnx/runtime.ts';
 import { floatScalar } from '../../onnx/session.ts';
@@ -9,16 +9,16 @@ export interface WeightUpdate {
   /** The gradient's global norm. */
   readonly norm: number;
   readonly learningRate: number;
-  readonly optimizer: OptimizerSpec;
+  readonly optimizer: OptimizerSettings;
   /** Parts of the weights that do not decay. */
   readonly spared?: readonly Span[];
 }
 
-/** How weights move along a gradient, and what is remembered from step to step. */
+/** Moves weights along a gradient, with state from step to step. */
 export interface UpdateRule {
   /** Changes the weights in place. `step` counts from 1. */
   apply(weights: Float32Array, gradient: Float32Array, update: WeightUpdate, step: number): Promise<void>;
-  /** What is remembered; the arrays themselves. */
+  /** The optimizer's state; not a copy. */
   state(): Readonly<Record<string, NamedTensor>>;
   restore(tensors: ReadonlyMap<string, NamedTensor>): void;
   reset(): void;
@@ -28,7 +28,7 @@ export interface UpdateRule {
 /** Added to the norm when clipping, as torch.nn.utils.clip_grad_norm_ does. */
 const clipEpsilon = 1e-6;
 
-/** What the gradient is multiplied with. */
+/** Factor on the gradient. */
 export function clipOf({ norm, optimizer }: WeightUpdate): number {
   return Math.min(1, optimizer.maxGradNorm / (norm + clipEpsilon));
 }

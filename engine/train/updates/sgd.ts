@@ -5,8 +5,8 @@ import type { SessionOptions } from '../../onnx/session.ts';
 import { chunkGraph, ChunkSession, type Cut } from './chunks.ts';
 import { clipOf, scalarTensors, stateOf, type UpdateRule, type WeightUpdate } from './rule.ts';
 
-/** What prime-rl takes where a file says nothing (configs/trainer.py, SGDConfig). */
-export const usualSgd = { momentum: 0.9, nesterov: true };
+/** Defaults of prime-rl (configs/trainer.py, SGDConfig). */
+const usualSgd = { momentum: 0.9, nesterov: true };
 
 /** Stochastic gradient descent with momentum (Sutskever et al. 2013) over flat weights. Agrees with torch.optim.SGD, whose weight decay is part of the gradient. */
 export class Sgd implements UpdateRule {
@@ -80,11 +80,11 @@ export class SignSgd implements UpdateRule {
   }
 
   restore(): void {
-    // It remembers nothing.
+    // No state.
   }
 
   reset(): void {
-    // It remembers nothing.
+    // No state.
   }
 
   close(): Promise<void> {
@@ -92,7 +92,10 @@ export class SignSgd implements UpdateRule {
   }
 }
 
-/** With g the gradient and c the clip factor: d = cg + decay·w, b ← momentum·b + d, w ← w − rate (along·d + ahead·b). */
+/**
+ * The update, with gradient g and clip factor c: d = cg + decay·w, b ← momentum·b + d, w ← w − rate (along·d +
+ * ahead·b).
+ */
 function momentumGraph(): Graph {
   const names = ['clip', 'decay', 'momentum', 'along', 'ahead', 'rate'] as const;
   return chunkGraph(names, ({ vector, output }, scalars) => {

@@ -172,7 +172,10 @@ test('every screen fits its terminal, whatever its size, wide letters included',
   }
 });
 
-/** What log-update and the browser write: text, line breaks, moves, erasing, and the other screen. */
+/**
+ * A terminal for the output of log-update and the browser: text, line breaks, cursor moves, erasing, and the other
+ * screen.
+ */
 class Grid extends EventEmitter {
   columns = 60;
   rows = 16;

@@ -10,9 +10,9 @@ export class SmallTerminal extends EventEmitter {
   rows: number;
   readonly isTTY = true;
   isCursorShown = true;
-  /** All that was ever written, the oldest first; `isWrapped`: the next row goes on with it. */
+  /** Everything ever written, oldest first; `isWrapped`: the line continues in the next row. */
   #lines: { text: string; isWrapped: boolean }[] = [{ text: '', isWrapped: false }];
-  /** Where the screen begins. */
+  /** Row at which the screen begins. */
   #top = 0;
   #row = 0;
   #column = 0;
@@ -78,7 +78,7 @@ export class SmallTerminal extends EventEmitter {
     else if (command === 'G') this.#column = count - 1;
     else if (command === 'K')
       [line.text, line.isWrapped] = [number === '2' ? '' : line.text.slice(0, this.#column), false];
-    // Where it takes all of the screen, tmux keeps what it erased in its scroll-back.
+    // When the whole screen is erased, tmux keeps it in its scroll-back.
     else if (command === 'J') throw new Error('the screen or its scroll-back is cleared');
     else if (command !== 'm') throw new Error(`this terminal does not know ${JSON.stringify(part)}`);
   }

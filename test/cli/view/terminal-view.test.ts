@@ -1,10 +1,13 @@
-/** What the live view leaves on a terminal: every event once in the scroll-back, whatever is drawn below and however it is resized. */
+/**
+ * Output of the live view on a terminal: every event once in the scroll-back, whatever is drawn below and however it is
+ * resized.
+ */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { TerminalView } from '../../../cli/view/terminal-view.ts';
 import type { StoredRollouts } from '../../../cli/view/stored-rollouts.ts';
-import type { Curves } from '../../../runs/curves.ts';
+import type { Curves } from '../../../runs/metrics/curves.ts';
 import type { RunEvent, RunStatus } from '../../../workflows/control/messages.ts';
 import { SmallKeyboard, SmallTerminal } from './small-terminal.ts';
 

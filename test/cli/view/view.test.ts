@@ -1,9 +1,9 @@
-/** What the live view shows of a run, without a terminal: the model, and the rows drawn from it. */
+/** The live view of a run without a terminal: the model, and the rows drawn from it. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { chooseTelling, looksOf } from '../../../cli/audience.ts';
-import { type RunSnapshot, troubleOf } from '../../../cli/follow-run.ts';
-import type { PendingActivity } from '../../../cli/pending-activities.ts';
+import { chooseTelling, looksOf } from '../../../cli/follow/audience.ts';
+import { type RunSnapshot, troubleOf } from '../../../cli/follow/follow-run.ts';
+import type { PendingActivity } from '../../../cli/temporal/pending-activities.ts';
 import { frame, type FrameInput } from '../../../cli/view/frame.ts';
 import { afterKey, home, type ViewPosition } from '../../../cli/view/keys.ts';
 import { folded, type Line, sparkline, widthOf, written } from '../../../cli/view/lines.ts';

@@ -1,7 +1,8 @@
 /** Compares what a run file means here with what it means at home, field by field. For tests, and for `bench fidelity`. */
 import type { FindEnvironment } from '../../../config/find-environment.ts';
-import { parseRunConfig, type ParsedRunConfig, type Problem } from '../../../config/parse-run-config.ts';
-import { notYetLine } from '../../../cli/describe-run-file.ts';
+import { parseRunConfig, type Problem } from '../../../config/parse-run-config.ts';
+import type { ParsedRunConfig } from '../../../config/run-config.ts';
+import { notYetLine } from '../../../cli/describe/run-file.ts';
 import { Home, type HomeFile } from './files.ts';
 import { meanings as primeRlMeanings } from './prime-rl.ts';
 import { asRun, sftMeanings, sftWithoutMeaning } from './prime-rl-sft.ts';
@@ -40,7 +41,7 @@ export function compared({ path, text, entry, home: values }: HomeFile, dialect?
   const options = { file: path, findEnvironment: anyEnvironment };
   const run = parseRunConfig(text, dialect === undefined ? options : { ...options, dialect });
   if (!run.ok) return { kind: 'refused', problems: run.problems };
-  // What home itself refuses has no value there.
+  // A file that home itself refuses has no values to compare.
   if (values === undefined) return { kind: 'loaded', run, differences: [] };
   const home = entry === 'sft' ? asRun(values) : new Home(values);
   const lines = [...run.warnings, ...run.notYet.map(notYetLine)];
@@ -107,7 +108,7 @@ function system(meanings: readonly Meaning[], without: readonly WithoutMeaning[]
 }
 
 const primeRl = system(primeRlMeanings, withoutMeaning);
-/** By the command that took the file; all others are prime-rl's. */
+/** Keyed by the command that took the file; all others are prime-rl's. */
 const systems = new Map([
   ['vf-rl', system(vfRlMeanings, vfRlWithoutMeaning)],
   ['hosted', system(hostedMeanings, hostedWithoutMeaning)],

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { gunzipSync } from 'node:zlib';
-import { valueAt, type Table } from '../../../config/tables.ts';
+import { valueAt, type Table } from '../../../config/toml/tables.ts';
 
 export interface HomeFile {
   readonly path: string;

@@ -1,11 +1,11 @@
-/** A run file of another system, played here for one step. For tests, and for `bench fidelity --play`. */
+/** Runs another system's run file for one step. For tests, and for `bench fidelity --play`. */
 import assert from 'node:assert/strict';
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
 import { createEnvironments, openEnvironment } from '../../../backends/environments/index.ts';
 import { openInference } from '../../../backends/inference/index.ts';
-import { resolveStoreUri } from '../../../backends/store/index.ts';
-import { putJson } from '../../../backends/store/objects.ts';
+import { resolveStoreUri } from '../../../store/index.ts';
+import { putJson } from '../../../store/objects.ts';
 import { OnnxTrainer } from '../../../backends/trainer/onnx.ts';
 import { createAskTeacher } from '../../../activities/ask-teacher.ts';
 import { InferenceSpec, type RunSpec } from '../../../config/run-spec.ts';
@@ -16,7 +16,7 @@ import { act, commitFirst, type Committed, openRoles, type Roles, type TestRun }
 /** A tiny model of random weights, whose tokenizer is that of `openRoles`. */
 const model = 'preset:reverse-text-0.2m';
 const most = { groups: 2, rollouts: 4, tokens: 24 } as const;
-/** Of sampling rounds, until there is a group that teaches something. */
+/** Most sampling rounds until a group has a signal. */
 const roundsMax = 8;
 
 export interface Stage {
@@ -30,7 +30,7 @@ export interface PlayedStep {
   readonly metrics: Readonly<Record<string, number>>;
 }
 
-/** What all files are played with: one policy server, and in place of each environment one that is built in. */
+/** Stand-ins for all files: one policy server, and a built-in environment in place of each. */
 export async function openStage(folder: string, standIn: string): Promise<Stage> {
   await mkdir(folder, { recursive: true });
   const server = await startPolicyServer({ key: null, host: '127.0.0.1', port: 0, allowRoots: [folder], threads: 1 });
@@ -63,7 +63,7 @@ export async function openStage(folder: string, standIn: string): Promise<Stage>
 const openTeaching = (folder: string) =>
   loadTokenizer(folder, { chatTemplate: '{%- for message in messages -%}{{- message.content -}}{%- endfor -%}' });
 
-/** What the file says, but for its size and for what is not here: its model, its servers, its teacher and its evaluations. */
+/** The file's run, reduced in size and to what is here: its model, servers, teacher and evaluations are replaced. */
 function reduced(given: RunSpec, { teacher, url }: { readonly teacher: string; readonly url: string }): RunSpec {
   const { gepa: _, ...spec } = given;
   const sampling = (own: RunSpec['sampling']): RunSpec['sampling'] => {

@@ -1,7 +1,8 @@
-/** What prime-rl's sources of rollouts and of evaluations mean, at home and here in the same words. */
+/** Meaning of prime-rl's sources of rollouts and of evaluations, at home and here in the same words. */
+import { present } from '../../../core/present.ts';
 import type { RunSpec } from '../../../config/run-spec.ts';
-import { isTable, type Table, tableOr } from '../../../config/tables.ts';
-import { isAgent } from '../../../config/dialects/prime-rl-sources.ts';
+import { isTable, type Table, tableOr } from '../../../config/toml/tables.ts';
+import { isAgent } from '../../../config/dialects/prime-rl/prime-rl-sources.ts';
 import type { Meaning } from './compare.ts';
 import { Home } from './files.ts';
 
@@ -30,7 +31,7 @@ function tasksetOf(source: Home): Table {
   return { id: older['id'], ...tableOr(older['args']) };
 }
 
-/** What a table has of the keys of another. */
+/** The part of a table with the keys of another. */
 function within(value: unknown, keys: unknown): unknown {
   if (!isTable(value) || !isTable(keys)) return value;
   return Object.fromEntries(Object.keys(keys).map((key) => [key, within(value[key], keys[key])]));
@@ -40,7 +41,7 @@ function nameOf(id: unknown): string {
   return String(id).replace(/^.*\//, '').replace(/@.*$/, '');
 }
 
-/** Who plays: role, harness and runtime of each. */
+/** Role, harness and runtime of each player. */
 function playersOf(source: Home): unknown {
   const env = source.at<Table>('env');
   const isOlder =
@@ -81,7 +82,7 @@ function limitsHere({ limits }: Entry): unknown {
   return [maxTurns, maxInputTokens, maxOutputTokens, maxTotalTokens, timeoutS].map((one) => one ?? null);
 }
 
-/** What prime-rl sends with every request of the policy's, beside what is neutral. */
+/** Fields that prime-rl sends with every request of the policy, besides neutral ones. */
 const sentAnyway = [
   'return_token_ids',
   'top_k',
@@ -92,7 +93,7 @@ const sentAnyway = [
   'seed',
 ];
 
-function samplingOf(sampling: Home, usual: unknown, context: unknown): Record<string, unknown> {
+function samplingOf(sampling: Home, usual: unknown, context: unknown, renderer: Table = {}): Record<string, unknown> {
   const at = (key: string) => sampling.at(key, `extra_body.${key}`) ?? usual;
   const extra = sampling.at<Table>('extra_body') ?? {};
   const further = Object.fromEntries(Object.entries(extra).filter(([key]) => !sentAnyway.includes(key)));
@@ -106,10 +107,18 @@ function samplingOf(sampling: Home, usual: unknown, context: unknown): Record<st
     repetitionPenalty: at('repetition_penalty') ?? 1,
     minTokens: sampling.at('min_tokens', 'extra_body.min_tokens') ?? 0,
     seed: sampling.at('seed', 'extra_body.seed'),
-    template: sampling.at('extra_body.chat_template_kwargs') ?? {},
+    template: withoutUsualThinking({
+      ...present({ enable_thinking: renderer['enable_thinking'] ?? undefined }),
+      ...sampling.at<Table>('extra_body.chat_template_kwargs'),
+    }),
     effort: sampling.at('reasoning_effort'),
     further,
   };
+}
+
+/** Thinking is what a template does without a word; a renderer of prime-rl has it as a field. */
+function withoutUsualThinking({ enable_thinking: thinking, ...others }: Table): Table {
+  return thinking === undefined || thinking === true ? others : { enable_thinking: thinking, ...others };
 }
 
 type Sampling = Omit<RunSpec['sampling'], 'contextTokens'> & { readonly contextTokens?: number | undefined };
@@ -127,13 +136,13 @@ function samplingHere(sampling: Sampling): Record<string, unknown> {
     repetitionPenalty,
     minTokens,
     seed: seed ?? null,
-    template,
+    template: withoutUsualThinking(template),
     effort,
     further: {},
   };
 }
 
-/** Where no limit is written prime-rl sends none: a turn may fill the server's context. */
+/** Without a limit prime-rl sends none, so a turn may fill the server's context. */
 function contextOf(home: Home): unknown {
   const served = home.at('inference.vllm.max_model_len', 'inference.model.max_model_len', 'max_model_len');
   return { context: served ?? 'of the model' };
@@ -267,7 +276,7 @@ const trained: readonly Meaning[] = [
       sourcesOf(home).map((source) => {
         const own =
           source.at<Table>('sampling') ?? home.at<Table>('orchestrator.train.sampling', 'orchestrator.sampling');
-        return samplingOf(new Home(own ?? {}), null, contextOf(home));
+        return samplingOf(new Home(own ?? {}), null, contextOf(home), tableOr(home.at('orchestrator.renderer')));
       }),
     here: ({ spec }, home) =>
       sourcesOf(home).map((_, i) => samplingHere(spec.environments[i]!.sampling ?? spec.sampling)),

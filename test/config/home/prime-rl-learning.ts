@@ -1,7 +1,7 @@
-/** What prime-rl learns from and by which loss, at home and here in the same words. */
+/** Learning and losses in prime-rl's files, at home and here in the same words. */
 import type { RunSpec } from '../../../config/run-spec.ts';
-import { isTable, type Table, tableOr } from '../../../config/tables.ts';
-import { isRoleAdvantage } from '../../../core/rl/agents.ts';
+import { isTable, type Table, tableOr } from '../../../config/toml/tables.ts';
+import { isRoleAdvantage } from '../../../core/rl/rollout/agents.ts';
 import type { Meaning } from './compare.ts';
 import type { Home } from './files.ts';
 import { sourcesOf } from './prime-rl-environments.ts';
@@ -176,7 +176,7 @@ function algorithmOf(home: Home, source: Home): unknown {
   return { type: kind, ...rest };
 }
 
-/** What each role weighs, of those that are on. */
+/** Weights of the roles that are on. */
 function rolesOf(roles: unknown): unknown {
   const on = Object.entries(tableOr(roles)).filter(([, role]) => isTable(role));
   return Object.fromEntries(on.map(([role, said]) => [role, tableOr(said)['alpha']]));
@@ -212,7 +212,7 @@ function algorithmHere(spec: RunSpec, i: number): unknown {
   return { type: advantage, penalty: penalty ?? none };
 }
 
-/** Of a source beside others what the run's loss says nothing of; undefined where it is as it should be. */
+/** The loss of one source among others when it is not distillation; undefined when it is. */
 function besideHere(loss: RunSpec['loss']): unknown {
   return JSON.stringify(lossHere(loss)) === JSON.stringify(distilled) ? undefined : lossHere(loss);
 }

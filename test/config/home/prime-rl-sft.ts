@@ -1,5 +1,7 @@
-/** What the fields of prime-rl's `sft` files mean, at home and here in the same words. The trainer's are compared as those of a run are. */
-import type { Table } from '../../../config/tables.ts';
+/**
+ * Fields of prime-rl's `sft` files, at home and here in the same words. The trainer's are compared like those of a run.
+ */
+import type { Table } from '../../../config/toml/tables.ts';
 import type { Meaning } from './compare.ts';
 import { Home } from './files.ts';
 import { environmentMeanings } from './prime-rl-environments.ts';
@@ -8,7 +10,7 @@ import type { WithoutMeaning } from './without-meaning.ts';
 
 const own = ['data', 'deployment', 'eval', 'max_steps', 'resume', 'run', 'slurm', 'val', 'inference', 'renderer'];
 
-/** As a run's file has them: what is the trainer's in its table, evaluations in the orchestrator's. */
+/** Arranges the values as in a run's file: the trainer's in its table, evaluations in the orchestrator's. */
 export function asRun(values: Table): Home {
   const entries = Object.entries(values);
   const { eval: evaluation, ...rest } = Object.fromEntries(entries.filter(([key]) => own.includes(key)));

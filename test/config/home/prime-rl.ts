@@ -1,8 +1,11 @@
-/** What the fields of prime-rl's resolved run files mean, at home and here in the same words. All that changes what is trained is compared. */
+/**
+ * Fields of prime-rl's resolved run files, at home and here in the same words. Compares all that changes what is
+ * trained.
+ */
 import { present } from '../../../core/present.ts';
-import { learningRateAt } from '../../../core/rl/schedule.ts';
+import { learningRateAt } from '../../../core/rl/sampling/schedule.ts';
 import type { RunSpec } from '../../../config/run-spec.ts';
-import { isTable, type Table, tableOr } from '../../../config/tables.ts';
+import { isTable, type Table, tableOr } from '../../../config/toml/tables.ts';
 import { usualMuonMomentum } from '../../../engine/train/updates/muon.ts';
 import type { Meaning } from './compare.ts';
 import type { Home } from './files.ts';
@@ -234,7 +237,7 @@ function steps(maxSteps: number): number[] {
   return Array.from({ length: Math.min(maxSteps, ratesComparedMax) }, (_, i) => i + 1);
 }
 
-/** As torch's LinearLR, CosineAnnealingLR and SequentialLR give them (trainer/scheduler.py), as shares of the peak. */
+/** Rates of torch's LinearLR, CosineAnnealingLR and SequentialLR (trainer/scheduler.py), as shares of the peak. */
 function ratesOf(home: Home): number[] {
   const { type, warmup_steps: w = 0, decay_steps: d = 0, min_lr: least = 0 } = tableOr(home.at('trainer.scheduler'));
   const maxSteps = home.number('trainer.max_steps') ?? 100;
@@ -310,11 +313,12 @@ const course: readonly Meaning[] = [
         name: _name,
         tool_parser: _tools,
         reasoning_parser: _reasons,
+        image_cache_max: _cache,
         ...rest
       } = tableOr(home.at('orchestrator.renderer'));
-      return Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== null && value !== false));
+      return withoutUsual(rest);
     },
-    here: () => ({}),
+    here: ({ spec: { sampling } }) => withoutUsual(sampling.templateArguments),
   },
   {
     what: 'seed',
@@ -339,3 +343,11 @@ export const meanings: readonly Meaning[] = [
   ...environmentMeanings,
   ...course,
 ];
+
+/** Variables of a template that say what it does without them; what is false is off, but for thinking. */
+function withoutUsual(said: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  const usual: Readonly<Record<string, unknown>> = { enable_thinking: true, clear_thinking: true };
+  return Object.fromEntries(
+    Object.entries(said).filter(([key, value]) => value !== null && value !== (usual[key] ?? false)),
+  );
+}

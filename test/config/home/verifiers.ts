@@ -1,12 +1,15 @@
-/** What run files of verifiers' own trainer, and those of Hosted Training in its repository, mean at home and here in the same words. */
+/**
+ * Run files of verifiers' own trainer, and those of Hosted Training in its repository, at home and here in the same
+ * words.
+ */
 import type { RunSpec } from '../../../config/run-spec.ts';
-import type { Table } from '../../../config/tables.ts';
+import type { Table } from '../../../config/toml/tables.ts';
 import type { Meaning } from './compare.ts';
 import type { Home } from './files.ts';
 
 type Environments = readonly { readonly id: string; readonly args?: Table; readonly name?: string | null }[];
 
-/** Of an environment that is looked for on a hub, the name; arguments as they are. */
+/** Name of each environment without its hub owner, and its arguments. */
 function environmentsOf(list: Environments): unknown {
   return list.map(({ id, args }) => [shortName(id), args ?? {}]);
 }

@@ -76,7 +76,7 @@ export const withoutMeaning: readonly WithoutMeaning[] = [
   },
 ];
 
-/** Of `RLConfig`; transformers' further arguments are compared where they change what is trained. */
+/** Fields of `RLConfig`; transformers' further arguments are compared if they change what is trained. */
 export const vfRlWithoutMeaning: readonly WithoutMeaning[] = [
   {
     because: 'they say how fast it computes, how it is told and where it is kept',
@@ -94,7 +94,7 @@ export const vfRlWithoutMeaning: readonly WithoutMeaning[] = [
   { because: 'rows have the tokens of the model alone, as everywhere', fields: below('args', 'mask_env_responses') },
 ];
 
-/** Of Hosted Training's `RLConfig`. */
+/** Fields of Hosted Training's `RLConfig`. */
 export const hostedWithoutMeaning: readonly WithoutMeaning[] = [
   {
     because: 'they say where a run is kept, told and played',

@@ -5,10 +5,11 @@ import { cutEvaluation, positionsOf } from '../../../core/eval/chunks.ts';
 import { exampleOrder } from '../../../core/eval/example-order.ts';
 import { serversOfModel } from '../../../core/eval/model-servers.ts';
 import { addTallies, emptyTally, tallyOf } from '../../../core/eval/tally.ts';
+import { jsonOrNull } from '../../../core/json-or-null.ts';
 import { goodRowsByExample } from '../../../core/eval/verifiers-results.ts';
-import type { RolloutRow } from '../../../core/rl/rollout.ts';
-import { accessDefaults } from '../../../config/model-access-spec.ts';
-import type { ModelAccessSpec } from '../../../config/model-access.ts';
+import type { RolloutRow } from '../../../core/rl/rollout/rollout.ts';
+import { accessDefaults } from '../../../core/eval/model-access.ts';
+import type { ModelAccessSpec } from '../../../config/models/model-access.ts';
 
 test('shuffled examples stand in the order of Dataset.shuffle', () => {
   // np.random.default_rng(seed).permutation(n), NumPy 2.4
@@ -68,7 +69,7 @@ test('of what vf-eval wrote, failed rollouts and torn lines are left out', () =>
   ];
   const text = `${rows.map((row) => JSON.stringify(row)).join('\n')}\n{"example_id": 2, "rew`;
   assert.deepEqual(
-    [...goodRowsByExample(text)].map(([id, own]) => [id, own.length]),
+    [...goodRowsByExample(text, jsonOrNull)].map(([id, own]) => [id, own.length]),
     [
       [0, 1],
       [1, 1],

@@ -1,4 +1,4 @@
-/** What an evaluation comes to, counted from its rows. */
+/** Summary of an evaluation, counted from its rows. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';

@@ -1,4 +1,4 @@
-/** What gepa 0.1.4 does, case by case (test/data/gepa). */
+/** Behaviour of gepa 0.1.4, case by case (test/data/gepa). */
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';

@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { answerOf, comparedOnTest, isQuick, slicesOf } from '../../../core/gepa/leases.ts';
+import { answerOf, comparedOnTest, compareScores, isQuick, slicesOf, slowPace } from '../../../core/gepa/leases.ts';
 import type { EvaluateRequest } from '../../../core/gepa/search-state.ts';
-import { slowPlayS } from '../../../core/rl/window.ts';
+import { slowPlayS } from '../../../core/rl/sampling/window.ts';
 
 function requestOf(count: number): EvaluateRequest {
   const examples = Array.from({ length: count }, (_, i) => (7 * i) % 100);
@@ -41,11 +41,7 @@ test('however a request is cut, its slices have each example once, in order, and
         );
         const played = slices.map(({ from, examples }) => ({
           scores: examples.map((_, i) => (from + i) / count),
-          adopted: 0,
-          failed: 0,
-          firstFailure: null,
           refused: null,
-          pace: null,
         }));
         const scores = request.examples.map((_, i) => i / count);
         assert.deepEqual(answerOf(request, played), { kind: 'scores', id: request.id, scores, paid: count });
@@ -57,7 +53,6 @@ test('every worker of many has something of a large request, and a small one cos
   const sizesOf = (count: number) =>
     slicesOf(requestOf(count), { inFlightMax: Infinity }).map((one) => one.examples.length);
   assert.deepEqual([1, 2, 3, 5, 10].map(sizesOf), [[1], [2], [3], [3, 2], [3, 3, 3, 1]]);
-  assert.equal(slicesOf(requestOf(3), { inFlightMax: Infinity, rolloutsMin: 1 }).length, 3, 'as an older Ratchet did');
   assert.ok(slicesOf(requestOf(300), { inFlightMax: Infinity }).length <= 16);
   assert.ok(slicesOf(requestOf(300), { workers: 40, inFlightMax: Infinity }).length >= 40);
 });
@@ -70,10 +65,16 @@ test('rollouts of unknown length are leased; of known ones those that one proces
   assert.ok(isQuick(three, pace));
   assert.ok(!isQuick([...three, ...three, ...three], pace));
   assert.ok(!isQuick([], { seconds: slowPlayS, beside: 3 }), 'what follows a reflection is slow as well');
+  assert.ok(!isQuick([], slowPace));
 });
 
 test('a search that found nothing compares nothing', () => {
   const [start, best] = [{ system_prompt: 'a' }, { system_prompt: 'b' }];
   assert.deepEqual(comparedOnTest(start, start), [{ id: 'test.start', texts: start }]);
   assert.deepEqual(comparedOnTest(start, best)[1], { id: 'test.b', texts: best });
+});
+
+test('two prompts are compared on the examples that both have a score of', () => {
+  assert.deepEqual(compareScores([1, null, 0, 1], [0, 1, 0, null]), { examples: 2, before: 0.5, after: 0 });
+  assert.deepEqual(compareScores([null], [1]), { examples: 0, before: null, after: null });
 });

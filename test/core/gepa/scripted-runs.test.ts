@@ -71,7 +71,7 @@ for (const [i, run] of scripted_runs.runs.entries()) {
       event.kind === 'budget_updated' ? [[event.used, event.delta, event.remaining]] : [],
     );
     assert.deepEqual(budget, run.budget_events);
-    // gepa writes its state between iterations; ours is carried by whoever drives the search.
+    // gepa writes its state between iterations; in ours the caller carries it.
     const theirs = run.events_first_30.filter((kind) => kind !== 'state_saved');
     const ours = events.map(({ kind }) => kind).filter((kind) => kind !== 'budget_updated');
     assert.deepEqual(ours.slice(0, theirs.length), theirs);

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { defaultSettings } from '../../../core/gepa/settings.ts';
 import { tunedSettings } from '../../../core/gepa/tuning.ts';
-import { parseGepaFile } from '../../../config/parse-gepa-file.ts';
+import { parseGepaFile } from '../../../config/searches/parse-gepa-file.ts';
 
 const sizes = { seed: 0, maxCalls: 500, trainSize: 100, valSize: 50 };
 

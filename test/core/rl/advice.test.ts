@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { advise, type AdviceSettings, type StepFigures } from '../../../core/rl/advice.ts';
-import type { Finding } from '../../../core/rl/rules-of-thumb.ts';
+import { advise, type AdviceSettings, type StepFigures } from '../../../core/rl/advice/advice.ts';
+import type { Finding } from '../../../core/rl/advice/rules-of-thumb.ts';
 
 const settings: AdviceSettings = {
   learningRate: 1e-3,
@@ -40,8 +40,12 @@ function healthy(change: (step: number) => Record<string, number> = () => ({}), 
   });
 }
 
-function findings(steps: readonly StepFigures[], ettr: number | null = 1): Finding[] {
-  return advise({ steps, settings, ettr });
+function findings(
+  steps: readonly StepFigures[],
+  ettr: number | null = 1,
+  ineffective: string | null = null,
+): Finding[] {
+  return advise({ steps, settings, ettr, ineffective });
 }
 
 function only(found: readonly Finding[], symptom: Finding['symptom'], evidence: RegExp): void {
@@ -119,6 +123,16 @@ describe('advice on a run', () => {
       'lost work',
       /^ETTR 0\.50: 1 recovery \(step 7\)/,
     );
+    const rest = '14.2 s in 2 steps (41, 12) that waited beside sampling and training';
+    only(
+      findings(
+        healthy(() => ({})),
+        0.86,
+        rest,
+      ),
+      'slow',
+      /^ETTR 0\.86: no recoveries, nothing lost; not effective: 14\.2 s in 2 steps \(41, 12\) that waited /,
+    );
   });
 
   test('what a step spends its time on is told where one part waits for the other', () => {
@@ -129,7 +143,7 @@ describe('advice on a run', () => {
   });
 
   test('a rate is not raised where the reward did not rise, also where the fall is within the noise', () => {
-    // As of a run that collapsed after 14 steps: 0.18 with much noise, then next to nothing, most answers cut off.
+    // Like a run that collapsed after 14 steps: 0.18 with much noise, then next to nothing, most answers truncated.
     const rewards = [0.18, 0.4, 0, 0.35, 0.02, 0.2, 0.3, 0, 0.1, 0.05, 0.02, 0, 0.03, 0.02];
     const collapsed = healthy(
       (step) => ({
@@ -199,7 +213,7 @@ describe('advice on a run', () => {
         [60, { ...settings, batchSize: 512, maxAsyncLevel: 2 }],
       ] as const) {
         const steps = healthy((step) => history(step, count), count);
-        const found = advise({ steps, settings: asked, ettr: 1 });
+        const found = advise({ steps, settings: asked, ettr: 1, ineffective: null });
         told += found.length;
         const text = found.flatMap(({ causes, change }) => [...causes, ...change]).join('\n');
         for (const [one, other] of opposites)

@@ -2,12 +2,20 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
-import { type Baselines, type RoleAdvantage, rowsOfEpisode, samplesOf } from '../../../core/rl/agents.ts';
-import { filterGroups } from '../../../core/rl/filter-groups.ts';
-import { advantagesOf, Packer, packSamples } from '../../../core/rl/pack.ts';
-import type { AgentTrace, RewardedRollout, ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout.ts';
-import { usualTrajectories } from '../../../core/rl/trajectories.ts';
-import { batchSizeOf } from '../../../core/rl/selection.ts';
+import { type Baselines, rowsOfEpisode, samplesOf } from '../../../core/rl/rollout/agents.ts';
+import type { RoleAdvantage } from '../../../core/settings/learning.ts';
+import { filterGroups } from '../../../core/rl/filters/filter-groups.ts';
+import { advantagesOf, Packer } from '../../../core/rl/learning/pack.ts';
+import { packSamples } from './pack-samples.ts';
+import type {
+  AgentTrace,
+  RewardedRollout,
+  ScoredGroup,
+  ScoredRollout,
+  Turn,
+} from '../../../core/rl/rollout/rollout.ts';
+import { usualTrajectories } from '../../../core/rl/rollout/trajectories.ts';
+import { batchSizeOf } from '../../../core/rl/learning/selection.ts';
 import { accept } from '../../config/read-run.ts';
 
 type Told = readonly [agent: string, reward: number, isTrained: boolean];
@@ -22,7 +30,7 @@ const { cases } = JSON.parse(readFileSync(new URL('../../data/algorithms/roles.j
   }[];
 };
 
-/** Turn of agent `trace`: its first token tells whose it is, and in which episode. */
+/** A turn of agent `trace`, whose first token identifies the agent and the episode. */
 const said = (trace: number, episode: number, finishReason: Turn['finishReason'] = 'stop'): Turn => ({
   promptTokenIds: [1, trace],
   tokenIds: [100 * episode + trace, 0],

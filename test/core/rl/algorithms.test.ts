@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { groupAdvantages } from '../../../core/rl/advantage.ts';
-import { groupSolved, judgeGroup, solvedCounts } from '../../../core/rl/difficulty.ts';
-import { nextBeta } from '../../../core/rl/kl-controller.ts';
+import { groupAdvantages } from '../../../core/rl/learning/advantage.ts';
+import { groupSolved, judgeGroup, solvedCounts } from '../../../core/rl/filters/difficulty.ts';
+import { nextBeta } from '../../../core/rl/learning/kl-controller.ts';
 import { readFileSync } from 'node:fs';
-import { learningRateAt, temperatureAt } from '../../../core/rl/schedule.ts';
+import { learningRateAt, temperatureAt } from '../../../core/rl/sampling/schedule.ts';
 import { stepMetrics } from '../../../core/rl/metrics.ts';
-import { isStale, oldestStepOf, staleness } from '../../../core/rl/staleness.ts';
-import { factsOfGroup } from '../../../core/rl/group-facts.ts';
+import { isStale, oldestStepOf, staleness } from '../../../core/rl/sampling/staleness.ts';
+import { factsOfGroup } from '../../../core/rl/rollout/group-facts.ts';
 
 const near = (actual: number, expected: number, tolerance = 1e-9) =>
   assert.ok(Math.abs(actual - expected) <= tolerance, `${actual} is not ${expected}`);

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { judgeBaseline, measureBaseline, type BaselineSettings } from '../../../core/rl/baseline.ts';
-import type { ScoredGroup, ScoredRollout } from '../../../core/rl/rollout.ts';
+import { judgeBaseline, measureBaseline, type BaselineSettings } from '../../../core/rl/advice/baseline.ts';
+import type { ScoredGroup, ScoredRollout } from '../../../core/rl/rollout/rollout.ts';
 
 const settings: BaselineSettings = { temperature: 1, maxTokens: 16, rolloutsPerExample: 8, batchSize: 64 };
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { miniBatches, rowsOf, type TrainSample } from '../../../core/rl/batch.ts';
+import { miniBatches, rowsOf, type TrainSample } from '../../../core/rl/learning/batch.ts';
 
 const row = (id: number, rollout?: TrainSample['rollout']): TrainSample => ({
   tokenIds: [0, id],

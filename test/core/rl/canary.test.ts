@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { canaryThreshold } from '../../../core/rl/canary.ts';
+import { canaryThreshold } from '../../../core/rl/learning/canary.ts';
 import { parseRunConfig } from '../../../config/parse-run-config.ts';
 import type { RunSpec } from '../../../config/run-spec.ts';
 

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
+import type { RunSpec } from '../../../config/run-spec.ts';
 import { rolloutsInFlightMax } from '../../../core/limits.ts';
 import {
   chunkIn,
@@ -8,12 +9,11 @@ import {
   chunksOfRound,
   groupsOfChunk,
   rolloutsAtOnce,
+  roomKept,
   tasksPerMinute,
-} from '../../../core/rl/chunks.ts';
+} from '../../../core/rl/sampling/chunks.ts';
 
 const names = ['short', 'long', 'wiki', 'tools', 'maths', 'games', 'code', 'chat', 'plans'];
-
-const unbounded = { maxConcurrent: null, tasksPerMinute: null };
 
 describe('chunks of a sampling round', () => {
   test('every group lies in exactly one chunk, no chunk mixes environments or is larger than was asked', () => {
@@ -53,34 +53,28 @@ describe('chunks of a sampling round', () => {
     assert.equal(chunkName({ index: 0, count: 2 }), 'chunk_1_of_2');
   });
 
-  test('what a worker plays at once is shared by weight, and each environment has at least one rollout of it', () => {
+  test('what a worker plays at once is one pool, of which each environment has an eighth of its share for itself', () => {
     const environments = [
       { name: 'often', weight: 3 },
-      { name: 'seldom', weight: 1 },
+      { name: 'seldom', weight: 1, rolloutsPerExample: 16 },
       { name: 'hardly', weight: 1e-9 },
-    ];
-    const share = (environment: string) =>
-      rolloutsAtOnce({ index: 0, count: 2, environment }, { ...unbounded, environments }, 1);
-    assert.equal(share('often'), Math.floor((rolloutsInFlightMax * 3) / (4 + 1e-9)));
-    assert.equal(share('hardly'), 1);
-    const one = { ...unbounded, environments: environments.slice(0, 1) };
-    assert.equal(rolloutsAtOnce({ index: 0, count: 2 }, one, 3), rolloutsInFlightMax);
+    ] as unknown as RunSpec['environments'];
+    assert.equal(rolloutsAtOnce({ maxConcurrent: null }, 3), rolloutsInFlightMax);
+    assert.equal(rolloutsAtOnce({ maxConcurrent: 64 }, 2), 32);
+    assert.equal(rolloutsAtOnce({ maxConcurrent: 1 }, 2), 1);
+    assert.deepEqual(roomKept({ environments, rolloutsPerExample: 8 }, 1024), { often: 88, seldom: 16, hardly: 0 });
+    assert.deepEqual(roomKept({ environments: environments.slice(0, 1), rolloutsPerExample: 8 }, 1024), {});
   });
 
-  test('what a config allows at once is shared by weight and among workers, what it allows in a minute by weight and part', () => {
+  test('what a config allows in a minute is shared by weight and part', () => {
     const environments = [
       { name: 'often', weight: 3 },
       { name: 'seldom', weight: 1 },
     ];
     const asked = { environments, maxConcurrent: 64, tasksPerMinute: 80 };
-    assert.equal(rolloutsAtOnce({ index: 0, count: 2, environment: 'often' }, asked, 2), 24);
-    assert.equal(rolloutsAtOnce({ index: 0, count: 2, environment: 'seldom' }, asked, 2), 8);
     assert.equal(tasksPerMinute({ index: 1, count: 2, environment: 'often' }, asked), 30);
     const one = { ...asked, environments: environments.slice(0, 1) };
-    assert.deepEqual(
-      [rolloutsAtOnce({ index: 0, count: 2 }, one, 1), tasksPerMinute({ index: 0, count: 2 }, one)],
-      [64, 40],
-    );
+    assert.equal(tasksPerMinute({ index: 0, count: 2 }, one), 40);
     assert.equal(tasksPerMinute({ index: 0, count: 1 }, { ...one, tasksPerMinute: null }), null);
   });
 });

@@ -1,4 +1,4 @@
-/** What a run used, and what that costs: numbers in, numbers out. */
+/** Usage and cost of a run: numbers in, numbers out. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { CostSpec } from '../../../config/run-spec.ts';

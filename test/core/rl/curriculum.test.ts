@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { initialCurriculum, leaseGroups } from '../../../core/rl/curriculum.ts';
-import type { GroupLease } from '../../../core/rl/rollout.ts';
+import { initialCurriculum, leaseGroups } from '../../../core/rl/sampling/curriculum.ts';
+import type { GroupLease } from '../../../core/rl/rollout/rollout.ts';
 
 const two = [
   { name: 'easy', weight: 3, datasetLength: 7 },

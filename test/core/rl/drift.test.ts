@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { type Drift, driftAfter, levelWithin } from '../../../core/rl/drift.ts';
+import { type Drift, driftAfter, levelWithin } from '../../../core/rl/sampling/drift.ts';
 
 type Step = readonly [mismatchKl: number | undefined, behind: number | undefined];
 

@@ -3,7 +3,7 @@ import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { RatchetError } from '../../../core/errors.ts';
 import { uniform } from '../../../core/random.ts';
-import { judgeGroup, meanBins, meanHistogram, widenedBounds } from '../../../core/rl/difficulty.ts';
+import { judgeGroup, meanBins, meanHistogram, widenedBounds } from '../../../core/rl/filters/difficulty.ts';
 import {
   addFailures,
   breakerAmong,
@@ -18,9 +18,14 @@ import {
   saysNcclFailed,
   saysOutOfMemory,
 } from '../../../core/rl/failures.ts';
-import { packSamples } from '../../../core/rl/pack.ts';
-import { failedOutcomes, type FailedOutcome, type ScoredGroup, type ScoredRollout } from '../../../core/rl/rollout.ts';
-import { secretValues, withoutSecrets } from '../../../config/secrets.ts';
+import { packSamples } from './pack-samples.ts';
+import {
+  failedOutcomes,
+  type FailedOutcome,
+  type ScoredGroup,
+  type ScoredRollout,
+} from '../../../core/rl/rollout/rollout.ts';
+import { secretValues, withoutSecrets } from '../../../config/toml/secrets.ts';
 
 const place = { group: 1, index: 0, exampleId: 0, turns: [], metrics: {} };
 const rollout = (outcome: FailedOutcome | number, error = ''): ScoredRollout =>
@@ -73,7 +78,7 @@ describe('outcomes', () => {
   });
 });
 
-/** What engines say when they break, and what they say all the time. */
+/** Messages of broken engines, and messages that they always print. */
 const words: readonly (readonly [
   what: string,
   says: (text: string) => boolean,

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { allFlags, filterMetrics, leavesNothing, ownFlags } from '../../../core/rl/filters.ts';
-import { packSamples } from '../../../core/rl/pack.ts';
-import type { RolloutFlag, ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout.ts';
+import { allFlags, filterMetrics, leavesNothing, ownFlags } from '../../../core/rl/filters/filters.ts';
+import { packSamples } from './pack-samples.ts';
+import type { RolloutFlag, ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout/rollout.ts';
 import type { RolloutFilterSpec } from '../../../config/run-spec.ts';
 
 const vocabulary = 150_000;

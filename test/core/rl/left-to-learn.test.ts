@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { describeSolved, solvedShare } from '../../../core/rl/left-to-learn.ts';
+import { describeSolved, solvedShare } from '../../../core/rl/advice/left-to-learn.ts';
 
 const solved = (share: number) => ({ 'train/agg/all/solved_all': share });
 

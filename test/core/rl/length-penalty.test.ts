@@ -1,12 +1,12 @@
-/** What lengths take from rewards, beside what verl and prime-rl compute (`test/data/algorithms/record.py`). */
+/** Length penalties on rewards, compared with verl's and prime-rl's (`test/data/algorithms/record.py`). */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { groupAdvantages } from '../../../core/rl/advantage.ts';
-import { overlongOf, penalized, withLengthsCounted } from '../../../core/rl/length-penalty.ts';
-import { advantagesOf } from '../../../core/rl/pack.ts';
-import type { ScoredGroup } from '../../../core/rl/rollout.ts';
+import { groupAdvantages } from '../../../core/rl/learning/advantage.ts';
+import { overlongOf, penalized, withLengthsCounted } from '../../../core/rl/learning/length-penalty.ts';
+import { advantagesOf } from '../../../core/rl/learning/pack.ts';
+import type { ScoredGroup } from '../../../core/rl/rollout/rollout.ts';
 import { accept } from '../../config/read-run.ts';
 
 interface Golden {
@@ -80,7 +80,7 @@ describe('lengths', () => {
   });
 });
 
-/** As `Golden` has them. */
+/** In the form of `Golden`. */
 function sizesOf(rollouts: Golden['lengthPenalty']['rollouts']) {
   return rollouts.map(([, outputTokens, inputTokens, turns]) => ({ outputTokens, inputTokens, turns }));
 }

@@ -5,7 +5,7 @@ import { auditLedger, decodeRanges, encodeRanges, recordOutcomes } from '../../.
 import type { EndState, StepOutcomes } from '../../../core/rl/ledger.ts';
 import { auditLineages, type LineageCommits } from '../../../core/rl/lineages.ts';
 
-/** What a step does: attempts that were refused, groups that went stale, groups that wait; or the run is taken back. */
+/** Plan of a step: refused attempts, stale groups, waiting groups; or a rewind of the run. */
 const stepPlan = fc.record({
   issue: fc.nat(6),
   ends: fc.array(
@@ -23,7 +23,10 @@ const action = fc.oneof(
   },
 );
 
-/** Plays a run as the workflow and `firstCommit` do: each lineage a chain of its own, from step 0 or from a commit. */
+/**
+ * Simulates a run as the workflow and `firstCommit` would: each lineage a chain of its own, from step 0 or from a
+ * commit.
+ */
 function play(actions: readonly { issue: number; ends: readonly (EndState | null)[]; rewind: number | null }[]) {
   const zero: StepOutcomes = { step: 0, issued: '', ended: {}, pending: '' };
   const lineages: (Omit<LineageCommits, 'commits'> & { commits: StepOutcomes[] })[] = [

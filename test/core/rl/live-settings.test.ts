@@ -17,7 +17,7 @@ const context: SettingsContext = {
     maxMismatchKl: null,
     optimizer: { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 },
     eval: null,
-    checkpoints: { interval: 10, keepLast: 2, keepInterval: null },
+    checkpoints: { interval: 10 },
   },
   overrides: {},
   underWay: 41,

@@ -1,7 +1,7 @@
 /** Messages whose content is parts, as environments of others write them. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { boundedMessages, messageForApi, otherPart, partsOf, partText, readMessage, requireText } from '../../../core/rl/message-parts.ts'; // prettier-ignore
+import { boundedMessages, messageForApi, otherPart, partsOf, partText, readMessage, requireText } from '../../../core/rl/rollout/message-parts.ts'; // prettier-ignore
 import { messagePartCharsMax, storedPartCharsMax } from '../../../core/limits.ts';
 import { messagesOf, promptIdentity } from '../../../core/eval/result-rows.ts';
 import { chatMessage } from '../../../backends/environments/verifiers/conversation.ts';

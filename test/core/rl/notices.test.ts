@@ -1,4 +1,4 @@
-/** What a run notices by itself, from its metrics. */
+/** Notices that a run derives from its metrics. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { LineageWatch, type Notice, type WatchedRow } from '../../../core/rl/notices.ts';
@@ -86,7 +86,7 @@ describe('a run notices', () => {
     const found = watched(rising({ 10: score(0.4), 20: score(0.5), 30: score(0.44), 40: score(0.3) }));
     assert.deepEqual(
       found.map(({ kind, step, environment }) => [kind, step, environment]),
-      [['held-out', 30, 'words']], // the same best tells it once
+      [['held-out', 30, 'words']], // one notice for the same best
     );
     assert.match(found[0]!.text, /0\.500 at step 20 to 0\.440 .* from 0\.450 to 0\.700/);
     assert.deepEqual(watched(rising({ 20: score(0.5), 30: score(0.46) })), [], 'less than eval_fall');

@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { packSamples } from '../../../core/rl/pack.ts';
-import type { ScoredGroup } from '../../../core/rl/rollout.ts';
+import { packSamples } from './pack-samples.ts';
+import type { ScoredGroup } from '../../../core/rl/rollout/rollout.ts';
 import { accept } from '../../config/read-run.ts';
 
 const { cases } = JSON.parse(readFileSync(new URL('../../data/algorithms/sources.json', import.meta.url), 'utf8')) as {

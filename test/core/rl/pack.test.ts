@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { stepMetrics } from '../../../core/rl/metrics.ts';
-import { packSamples } from '../../../core/rl/pack.ts';
-import type { ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout.ts';
-import { factsOfGroup } from '../../../core/rl/group-facts.ts';
+import { packSamples } from './pack-samples.ts';
+import type { ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout/rollout.ts';
+import { factsOfGroup } from '../../../core/rl/rollout/group-facts.ts';
 
 const turn = (promptTokenIds: number[], tokenIds: number[], finishReason: Turn['finishReason'] = 'stop'): Turn => ({
   promptTokenIds,

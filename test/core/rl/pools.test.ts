@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { initialCurriculum, leaseGroups, type CurriculumState } from '../../../core/rl/curriculum.ts';
+import { initialCurriculum, leaseGroups, type CurriculumState } from '../../../core/rl/sampling/curriculum.ts';
 import {
   chancesOf,
   describePools,
@@ -10,8 +10,8 @@ import {
   poolSizes,
   sortIntoPools,
   type Pools,
-} from '../../../core/rl/pools.ts';
-import type { GroupLease, ScoredRollout } from '../../../core/rl/rollout.ts';
+} from '../../../core/rl/sampling/pools.ts';
+import type { GroupLease, ScoredRollout } from '../../../core/rl/rollout/rollout.ts';
 import type { PoolSpec } from '../../../config/run-spec.ts';
 
 const spec: PoolSpec = { easyThreshold: 0.8, hardThreshold: 0.2, easyFraction: 0.25, hardFraction: 0 };

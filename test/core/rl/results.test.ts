@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { addTallies, averageError, averageReward, tallyOf } from '../../../core/eval/tally.ts';
-import { resultRow, resultsMetadata } from '../../../core/rl/results.ts';
+import { resultRow, resultsMetadata } from '../../../core/rl/rollout/results.ts';
 import type { JsonValue } from '../../../config/run-spec.ts';
-import type { Example, ScoredRollout, Turn } from '../../../core/rl/rollout.ts';
+import type { Example, ScoredRollout, Turn } from '../../../core/rl/rollout/rollout.ts';
 
 const example: Example = { id: 7, prompt: [{ role: 'user', content: 'ab' }], answer: 'ba', info: { level: 2 } };
 const tools = [

@@ -3,7 +3,7 @@ import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { decodeRanges, encodeRanges } from '../../../core/rl/ledger.ts';
 import type { KeptGroups } from '../../../core/rl/run-state.ts';
-import { type BatchSize, countGroups, isBatch, selectGroups } from '../../../core/rl/selection.ts';
+import { type BatchSize, countGroups, isBatch, selectGroups } from '../../../core/rl/learning/selection.ts';
 
 const kept = (key: string, policyStep: number, ordinals: readonly number[]): KeptGroups => ({
   scored: { key, sha256: key, bytes: 1 },

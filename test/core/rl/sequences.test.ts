@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { TrainSample } from '../../../core/rl/batch.ts';
-import { packSequences } from '../../../core/rl/sequences.ts';
+import type { TrainSample } from '../../../core/rl/learning/batch.ts';
+import { packSequences } from '../../../core/rl/learning/sequences.ts';
 
 /** A sample of so many predictions, the last `learned` of which count; its tokens are the number of its row. */
 function sample(row: number, predictions: number, learned = 1): TrainSample {

@@ -1,16 +1,16 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { packSamples } from '../../../core/rl/pack.ts';
-import type { ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout.ts';
-import { settleRollout, type SettleSettings } from '../../../core/rl/settle-rollout.ts';
+import { packSamples } from './pack-samples.ts';
+import type { ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout/rollout.ts';
+import { settleRollout, type SettleSettings } from '../../../core/rl/rollout/settle-rollout.ts';
 import {
   isCut,
   missingTokens,
   rowsOfRollout,
   trajectoryRows,
   usualTrajectories,
-} from '../../../core/rl/trajectories.ts';
+} from '../../../core/rl/rollout/trajectories.ts';
 
 const turn = (promptTokenIds: number[], tokenIds: number[]): Turn => ({
   promptTokenIds,
@@ -20,7 +20,7 @@ const turn = (promptTokenIds: number[], tokenIds: number[]): Turn => ({
   finishReason: 'stop',
   policyStep: 0,
 });
-/** Two turns that go on from one another, then one whose template rewrote the past. */
+/** Two consecutive turns, then one whose template rewrote the past. */
 const turns = [turn([1, 2], [7, 8]), turn([1, 2, 7, 8, 3], [9]), turn([1, 2, 8, 3], [4, 5])];
 const rollout = (index: number, reward: number, more: Partial<ScoredRollout> = {}): ScoredRollout =>
   ({

@@ -1,13 +1,13 @@
-/** What turns learn from rewards of their own (`test/data/algorithms/record.py` has verl's returns). */
+/** Learning from rewards of single turns (`test/data/algorithms/record.py` has verl's returns). */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
 import { scoreRollout } from '../../../backends/environments/score.ts';
-import { groupAdvantages } from '../../../core/rl/advantage.ts';
-import { Packer } from '../../../core/rl/pack.ts';
-import type { Example, ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout.ts';
-import { settleRollout } from '../../../core/rl/settle-rollout.ts';
-import { returns, turnAdvantages } from '../../../core/rl/turn-credit.ts';
+import { groupAdvantages } from '../../../core/rl/learning/advantage.ts';
+import { Packer } from '../../../core/rl/learning/pack.ts';
+import type { Example, ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout/rollout.ts';
+import { settleRollout } from '../../../core/rl/rollout/settle-rollout.ts';
+import { returns, turnAdvantages } from '../../../core/rl/learning/turn-credit.ts';
 import { accept, only } from '../../config/read-run.ts';
 
 const golden = JSON.parse(readFileSync(new URL('../../data/algorithms/golden.json', import.meta.url), 'utf8')) as {

@@ -4,13 +4,18 @@ import { chunksInPlayMax, partsPerBatch, runStateBytesMax } from '../../../core/
 import { uniform } from '../../../core/random.ts';
 import {
   chunkGroups,
-  isContinuous,
+  haveTail,
+  inPlayOf,
+  issuedPerBatch,
+  type JudgedGroups,
+  judgedLately,
   leastRoom,
   levelOf,
   roomInWindow,
   secondsCovered,
+  trainableGroups,
   windowGroups,
-} from '../../../core/rl/window.ts';
+} from '../../../core/rl/sampling/window.ts';
 import type { KeptGroups, OpenRound } from '../../../core/rl/run-state.ts';
 
 const unmeasured = { playS: null, batchS: null, inPlay: null, occupancy: 1 };
@@ -27,18 +32,6 @@ const window = {
   rolloutsPerExample: 8,
 };
 const chunk = { groupsPerBatch: 64, window: 192, workers: 1 };
-
-test('level 0 is sampled step by step, level 1 while its rounds are quick, and what is further ahead continuously', () => {
-  const continuous = [0, 1, 2, 64].map((level) => [quick, slow].map((pace) => isContinuous(level, pace, false)));
-  assert.deepEqual(continuous, [
-    [false, false],
-    [false, true],
-    [true, true],
-    [true, true],
-  ]);
-  assert.equal(isContinuous(1, unmeasured, false), false);
-  assert.equal(isContinuous(64, slow, true), false, 'examples that are begun at a given pace are begun round by round');
-});
 
 test('sampling is never further ahead than groups may be old', () => {
   assert.equal(levelOf({ maxAsyncLevel: 64, maxOffPolicySteps: 8 }), 8);
@@ -62,7 +55,7 @@ test('the window holds no more than keeps the trainer busy: what waits for it gr
   assert.equal(groups(64), 64 + 74 + 16);
   assert.equal(groups(64, 1), 2 * 64);
   assert.equal(windowGroups({ ...window, level: 8, stepsLeft: 2, pace: { ...slow, inPlay: 640 } }), 2 * 64);
-  // Where all of it is in play it grows, to the level.
+  // The window grows while all of it is in flight, up to the level.
   let size = groups(0);
   for (let batches = 0; batches < 12; batches++) size = groups(size);
   assert.equal(size, 9 * 64);
@@ -181,6 +174,8 @@ test('there is room until the window is full, the chunks are, or as many rollout
   const room = {
     window: 192,
     held: 100,
+    trainable: 1000,
+    heldInAll: 130,
     playing: 60,
     chunks: 15,
     chunkGroups: 4,
@@ -199,6 +194,7 @@ test('there is room until the window is full, the chunks are, or as many rollout
   assert.equal(roomInWindow({ ...room, maxConcurrent: 100 }), 0);
   assert.equal(roomInWindow({ ...room, playing: 0, chunks: 0, maxConcurrent: 1 }), 1, 'a group is played at least');
   assert.equal(roomInWindow({ ...room, held: 200 }), 0);
+  assert.equal(roomInWindow({ ...room, trainable: 150 }), 20, 'stragglers are trained too');
 });
 
 test('time that several rounds took side by side counts once', () => {
@@ -218,4 +214,44 @@ test('rounds of two chunks are leased while most of a large window is in play, o
   const of = (window: number, inPlay: number, size: number) => leastRoom({ window, inPlay, chunkGroups: size });
   assert.deepEqual([of(144, 140, 4), of(96, 90, 4), of(16, 15, 4), of(16, 15, 1)], [8, 6, 4, 1]);
   assert.deepEqual([of(144, 20, 4), of(144, 0, 4)], [4, 0]);
+});
+
+test('where groups have a tail the window follows what is in play on average, else the batch with most', () => {
+  const batches = [
+    { inPlay: 100, seconds: 1 },
+    { inPlay: 20, seconds: 9 },
+  ];
+  assert.equal(inPlayOf([], false), null);
+  assert.deepEqual([inPlayOf(batches, false), inPlayOf(batches, true)], [100, 28]);
+  assert.deepEqual(
+    [haveTail([]), haveTail([3, 3, 3]), haveTail([1, 2, 3, 4]), haveTail([1, 2, 3, 20])],
+    [false, false, false, true],
+  );
+});
+
+test('no more groups are held than can be trained before they are too old, half as many where they have a tail', () => {
+  const of = {
+    groupsPerBatch: 16,
+    step: 12,
+    policyStep: 10,
+    maxOffPolicySteps: 8,
+    hasTail: false,
+    maxConcurrent: null,
+  };
+  assert.equal(trainableGroups(of), 8 * 16, 'v10 may be trained in the steps 12 … 19');
+  assert.equal(trainableGroups({ ...of, hasTail: true }), 4 * 16);
+  assert.equal(trainableGroups({ ...of, hasTail: true, maxConcurrent: 64 }), 8 * 16, 'they are begun later');
+  assert.equal(trainableGroups({ ...of, hasTail: true, maxOffPolicySteps: 1, step: 11 }), 2 * 16);
+});
+
+test('what a filter will drop is issued beside what a batch takes, four times a batch at most', () => {
+  const judged = (groups: number, kept: number) => [{ groups, kept }];
+  assert.equal(issuedPerBatch(16, [], 'full'), 16);
+  assert.equal(issuedPerBatch(16, judged(8, 2), 'full'), 16, 'too few to tell');
+  assert.equal(issuedPerBatch(16, judged(40, 18), 'full'), 36);
+  assert.equal(issuedPerBatch(16, judged(40, 0), 'full'), 64);
+  for (const fill of ['half', 'once'] as const) assert.equal(issuedPerBatch(16, judged(40, 18), fill), 16);
+  let lately: readonly JudgedGroups[] = [];
+  for (let i = 0; i < 200; i++) lately = judgedLately(lately, { groups: 1, kept: i < 136 ? 0 : 1 }, 16);
+  assert.deepEqual([lately.length, issuedPerBatch(16, lately, 'full')], [64, 16], 'the newest tell');
 });

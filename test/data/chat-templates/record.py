@@ -9,6 +9,7 @@ of expressions.txt.
 """
 
 import hashlib
+import datetime
 import importlib.metadata
 import json
 import sys
@@ -43,7 +44,9 @@ for name, folder in zip(["trl", "axolotl"], folders):
         hashes = [None if each is None else hashlib.sha256(each.encode(errors="surrogatepass")).hexdigest()[:16] for each in texts]
         templates[f"{name}/{file.stem}"] = {"template": text, "texts": hashes}
 
-recorded = {"jinja2": importlib.metadata.version("jinja2"), "templates": templates}
+# strftime_now gives this day in the texts.
+time = f"{datetime.date.today():%Y-%m-%d}T12:00"
+recorded = {"jinja2": importlib.metadata.version("jinja2"), "time": time, "templates": templates}
 (here / "recorded.json").write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n")
 
 values = {"messages": [{"role": "user", "content": " A b\nc "}, {"role": "tool", "content": "d", "n": 2}],

@@ -105,6 +105,7 @@ def texts():
         "<function=look>\n<parameter=key>\n5\n</parameter>\n</function>", "<tool_call>\n<function=look>\n<parameter=key>5<parameter=note>x</parameter></function></tool_call>",
         "no call", "", xml("look", key=1) + " and on", '<tool_call>\n{"name": "look", "arguments": {"key": 1}}\n</tool_call>',
         xml("look", share="1e3", list="[1, \"2\"]", where='{"x": "4"}'), xml("look", share="1e400", maybe="7", unknown="1.0"),
+        xml("look", share="1_000"), xml("look", share="-0"), xml("look", share="-0.0"), xml("look", share="1__0"),
         "<think>\nhm " + xml("look", key=1) + "\n</think>\n\nanswer", "<think>\nhm\n</think>\n\n" + xml("look", key=1), "hm\n</think>\n\n" + xml("look", key=1), "hm " + xml("look", key=1),
         "<think>\nhm", "hm\n</think>\n\nanswer", "<tool_call>\n<function=look></tool_call>\nafter",
     ]
@@ -140,7 +141,7 @@ def texts():
         ]
     yield "mistral", [
         "[TOOL_CALLS]look" + BIG, "[TOOL_CALLS]look[ARGS]" + BIG, "Let me look.[TOOL_CALLS]look[ARGS]{\"key\": 1}[TOOL_CALLS]stop[ARGS]{}", '[TOOL_CALLS]look{"key": 1} and on', "[TOOL_CALLS]look{\"key\"", "[TOOL_CALLS]lo",
-        "no call", "", "[TOOL_CALLS]look" + ODD, "[TOOL_CALLS]{}", "[THINK]hm[/THINK]answer", "[THINK]hm[/THINK][TOOL_CALLS]stop{}", "[THINK]hm [TOOL_CALLS]stop{}[/THINK]answer", "[THINK]hm",
+        "no call", "", "[TOOL_CALLS]look" + ODD, "[TOOL_CALLS]{}", "[TOOL_CALLS]look{\"key\": 1}[TOOL_CALLS] [", "[THINK]hm[/THINK]answer", "[THINK]hm[/THINK][TOOL_CALLS]stop{}", "[THINK]hm [TOOL_CALLS]stop{}[/THINK]answer", "[THINK]hm",
     ]
     yield "mistral_old", [
         '[TOOL_CALLS] [{"name": "look", "arguments": ' + BIG + "}]", 'Let me look.[TOOL_CALLS][{"name": "look", "arguments": {"key":1}}, {"name": "stop", "arguments": {}}]',
@@ -156,6 +157,7 @@ def texts():
         yield name, [
             "[look(key=2512292042121000001)]", "[look(key=1, note='two\\nlines'), stop()]", "[look(share=2.0, deep=True, maybe=None, list=[1, 2], where={'x': -3})]", '[look(note="it\'s")]', "[stop()]",
             "[look(key=1", "[look(key=1)] and on", "Let me look. [look(key=1)]", "no call", "", "[1, 2]", "[look(1)]", "[look(key=true, note=null)]", "[look(key=other)]", "[a.look(key=1)]", "[look(note='a' 'b')]", "[look(key=1),]", "[look(list=(1, 2))]", "<|python_start|>[look(key=1)]<|python_end|>", "[look(share=1e3, key=0x10)]", "[look(note='[stop()]')]", "[look(key=1, note='a, b=c')]", "[ look(key=1) ]",
+            "[look(key=1)]\n[stop()]", "[look(key=1)]\n\n[stop()]\n", "[look(key=1)] [stop()]", "[look(note='\\x:41')]", "<|python_start|>[look(k", "<|python_start|>so<|python_end|>",
         ]
     yield "lfm2", [
         "<|tool_call_start|>[look(key=2512292042121000001)]<|tool_call_end|>", 'Let me look. <|tool_call_start|>[look(key=1, note="a"), stop()]<|tool_call_end|> and on', "<|tool_call_start|>[look(key=1)]", "<|tool_call_start|>[look(key=", "<|tool_call_start|>[]<|tool_call_end|>", "no call", "", "<|tool_call_start|>look(key=1)<|tool_call_end|>",

@@ -1,7 +1,7 @@
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { z } from 'zod';
-import type { TrainSample } from '../../../core/rl/batch.ts';
+import type { TrainSample } from '../../../core/rl/learning/batch.ts';
 import type { LossSettings } from '../../../config/run-spec.ts';
 import { EngineOptimizer, type LoraConfig } from '../../../engine/index.ts';
 
@@ -59,7 +59,7 @@ export class SlotModel {
     return new SlotModel(await EngineOptimizer.open(base, { threads: 1, seed, lora }), base, wish);
   }
 
-  /** As it was made: the slot's next model. */
+  /** Returns to the initial state, for the slot's next model. */
   async reset(): Promise<void> {
     this.#pending = [];
     this.loadedCheckpoint = null;
@@ -137,7 +137,7 @@ export class SlotModel {
     else await this.#trainer.restoreState(await readFile(path.join(folder, 'optimizer.state')));
   }
 
-  /** What sampling does to a slot: the checkpoint takes the place of whatever was in training there. */
+  /** Effect of sampling on a slot: the checkpoint replaces whatever was in training there. */
   async loadForSampling(folder: string, name: string): Promise<void> {
     this.loadedCheckpoint = name;
     this.hasMoved = false;
@@ -172,13 +172,13 @@ function sampleOf(datum: Datum, { loss_fn, loss_fn_config: config }: LossRequest
   return {
     tokenIds: tokensOf(datum),
     lossMask: [0, ...given('weights', 1)],
-    // With a ratio that is cut to 1, cispo is cross-entropy.
+    // If the ratio is cut to 1, cispo is cross-entropy.
     behaviorLogprobs: [0, ...(isSupervised || isFixed ? targets.map(() => -80) : given('logprobs', 0))],
     advantages: [0, ...(isSupervised ? targets.map(() => 1) : given('advantages', 0))],
   };
 }
 
-/** Where losses add up, weights may be of any sign, and are what stands before ℓ; there are none beside advantages. */
+/** When losses add up, weights may have any sign and multiply ℓ; there are none beside advantages. */
 function summedSampleOf(datum: Datum, request: LossRequest): TrainSample {
   const sample = sampleOf(datum, request);
   if (request.loss_fn !== 'cross_entropy') return sample;

@@ -2,7 +2,10 @@ import { appendFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import type { SampledLine } from '../../faults/fake-inference.ts';
 
-/** What the stand-in's database keeps over its death, as SkyRL's does: sessions, models by name, promises, checkpoints. */
+/**
+ * State that the stand-in's database keeps over its death, like SkyRL's: sessions, models by name, promises,
+ * checkpoints.
+ */
 export interface Remembered {
   readonly sessions: Set<string>;
   readonly models: Map<string, { readonly session: string; readonly rank: number; readonly seed: number }>;
@@ -11,7 +14,7 @@ export interface Remembered {
   readonly checkpoints: Set<string>;
 }
 
-/** Whose answer a sampled one is. */
+/** Identity of a sampled answer. */
 export type Sampled = Pick<SampledLine, 'policy' | 'seed' | 'temperature' | 'prompt'>;
 
 export type Outcome = { readonly result: unknown; readonly sampled?: Sampled } | { readonly error: string };
@@ -24,7 +27,7 @@ export type Entry =
   | { readonly done: string; readonly outcome: Outcome }
   | { readonly checkpoint: string };
 
-/** What a stand-in's database says, in order; a line that was being written when it died is none. */
+/** Entries of a stand-in's database, in order; a line cut off by its death is left out. */
 export function entriesIn(folder: string): Entry[] {
   const file = fileIn(folder);
   const lines = existsSync(file) ? readFileSync(file, 'utf8').split('\n') : [];
@@ -49,7 +52,7 @@ export class Journal {
     mkdirSync(folder, { recursive: true });
     this.#file = fileIn(folder);
     for (const entry of entriesIn(folder)) this.#take(entry);
-    // As SkyRL does: what was pending when the server died is of models that are gone.
+    // Like SkyRL: what was pending when the server died belongs to models that are gone.
     for (const [id, outcome] of this.remembered.futures) {
       if (outcome === null) {
         this.write({ done: id, outcome: { error: 'Model not loaded (likely stale request from previous server)' } });

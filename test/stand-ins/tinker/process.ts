@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
-import { choosePort } from '../../../workers/ports.ts';
+import { choosePort } from '../../../workers/stack/ports.ts';
 import type { StandInOptions } from './server.ts';
 
 /** The stand-in as a process that can be killed, and started again on the same folder and port. */
@@ -22,9 +22,10 @@ export class StandInProcess {
   }
 
   async start(): Promise<void> {
-    const main = fileURLToPath(new URL('./main.ts', import.meta.url));
+    const main = fileURLToPath(import.meta.resolve('./main.ts'));
     const { folder, model, port, ...more } = this.#options;
-    const args = ['--import', import.meta.resolve('tsx'), main, folder, model, String(port), JSON.stringify(more)];
+    const loading = main.endsWith('.ts') ? ['--import', import.meta.resolve('tsx')] : [];
+    const args = [...loading, main, folder, model, String(port), JSON.stringify(more)];
     const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
     this.#child = child;
     const [line] = (await Promise.race([once(child.stdout, 'data'), once(child, 'exit')])) as [unknown];

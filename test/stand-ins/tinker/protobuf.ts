@@ -50,7 +50,7 @@ function decodeTensor(bytes: Uint8Array): { readonly data: number[] } {
   throw new Error(`Expected a tensor of float32 or int64, got data type ${type}.`);
 }
 
-/** What a promise became, in bytes; null for what travels as JSON. */
+/** Result of a promise in bytes; null for one that is sent as JSON. */
 export function encodeResult(result: unknown): Uint8Array | null {
   if (typeof result !== 'object' || result === null) return null;
   if ('loss_fn_outputs' in result) return encodePass(result as PassResult);
@@ -95,7 +95,7 @@ interface SampleResult {
     readonly tokens: readonly number[];
     readonly logprobs: readonly number[];
   }[];
-  /** Of each token after the first. */
+  /** Log probability of each token after the first. */
   readonly prompt_logprobs?: readonly number[];
 }
 

@@ -34,13 +34,13 @@ export interface StandInOptions {
   /** Loads moments only where they are asked for, as the hosted service and later SkyRLs; 0.3.0 always does. */
   readonly heedsOptimizer?: boolean;
   /**
-   * What the hosted service does otherwise: it asks for this key, speaks protobuf, adds up losses, samples from any checkpoint whatever
-   * is loaded, and gives weights file by file.
+   * Behaves like the hosted service: requires this key, uses protobuf, adds up losses, samples from any checkpoint
+   * whatever is loaded, and serves weights file by file.
    */
   readonly hostedKey?: string;
-  /** What each call takes beyond its arithmetic, by its route's last word. */
+  /** Milliseconds that each call takes beyond its arithmetic, by its route's last word. */
   readonly callMs?: Readonly<Record<string, number>>;
-  /** What a sampled token takes, of any number of turns at once. */
+  /** Milliseconds of a sampled token, for any number of turns at once. */
   readonly tokenMs?: number;
   /** A file: a line for each answer that was fetched, `SampledLine`. Single tokens are no answers: they ask whether it lives. */
   readonly sampledLog?: string;
@@ -54,7 +54,7 @@ export interface Span {
 }
 
 export interface StandIn {
-  /** What training's calls took there, in order; sampling is beside. */
+  /** Times of the training calls there, in order; sampling is not included. */
   readonly spans: readonly Span[];
   readonly url: string;
   /** How often each route was asked, by its last word. */
@@ -294,7 +294,7 @@ class Service {
   }
 
   readonly #taken = new Set<string>();
-  /** What they sample from. */
+  /** Models that sampling sessions sample from. */
   readonly #samplingSessions = new Map<string, string>();
 
   #forward(body: unknown): { request_id: string } {

@@ -1,9 +1,9 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { InferenceSpec } from '../../../config/run-spec.ts';
-import { openInference, type ServedPolicy } from '../../../backends/inference/index.ts';
-import type { PolicyServer } from '../../../engine/index.ts';
-import { startPolicyServer } from '../../../engine/index.ts';
+import { openInference } from '../../../backends/inference/index.ts';
+import type { ServedPolicy } from '../../../core/rl/run-state.ts';
+import { type PolicyServer, startPolicyServer } from '../../../engine/index.ts';
 import { SlotModel } from './engine.ts';
 
 export interface SequenceWish {
@@ -104,7 +104,7 @@ export class Slots {
       topP,
       ...(topK > 0 ? { topK } : {}),
     });
-    // The engine ends at the model's own end tokens; a server of this kind ends only at those it is told.
+    // The engine ends at the model's own end tokens; a server of this kind ends only at the requested ones.
     return {
       policy: policy.version.digest,
       stop_reason: sample.finishReason,
@@ -113,7 +113,7 @@ export class Slots {
     };
   }
 
-  /** Of each token after the first. */
+  /** Log probability of each token after the first. */
   async score(model: string, checkpoint: string, tokens: readonly number[]): Promise<readonly number[]> {
     const positions = tokens.slice(1).map((_, i) => i + 1);
     const policy = await this.#policyOf(model, checkpoint);
@@ -127,8 +127,8 @@ export class Slots {
   }
 
   /**
-   * What a sampled checkpoint of a model is: the checkpoint is loaded into the slot, over what is there, unless it was the last one
-   * that was; then the slot is sampled from as it is now, trained on or not.
+   * Policy of a sampled checkpoint: it is loaded into the slot, over what is there, unless it was loaded last; then the
+   * slot is sampled from in its present state, trained on or not.
    */
   async #policyOf(model: string, checkpoint: string): Promise<ServedPolicy> {
     const folder = this.folderOf(checkpoint);

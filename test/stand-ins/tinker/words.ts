@@ -18,7 +18,7 @@ export const Adam = z.object({
   eps: z.number().positive().default(1e-12),
   weight_decay: z.number().default(0),
 });
-/** `POST /stand_in`: what it is told to do wrong. */
+/** `POST /stand_in`: faults to simulate. */
 export const Wrong = z.object({ endSessions: z.literal(true) });
 export const name = z.string().regex(/^[a-zA-Z0-9_-]+$/);
 export const SampleWish = z.object({

@@ -13,7 +13,7 @@ type Choice = Body & {
   readonly sampling_logprobs?: readonly number[];
 };
 
-/** What the stand-in has of weights, and how it computes with them: a policy server of ours behind it, whose versions have names of its own. */
+/** Weights and arithmetic of the stand-in: a policy server of ours behind it, whose versions have names of its own. */
 export class Engine {
   readonly #inner: string;
   readonly #scratch: string;
@@ -162,7 +162,7 @@ export class Engine {
     throw new Refused(404, `The model \`${String(model)}\` does not exist. Valid aliases: ${servedName}.`);
   }
 
-  /** As vLLM gives them: null for the first token, then each by its id. */
+  /** Format of vLLM: null for the first token, then each by its id. */
   async #logprobsOf(model: string, prompt: readonly number[]): Promise<unknown[]> {
     const later = prompt.slice(1).map(async (token, i) => {
       const body = {

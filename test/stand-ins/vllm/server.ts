@@ -21,23 +21,23 @@ export interface StandInOptions {
   readonly takesAdapters?: boolean;
   /** VLLM_SERVER_DEV_MODE=1 */
   readonly isDevelopment?: boolean;
-  /** With prime-rl's routes for full weights, in place of vLLM's. */
+  /** Has prime-rl's routes for full weights, in place of vLLM's. */
   readonly isPrimeRl?: boolean;
-  /** What it says that it computes in; the arithmetic is float32 all the same. */
+  /** Reported dtype; the arithmetic is float32 all the same. */
   readonly dtype?: string;
   /** Started without `--logprobs-mode processed_logprobs`. */
   readonly hasRawLogprobs?: boolean;
   /** Asked for below /v1, and nowhere else. */
   readonly apiKey?: string | undefined;
-  /** As with `--middleware ratchet_vllm.RequireKey`: the key is asked for on every route, and the secret is proven. */
+  /** Like `--middleware ratchet_vllm.RequireKey`: every route requires the key, and the server proves the secret. */
   readonly guard?: { readonly secret: string } | undefined;
   /** A file: a line for each completion that was heard, `SampledLine`. Single tokens are none: they ask whether it lives. */
   readonly sampledLog?: string | undefined;
-  /** What a token of a completion takes, of any number of them at once. */
+  /** Milliseconds of a completion's token, for any number of them at once. */
   readonly tokenMs?: number;
 }
 
-/** What it is told to do wrong: `POST /stand_in` with one of these. */
+/** Faults to simulate: `POST /stand_in` with one of these. */
 export interface Faults {
   /** The engine's process has died behind a server that is healthy. */
   isEngineDead: boolean;
@@ -59,8 +59,8 @@ export interface VllmStandIn {
 }
 
 /**
- * A server with the routes of vLLM 0.32 that Ratchet uses, and its failures, over our own engine: what it samples, and with which
- * logprobs, is computed. What it was given lies in its memory alone, so that one which is started again has nothing of it.
+ * A server with the routes of vLLM 0.32 that Ratchet uses, and its failures, over our own engine: samples and logprobs
+ * are really computed. Its weights are only in memory, so a restarted one has none.
  */
 export async function startVllmStandIn(options: StandInOptions): Promise<VllmStandIn> {
   const scratch = await mkdtemp(path.join(os.tmpdir(), 'vllm-stand-in-'));
@@ -98,7 +98,7 @@ interface Context {
   readonly startedAt: number;
 }
 
-/** What it gives, or promises, is the answer. */
+/** A route returns, or promises, the answer. */
 type Route = (context: Context, body: Body) => unknown;
 
 const always: Readonly<Record<string, Route>> = {

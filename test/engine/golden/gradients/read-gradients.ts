@@ -1,7 +1,7 @@
 /** Models, batches and what PyTorch says of their losses; make_gradients.py makes the folders. */
 import { copyFile, mkdir, readFile, writeFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import type { TrainSample } from '../../../../core/rl/batch.ts';
+import type { TrainSample } from '../../../../core/rl/learning/batch.ts';
 import type { OptimizerSpec } from '../../../../config/run-spec.ts';
 import {
   createPreset,
@@ -20,11 +20,11 @@ export interface LossCase {
   readonly temperature: number;
   readonly clipLow: number;
   readonly clipHigh: number;
-  /** Of dppo and ipo, whose bounds clipLow and clipHigh are. */
+  /** Set for dppo and ipo, whose bounds are clipLow and clipHigh. */
   readonly klTau?: number;
   readonly maxTokens: number;
   readonly beta: number;
-  /** By the names of SftMetrics and TrainMetrics. */
+  /** Named as in SftMetrics and TrainMetrics. */
   readonly metrics: Readonly<Record<string, number>>;
 }
 
@@ -33,7 +33,7 @@ export interface GradientGolden {
   readonly samples: readonly GoldenSample[];
   /** `CASE/TENSOR` → values. */
   readonly gradients: ReadonlyMap<string, Float32Array>;
-  /** For an adapter: the folder of its base. */
+  /** Folder of the base, for an adapter. */
   readonly base: string | null;
 }
 
@@ -50,8 +50,8 @@ export async function readFloats(file: string): Promise<Map<string, Float32Array
 }
 
 /**
- * Copies a folder, and the base beside it where it is an adapter, to below `to`, as the engine opens them: with a
- * tokenizer, which these have none of and nobody asks. Returns where.
+ * Copies a folder, and an adapter's base beside it, to below `to`, in the form that the engine opens: with a tokenizer,
+ * which these lack and no test needs. Returns the copy.
  */
 export async function copyModel(folder: string, to: string): Promise<string> {
   const copy = join(to, basename(folder));

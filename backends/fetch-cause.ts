@@ -1,8 +1,0 @@
-import { RatchetError } from '../core/errors.ts';
-
-/** `fetch failed` hides what failed in its cause: the code of the system where there is one, `ECONNREFUSED`. */
-export function causeOf(error: unknown): string {
-  if (error instanceof RatchetError) return error.message;
-  const { cause, name } = error as { cause?: { code?: string; message?: string }; name?: string };
-  return cause?.code ?? cause?.message ?? name ?? String(error);
-}

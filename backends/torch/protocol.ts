@@ -1,0 +1,51 @@
+import { z } from 'zod';
+import { errorCodes, type ErrorCode } from '../../core/errors.ts';
+
+/** Messages of python/ratchet_torch: one JSON object a line. */
+
+/** A line is small; whatever is large is a file that a line names (python/ratchet_torch/wire.py). */
+export const lineBytesMax = 4 * 1024 * 1024;
+
+/** Settings of a group of ranks, as python/ratchet_torch reads them. */
+export interface RankOptions {
+  readonly ranks: number;
+  readonly threads: number;
+  /** Precision of the computation and of exported weights; `float32` when left out. */
+  readonly dtype?: string;
+  /** Precision in which trained weights are held; `float32` when left out. */
+  readonly optimization_dtype?: string;
+  readonly reduce_dtype?: string;
+  readonly ac_freq?: number;
+  readonly attn?: string;
+  readonly fsdp_cpu_offload?: boolean;
+  readonly freeze_moe_router?: boolean;
+  /** Tokens of a micro-batch at least, where so many rows fit; the longest row's when left out. */
+  readonly micro_tokens?: number;
+  readonly device?: string;
+  /** How long ranks wait for one another before the group ends. */
+  readonly timeout_s?: number;
+}
+
+const Listening = z.looseObject({ event: z.literal('listening') });
+const Ready = z.looseObject({ event: z.literal('ready'), fingerprint: z.string(), pids: z.array(z.int()) });
+const Fatal = z.looseObject({ event: z.literal('fatal'), code: z.string(), message: z.string() });
+const Answer = z.looseObject({
+  id: z.int(),
+  result: z.json().optional(),
+  error: z.looseObject({ code: z.string(), message: z.string() }).optional(),
+});
+const Message = z.union([Listening, Ready, Fatal, Answer]);
+
+export type Ready = z.infer<typeof Ready>;
+export type Fatal = z.infer<typeof Fatal>;
+export type Answer = z.infer<typeof Answer>;
+type Message = z.infer<typeof Message>;
+
+/** Throws on a line that is none of the protocol. */
+export function readMessage(line: string): Message {
+  return Message.parse(JSON.parse(line));
+}
+
+export function codeNamed(code: string): ErrorCode {
+  return Object.hasOwn(errorCodes, code) ? (code as ErrorCode) : 'EngineDied';
+}

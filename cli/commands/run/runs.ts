@@ -1,0 +1,157 @@
+import { type Client, type WorkflowExecutionInfo } from '@temporalio/client';
+import { defineSearchAttributeKey } from '@temporalio/common';
+import { Command } from 'commander';
+import { memoKeys } from '../../../core/names.ts';
+import type { AskedOfRun } from '../../../core/rl/run-state.ts';
+import { askStatus } from '../../temporal/ask-status.ts';
+import { temporalHere } from '../../temporal/connection.ts';
+import { onOneLine } from '../../output/plain-text.ts';
+import { readCount } from '../../typed/read-count.ts';
+import type { StoredStanding } from '../../../runs/lineages/standing.ts';
+import { type Stuck, whyStuck } from '../../temporal/why-stuck.ts';
+import { withTemporal } from '../../temporal/with-temporal.ts';
+import { inColumns } from '../../output/in-columns.ts';
+import { print, printAside, printJson } from '../../output/print.ts';
+
+export const runsCommand = new Command('runs')
+  .description(
+    'all runs, the newest first: those of the Temporal server here, if one runs, and those whose folders are in ./outputs',
+  )
+  .option('--json', 'as a JSON array')
+  .option('--limit <n>', 'at most this many', '50')
+  .option('--store <uri>', 'where the runs are (default: ./outputs)')
+  .action((options: { json?: boolean; limit: string; store?: string }) => listRuns(options));
+
+const runKey = defineSearchAttributeKey('RatchetRun', 'KEYWORD');
+const stepKey = defineSearchAttributeKey('RatchetStep', 'INT');
+const rewardKey = defineSearchAttributeKey('RatchetReward', 'DOUBLE');
+
+/** `ratchet runs --json`: one of these for each. */
+interface ListedRun {
+  readonly run: string;
+  /** null for a run that no Temporal server here knows; its values come from its folder. */
+  readonly workflowId: string | null;
+  /**
+   * `paused`, `training`, … for a run that answers; else Temporal's word: `running`, `completed`, `failed`, `canceled`,
+   * …; for a run known from its folder only: `finished`, `stopped`, `not running`, `unfinished fork` or `cannot be
+   * read`.
+   */
+  readonly state: string;
+  readonly step: number | null;
+  readonly maxSteps: number | null;
+  /** Reward of the last committed step. */
+  readonly reward: number | null;
+  /** Reason of its pause, or its longest wait; null when unknown. */
+  readonly waitingFor: string | null;
+  /**
+   * ISO time at which the attempt began, or the newest execution when the run does not answer; null for a run known
+   * from its folder only.
+   */
+  readonly startedAt: string | null;
+  /** ISO time of the newest commit, for a run known from its folder only; else null. */
+  readonly committedAt: string | null;
+}
+
+/** A run that answers later is shown as busy. */
+const answerWithinMs = 1_500;
+
+export async function listRuns({
+  json = false,
+  limit = '50',
+  store,
+}: {
+  json?: boolean;
+  limit?: string;
+  store?: string;
+}): Promise<void> {
+  const most = readCount('--limit', limit);
+  const served = (await temporalHere(process.cwd())) === null ? null : await servedRuns(most);
+  const known = new Set((served ?? []).map(({ run }) => run));
+  // Imported alone: without a server, no client needs to be loaded.
+  const { storedStandings } = await import('../../stored/stored-runs.ts');
+  const stored = (await storedStandings(store)).filter(({ run }) => !known.has(run));
+  const runs = [...(served ?? []), ...stored.map(listedFromFolder)].slice(0, most);
+  if (json) printJson(runs, 2);
+  else if (runs.length === 0) print('no runs yet');
+  else for (const line of table(runs)) print(onOneLine(line));
+  if (served === null && runs.length > 0 && !json)
+    printAside('(no Temporal server runs here: read from the folders of the runs)');
+}
+
+function listedFromFolder({ note, ...stored }: StoredStanding): ListedRun {
+  return { ...stored, workflowId: null, startedAt: null, waitingFor: note };
+}
+
+function servedRuns(most: number): Promise<ListedRun[]> {
+  return withTemporal(async (client) => {
+    const found: WorkflowExecutionInfo[] = [];
+    for await (const info of client.workflow.list({ query: "WorkflowType='trainRun'", pageSize: most })) {
+      // A run that continued as new, or was started again, is one run.
+      if (!found.some(({ workflowId }) => workflowId === info.workflowId)) found.push(info);
+      if (found.length === most) break;
+    }
+    return Promise.all(found.map((info) => listed(client, info)));
+  });
+}
+
+async function listed(client: Client, info: WorkflowExecutionInfo): Promise<ListedRun> {
+  const { workflowId, status, startTime, typedSearchAttributes: attributes, memo = {} } = info;
+  const isRunning = status.name === 'RUNNING';
+  const answer = isRunning
+    ? await askStatus(client.workflow.getHandle(workflowId), answerWithinMs).catch(() => null)
+    : null;
+  const stuck =
+    isRunning && !answer
+      ? await whyStuck(client.workflow.getHandle(workflowId), workflowId).catch(() => null) // the server may be restarting
+      : null;
+  const noted = memo[memoKeys.asked] as AskedOfRun | undefined;
+  const pausedBecause = answer ? answer.pausedBecause : isRunning ? (noted?.pausedBecause ?? null) : null;
+  const waiting = answer?.waitingOn.toSorted((a, b) => a.since.localeCompare(b.since))[0]?.what ?? null;
+  return {
+    run: attributes.get(runKey) ?? answer?.run ?? text(memo['run']) ?? workflowId,
+    workflowId,
+    state: answer?.phase ?? (pausedBecause === null ? stateName(status.name, noted) : 'paused'),
+    step: answer?.step ?? attributes.get(stepKey) ?? number(memo['step']),
+    maxSteps: answer?.maxSteps ?? null,
+    reward: attributes.get(rewardKey) ?? number(memo['reward']),
+    waitingFor: pausedBecause ?? waiting ?? (isRunning && !answer ? whatIsMissing(stuck) : null),
+    startedAt: answer?.since ?? startTime.toISOString(),
+    committedAt: null,
+  };
+}
+
+function whatIsMissing(stuck: Stuck | null): string {
+  return stuck?.is === 'wedged' ? `somebody's help: ${stuck.text}` : 'an orchestrator that answers';
+}
+
+/** A run that was asked to stop and has ended has not finished. */
+function stateName(name: string, noted: AskedOfRun | undefined): string {
+  if (name === 'COMPLETED' && noted?.overrides.stopAfter !== undefined) return 'stopped';
+  return name.toLowerCase().replaceAll('_', ' ');
+}
+
+function table(runs: readonly ListedRun[]): string[] {
+  const cells = runs.map(({ run, state, step, maxSteps, reward, startedAt, committedAt, waitingFor }) => [
+    run,
+    state,
+    step === null ? '' : `step ${step}${maxSteps === null ? '' : ` of ${maxSteps}`}`,
+    reward === null ? '' : `reward ${reward.toFixed(3)}`,
+    startedAt !== null
+      ? `since ${startedAt.slice(0, 19)}`
+      : committedAt === null
+        ? ''
+        : `last step ${committedAt.slice(0, 19)}`,
+    waitingFor === null
+      ? ''
+      : `${state === 'paused' || startedAt === null ? '' : 'waiting for '}${waitingFor}`.slice(0, 100),
+  ]);
+  return inColumns(cells);
+}
+
+function text(value: unknown): string | null {
+  return typeof value === 'string' ? value : null;
+}
+
+function number(value: unknown): number | null {
+  return typeof value === 'number' ? value : null;
+}

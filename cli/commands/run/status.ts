@@ -1,0 +1,87 @@
+import type { Client } from '@temporalio/client';
+import { Command } from 'commander';
+import { RatchetError } from '../../../core/errors.ts';
+import { askStatus } from '../../temporal/ask-status.ts';
+import { findRun, temporalHere } from '../../temporal/connection.ts';
+import { askBranches } from '../../describe/prompts.ts';
+import { retrying } from '../../follow/follow-run.ts';
+import { jsonText, withoutControls } from '../../output/plain-text.ts';
+import { failureOf } from '../../temporal/result-of.ts';
+import { describeSilence, silentStack } from '../../temporal/silent-stack.ts';
+import { storeOption } from '../../typed/store-option.ts';
+import type { StoredRun } from '../../stored/stored-runs.ts';
+import { otherVersions } from '../../../workers/stack/other-versions.ts';
+import { withTemporal } from '../../temporal/with-temporal.ts';
+import { listRuns } from './runs.ts';
+import { sinksOf } from '../../stored/metrics-sinks.ts';
+import { type StatusReport, describe } from '../../describe/status.ts';
+
+export const statusCommand = new Command('status')
+  .description('how far a run is and what it is waiting for; without a name, all runs')
+  .argument('[run]')
+  .option(...storeOption)
+  .option('--json', 'as one JSON object')
+  .action(async (run: string | undefined, options: { store?: string; json?: boolean }) => {
+    if (run === undefined) return listRuns(options);
+    const report = await reportOf(run, options.store);
+    const text = options.json ? jsonText(report, 2) : withoutControls((await describe(report)).join('\n'));
+    process.stdout.write(`${text}\n`, () => {
+      if (report.sinksError !== null) process.exit(); // exits at once: open requests to the bucket would keep the process alive
+    });
+  });
+
+export async function reportOf(run: string, store: string | undefined): Promise<StatusReport> {
+  const untouched = { run, workflow: null, status: null, retries: [], stoppedBecause: null };
+  const nothing = { ...untouched, temporalError: null, silent: null };
+  const untold = { ...nothing, branches: {}, waiting: null, otherVersions: [] };
+  const committed = (await temporalHere(process.cwd())) === null ? await readCommitted(run, store) : null;
+  if (committed) {
+    return { ...untold, ...(await sinksOf(run, store)), committed, silent: await silentStack(process.cwd()) };
+  }
+  try {
+    const told = await withTemporal((client) => askTemporal(client, run));
+    return {
+      ...nothing,
+      ...told,
+      committed: told.workflow === 'running' ? null : await readCommitted(run, store),
+      ...(await sinksOf(run, store ?? told.status?.storeUri)),
+    };
+  } catch (error) {
+    const isKnown = error instanceof RatchetError && ['ServerUnavailable', 'RunNotFound'].includes(error.code);
+    const committed = isKnown ? await readCommitted(run, store) : null;
+    if (!committed) throw error;
+    const sinks = await sinksOf(run, store);
+    const silent = (error as RatchetError).code === 'ServerUnavailable' ? await silentStack(process.cwd()) : null;
+    return { ...untold, ...sinks, committed, temporalError: (error as Error).message, silent };
+  }
+}
+
+const runningPatienceMs = 10_000;
+const endedPatienceMs = 3_000;
+
+type Told = Pick<
+  StatusReport,
+  'workflow' | 'status' | 'retries' | 'stoppedBecause' | 'waiting' | 'branches' | 'otherVersions'
+>;
+
+async function askTemporal(client: Client, run: string): Promise<Told> {
+  const handle = await findRun(client, run);
+  const description = await handle.describe();
+  const isRunning = description.status.name === 'RUNNING';
+  // An ended run is replayed to answer; its commits are read faster.
+  const status = await askStatus(handle, isRunning ? runningPatienceMs : endedPatienceMs);
+  return {
+    workflow: description.status.name.toLowerCase(),
+    status,
+    branches: isRunning && status ? await askBranches(client, status) : {},
+    retries: isRunning && status ? ((await retrying(handle)) ?? []) : [],
+    stoppedBecause: isRunning ? null : await failureOf(handle),
+    waiting: isRunning && !status ? await describeSilence(handle, run) : null,
+    otherVersions: isRunning ? await otherVersions(client) : [],
+  };
+}
+
+/** Read from the run's folder; null without one here, or without a commit. Imported on use: it is heavy. */
+async function readCommitted(run: string, store: string | undefined): Promise<StoredRun | null> {
+  return (await import('../../stored/stored-runs.ts')).findStoredRun(run, store);
+}

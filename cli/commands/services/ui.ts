@@ -1,0 +1,53 @@
+import { Command, InvalidArgumentError } from 'commander';
+import { RatchetError } from '../../../core/errors.ts';
+import { servePage } from '../../../ui/serve.ts';
+import { askForPage } from '../../page/ask-for-page.ts';
+import { chatFromPage } from '../../chat/chat-from-page.ts';
+import { findPagePlace } from '../../page/page-place.ts';
+import { print } from '../../output/print.ts';
+import { steerFromPage } from '../../page/steer-from-page.ts';
+import { storeOption } from '../../typed/store-option.ts';
+
+export const uiCommand = new Command('ui')
+  .description(
+    'a page that shows a run, or all runs of a folder, live: curves, workers, every rollout; on this machine alone, until Ctrl-C',
+  )
+  .argument('[what]', 'a run, a folder, or s3://BUCKET/…/RUN; default: the runs in ./outputs')
+  .option('--port <port>', 'where it is served; default: one that is free', port, 0)
+  .option(
+    '--steer',
+    'the page can also pause, resume, stop, set, rewind and fork a run, adopt a prompt, and talk to a checkpoint',
+  )
+  .option(...storeOption)
+  .action(async (what: string | undefined, options: UiOptions) => {
+    const place = await findPagePlace(what, options.store);
+    const { ask, running, close } = askForPage(process.cwd());
+    const talking = options.steer ? chatFromPage(place.store) : null;
+    const steer = talking ? { steer: steerFromPage(place.store), chat: talking.chat } : {};
+    const page = await servePage({ ...place, port: options.port, ask, running, ...steer }).catch(whyNotServed);
+    print(`${place.run ?? 'runs'}: ${page.url}`);
+    page.prepare();
+    await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));
+    await page.close();
+    await talking?.close();
+    await close();
+  });
+
+interface UiOptions {
+  readonly port: number;
+  readonly steer?: boolean;
+  readonly store?: string;
+}
+
+/** Rethrows every other error as a bug. */
+function whyNotServed(error: NodeJS.ErrnoException & { readonly port?: number }): never {
+  if (error.code !== 'EADDRINUSE' && error.code !== 'EACCES') throw error;
+  const why = error.code === 'EACCES' ? 'this user may not take' : 'something else has';
+  throw new RatchetError('ConfigInvalid', `--port: ${why} port ${error.port}. Name another, or leave --port out.`);
+}
+
+function port(text: string): number {
+  const number = Number(text);
+  if (/^\d+$/.test(text) && number <= 65_535) return number;
+  throw new InvalidArgumentError('Expected a port from 1 to 65535, or 0 for one that is free.');
+}

@@ -1,0 +1,87 @@
+import { setFlagsFromString } from 'node:v8';
+import { Command, Option } from 'commander';
+import { workerRoles, type WorkerRole } from '../../../core/names.ts';
+import { RatchetError } from '../../../core/errors.ts';
+import { present } from '../../../core/present.ts';
+import { readCount } from '../../typed/read-count.ts';
+import { graceSecondsUsual, readGrace } from '../../typed/read-grace.ts';
+import { print, printAside } from '../../output/print.ts';
+
+interface WorkerOptions {
+  readonly role: WorkerRole | 'metrics';
+  readonly policyUrl: string;
+  readonly grace?: number;
+  readonly maxRollouts?: number;
+}
+
+export const workerCommand = new Command('worker')
+  .description(
+    'one worker, or what hands metrics on, against a Temporal server elsewhere (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, …)',
+  )
+  .addOption(
+    new Option('--role <role>', 'the kind of work that it does')
+      .choices([...workerRoles, 'metrics'])
+      .makeOptionMandatory(),
+  )
+  .option('--policy-url <url>', 'policy server of runs whose config names none', 'http://127.0.0.1:8420')
+  .option(
+    '--grace <seconds>',
+    'how long work under way has to finish after SIGTERM: a GPU worker finishes its step and uploads it. Default: 20, of a rollout worker 0.5, as another one continues with its rollouts',
+    readGrace,
+  )
+  .option(
+    '--max-rollouts <n>',
+    'rollouts that a rollout worker plays at once; it asks for more when it has room',
+    (text) => readCount('--max-rollouts', text),
+  )
+  .action(async (options: WorkerOptions) => {
+    try {
+      await work(options);
+    } catch (error) {
+      setTimeout(() => process.exit(), lastWordMs).unref();
+      throw error;
+    }
+  });
+
+/**
+ * Time for the failure message of a worker that could not be opened; its open connection would otherwise keep the
+ * process alive.
+ */
+const lastWordMs = 2_000;
+
+async function work({ role, policyUrl, grace, maxRollouts }: WorkerOptions): Promise<void> {
+  if (maxRollouts !== undefined && role !== 'rollout')
+    throw new RatchetError('ConfigInvalid', `--max-rollouts is of --role rollout; this worker is --role ${role}.`);
+  if (role === 'metrics') return followHere();
+  // the same flag as in workers/main.ts
+  setFlagsFromString('--heap-growing-percent=50');
+  const { openWorker } = await import('../../../workers/roles/worker.ts'); // seconds of loading that --help should not wait for
+  const { runWorker } = await import('../../../workers/roles/run-worker.ts');
+  const { takeCredentials } = await import('../../../workers/temporal/credentials.ts');
+  const credentials = takeCredentials();
+  if (role === 'train') {
+    const { ensureEngineLibrary } = await import('../../../workers/install/engine-library.ts');
+    await ensureEngineLibrary(printAside);
+  }
+  const projectFolder = process.cwd();
+  const worker = await openWorker({
+    role,
+    ...credentials,
+    projectFolder,
+    policyUrl,
+    graceMs: (grace ?? graceSecondsUsual[role]) * 1000,
+    ...present({ maxRollouts }),
+  });
+  const { address, namespace } = credentials.temporal;
+  const running = runWorker(worker, (line) => printAside(line));
+  print(`${role} worker ready at ${address}, namespace ${namespace}`);
+  await running;
+}
+
+/** TensorBoard's files, W&B and /metrics of all runs there: one for each Temporal namespace. */
+async function followHere(): Promise<never> {
+  const { takeCredentials } = await import('../../../workers/temporal/credentials.ts');
+  const { followMetrics } = await import('../../../workers/metrics/metrics-role.ts');
+  await followMetrics({ ...takeCredentials(), say: print });
+  process.exit(0);
+}

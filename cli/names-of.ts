@@ -1,7 +1,0 @@
-/** What is listed with commas between: `OPENAI_API_KEY,HF_TOKEN`. */
-export function namesOf(text: string | undefined): string[] {
-  return (text ?? '')
-    .split(',')
-    .map((name) => name.trim())
-    .filter((name) => name !== '');
-}

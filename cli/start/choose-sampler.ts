@@ -1,0 +1,116 @@
+import type { RunFileReport } from '../../load/checks/examine-run-file.ts';
+import { type LoadedConfig, type LoadOptions, lookAtRunFile } from '../../load/load-run-config.ts';
+import { startedWith } from '../../core/kinds/inference.ts';
+import type { NotYet } from '../../config/run-config.ts';
+import { oneGpuFeature, vllmFeature } from '../../config/settings/later.ts';
+import { gpusHere } from '../../workers/stack/gpus-here.ts';
+import { chooseTrainer } from './choose-trainer.ts';
+import { readRunningStack } from '../../workers/stack/project-lock.ts';
+import { pythonWithVllm } from '../../workers/stack/vllm-role.ts';
+
+/** Sampler of a run whose file is another system's and names GPUs or settings for that system's vLLM. */
+export interface ChosenSampler {
+  /** The typed overrides, and those that make vLLM sample where it does. */
+  readonly overrides: Readonly<Record<string, string>>;
+  /** The sampler and the reason in a line; null when the file names it, or has no settings for vLLM. */
+  readonly says: string | null;
+  /** The same line about the trainer (`chooseTrainer`). */
+  readonly trainerSays: string | null;
+  /** The file, examined with these overrides; null if it is not a valid run file. */
+  readonly looked: LoadedConfig | null;
+}
+
+type Sampler = Pick<ChosenSampler, 'overrides' | 'says'>;
+
+const setting = 'ratchet.inference.kind';
+const trainerSetting = 'ratchet.trainer.provider';
+
+/**
+ * vLLM if the file names GPUs for it and both are on this machine; else the embedded engine. Looks for programs, and
+ * starts nothing. The choice is a setting of the command line, so that all workers read the file alike.
+ */
+export async function chooseSampler(file: string, options: LoadOptions, before?: LoadedConfig): Promise<ChosenSampler> {
+  const { overrides = {}, projectFolder } = options;
+  const found = before ?? (await lookAtRunFile(file, options));
+  if (found === null) return { overrides, says: null, trainerSays: null, looked: null };
+  const { provider, says: trainerSays } = await chooseTrainer(found, await othersWork(projectFolder));
+  const trained = provider === null ? overrides : { ...overrides, [trainerSetting]: provider };
+  const chosen = await samplerOf(found, { overrides: trained, projectFolder });
+  const isOther = chosen.overrides !== overrides;
+  const looked = isOther ? await lookAtRunFile(file, { ...options, overrides: chosen.overrides }) : found;
+  return { ...chosen, trainerSays, looked };
+}
+
+async function samplerOf(
+  loaded: LoadedConfig,
+  {
+    overrides,
+    projectFolder,
+  }: { readonly overrides: Readonly<Record<string, string>>; readonly projectFolder: string },
+): Promise<Sampler> {
+  const nothing = { overrides, says: null };
+  if (!leavesItOpen(loaded)) return nothing;
+  const { later } = loaded.spec;
+  const gpus = Number(later['inference.gpus'] ?? 0);
+  const settings = Object.keys((later['inference.vllm'] as object | undefined) ?? {});
+  const embedded = (why: string): Sampler => ({
+    overrides,
+    says: `the embedded engine samples, and not the vLLM that the file has ${gpus > 0 ? counted(gpus) : `settings (${settings.join(', ')})`} for: ${why}`,
+  });
+  if (gpus === 0)
+    return settings.length === 0 ? nothing : embedded('it names no GPUs for it. To start one: --inference.kind vllm');
+  const others = await othersWork(projectFolder);
+  if (others !== null) return embedded(`${others}. With a vLLM of theirs: --inference.kind vllm (docs/guide/vllm.md)`);
+  const there = await gpusHere();
+  if (there < gpus)
+    return embedded(
+      `this machine has ${there === 0 ? 'none' : counted(there)}. Elsewhere: --inference.kind vllm, or [ratchet.inference] url (docs/guide/vllm.md)`,
+    );
+  const python = await pythonWithVllm(projectFolder);
+  if (python === null)
+    return embedded(
+      'no Python here has it: uv venv .venv && uv pip install --python .venv/bin/python vllm (docs/guide/vllm.md)',
+    );
+  return {
+    overrides: { ...overrides, [setting]: 'vllm' },
+    says: `vLLM samples, started from ${python} on ${counted(gpus)}, as the file asks; the embedded engine does with --inference.kind embedded`,
+  };
+}
+
+/** Settings read but not honoured, except those that the line on the sampler covers. */
+export function notYetBeside(
+  notYet: readonly NotYet[],
+  { says, trainerSays }: Pick<ChosenSampler, 'says' | 'trainerSays'>,
+): readonly NotYet[] {
+  return notYet.filter(
+    ({ feature }) =>
+      !(says !== null && feature === vllmFeature) && !(trainerSays !== null && feature === oneGpuFeature),
+  );
+}
+
+/** Adds the sampler to the warnings of a report on the file. */
+export function withSampler(report: RunFileReport, sampler: ChosenSampler): RunFileReport {
+  const said = [sampler.says, sampler.trainerSays].filter((line) => line !== null);
+  if (said.length === 0) return report;
+  return { ...report, notYet: notYetBeside(report.notYet, sampler), warnings: [...report.warnings, ...said] };
+}
+
+/**
+ * Workers that would carry out the run instead of processes that `train` starts, and may have no vLLM; null when
+ * `train` starts its own.
+ */
+async function othersWork(projectFolder: string): Promise<string | null> {
+  if ((process.env['TEMPORAL_ADDRESS'] ?? '') !== '') return 'TEMPORAL_ADDRESS has workers of its own';
+  return (await readRunningStack(projectFolder)) === null ? null : 'the processes of this folder were started already';
+}
+
+/** Whether another system's file leaves the sampler open. */
+function leavesItOpen({ spec, readAs, placeOf }: LoadedConfig): boolean {
+  const { file, line } = placeOf(['inference', 'kind']);
+  const isSaid = line !== null || file === 'command line';
+  return readAs.dialect !== 'ratchet' && startedWith(spec.inference) === 'policy server' && !isSaid;
+}
+
+function counted(gpus: number): string {
+  return `${gpus} GPU${gpus === 1 ? '' : 's'}`;
+}

@@ -1,0 +1,173 @@
+import { committedRun, type CommittedRun } from '../../runs/lineages/committed-run.ts';
+import { type Curves, curvesOf } from '../../runs/metrics/curves.ts';
+import { storedSpec } from '../../runs/forms/stored-spec.ts';
+import type { SpecSource } from '../../runs/forms/spec-source.ts';
+import { currentLineage, readHead, type RunPlace, storeOf } from '../../runs/run-access.ts';
+import { readMetrics } from '../../runs/metrics/metrics.ts';
+import { resolveStoreUri } from '../../store/index.ts';
+import {
+  askedOf,
+  type Stand,
+  standingsIn,
+  type StoredStanding,
+  type StoredState,
+} from '../../runs/lineages/standing.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { layout } from '../../runs/layout.ts';
+import { refuseUnfinishedFork } from '../../runs/lineages/unfinished-fork.ts';
+import { describeSolved, solvedShare } from '../../core/rl/advice/left-to-learn.ts';
+import type { RunEvent } from '../../workflows/control/messages.ts';
+import { fromHere } from '../output/from-here.ts';
+import { findRunFolder, usualStore } from './run-place.ts';
+import { stepRecords } from './run-records.ts';
+import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed/typed-command.ts';
+
+/** Facts about a run from its folder, for use without a Temporal server. */
+export interface StoredRun extends CommittedRun, Curves {
+  readonly model: string;
+  readonly maxSteps: number;
+  readonly state: StoredState;
+  readonly store: string;
+  /** Path of the newest version, relative to the run's folder. */
+  readonly weights: string;
+  readonly policyDigest: string;
+  /** Share of groups in which every rollout is solved, when more steps would improve little; else null. */
+  readonly solved: number | null;
+  /** Command that continues the run; null when the run file it was read from is not recorded. */
+  readonly goOn: string | null;
+}
+
+/**
+ * null before the run's first commit; throws for a fork that was interrupted before it, which does not get there by
+ * itself.
+ */
+async function storedRun(place: RunPlace): Promise<StoredRun | null> {
+  const committed = await committedRun(place);
+  const lineage = await currentLineage(place);
+  const head = await readHead({ ...place, lineage });
+  if (committed === null || head === null) {
+    await refuseUnfinishedFork(place);
+    return null;
+  }
+  const [{ spec, source, stand }, curves, steps] = await Promise.all([
+    askedOf(place, head.commit),
+    curvesOf({ ...place, lineage }, committed.step),
+    stepRecords(place),
+  ]);
+  return {
+    ...committed,
+    ...curves,
+    model: spec.model,
+    ...stand,
+    store: storeOf(place).uri,
+    weights: head.commit.policy.weights,
+    policyDigest: head.commit.policy.digest,
+    solved: solvedShare(steps.map(({ metrics }) => metrics)),
+    goOn: source && goOnWith(commandOf(place.name, source), stand),
+  };
+}
+
+/** Command that continues a run from its position; null when no folder here records its run file. */
+export async function goOnFromHere(run: string, store: string | undefined): Promise<string | null> {
+  const place = await findStoredPlace(run, store);
+  if (place === null) return null;
+  try {
+    const { source } = await storedSpec(place);
+    return source && trainAgain(commandOf(run, source));
+  } catch (error) {
+    if (error instanceof RatchetError) return null; // a damaged record does not stop anyone from watching the run
+    throw error;
+  }
+}
+
+/** Command that continues a run from its position; a finished run gets more steps. */
+export function goOnWith(command: TypedCommand, { maxSteps, state }: Stand): string {
+  return trainAgain(state === 'finished' && maxSteps > 0 ? withMaxSteps(command, 2 * maxSteps) : command);
+}
+
+/** The original command, without the step to resume from. */
+function commandOf(run: string, { config, over = [], dialect, overrides }: SpecSource): TypedCommand {
+  return withoutResume({
+    file: fromHere(config),
+    over: over.map((layer) => ({ ...layer, file: fromHere(layer.file) })),
+    ...(dialect === undefined ? {} : { dialect }),
+    name: run,
+    overrides,
+  });
+}
+
+/** The suggested next command, if any. */
+export function describeGoOn({ state, solved, goOn }: Pick<StoredRun, 'state' | 'solved' | 'goOn'>): string[] {
+  if (state === 'finished' && solved !== null) return [describeSolved(solved)];
+  if (goOn === null) return [];
+  return [`${state === 'finished' ? 'more steps   ' : 'continue with'} ${goOn}`];
+}
+
+/** Standings of the runs below `storeUri` (default: ./outputs). */
+export async function storedStandings(storeUri: string | undefined): Promise<StoredStanding[]> {
+  return standingsIn(resolveStoreUri(storeUri ?? usualStore, process.cwd()));
+}
+
+/** Null when there is no such run below `store` (or ./outputs). */
+export async function findStoredRun(run: string, store: string | undefined): Promise<StoredRun | null> {
+  const place = await findStoredPlace(run, store);
+  return place && storedRun(place);
+}
+
+export async function findStoredPlace(run: string, store: string | undefined): Promise<RunPlace | null> {
+  try {
+    return await findRunFolder(run, store, { asksTemporal: false });
+  } catch (error) {
+    if (error instanceof RatchetError && error.code === 'RunNotFound') return null;
+    throw error;
+  }
+}
+
+/** Events shown by commits, evaluations and checkpoints; only the Temporal server knows the others. */
+export async function storedEvents(place: RunPlace): Promise<RunEvent[]> {
+  const lineage = await currentLineage(place);
+  const [records, { evals }, checkpoints, times] = await Promise.all([
+    stepRecords(place),
+    curvesOf({ ...place, lineage }, Infinity),
+    storeOf(place).list(layout.allCheckpoints(lineage)),
+    timesOf(place),
+  ]);
+  const sealed = new Set(checkpoints.filter((key) => key.endsWith('/manifest.json')));
+  const events = records.flatMap(({ step, lineage: of, metrics }): Omit<RunEvent, 'sequence'>[] => {
+    const time = times.get(`${of}/${step}`) ?? '';
+    const figures = { reward: metrics['train/reward'], loss: metrics['train/loss'], step_s: metrics['time/step'] };
+    const values = Object.fromEntries(Object.entries(figures).filter((one): one is [string, number] => one[1] != null));
+    const said = [
+      `step ${step}`,
+      ...(values['reward'] === undefined ? [] : [`reward ${values['reward'].toFixed(3)}`]),
+      ...(values['loss'] === undefined ? [] : [`loss ${values['loss'].toFixed(3)}`]),
+      ...(values['step_s'] === undefined ? [] : [`step ${values['step_s'].toFixed(2)}s`]),
+    ];
+    const trained: Omit<RunEvent, 'sequence'>[] =
+      'train/reward' in metrics ? [{ time, kind: 'step', step, text: said.join('  '), values }] : [];
+    const evaluated = evals
+      .filter((one) => one.step === step)
+      .map(({ environment, reward, greedyReward }): Omit<RunEvent, 'sequence'> => ({
+        time,
+        kind: 'eval',
+        step,
+        text: `eval v${step} ${environment}: reward ${reward?.toFixed(3) ?? '–'}${greedyReward === null ? '' : `  greedy ${greedyReward.toFixed(3)}`}`,
+        values: { environment, ...(reward === null ? {} : { reward }) },
+      }));
+    const kept: Omit<RunEvent, 'sequence'>[] = sealed.has(`${layout.checkpoint(lineage, step)}manifest.json`)
+      ? [{ time, kind: 'checkpoint', step, text: `checkpoint ${step} sealed`, values: {} }]
+      : [];
+    return [...trained, ...evaluated, ...kept];
+  });
+  return events.map((event, i) => ({ sequence: i + 1, ...event }));
+}
+
+/** When each step was committed, by `lineage/step`. */
+async function timesOf(place: RunPlace): Promise<Map<string, string>> {
+  const rows = await readMetrics(storeOf(place));
+  return new Map(
+    rows.flatMap(({ lineage, step, time }) =>
+      typeof time === 'string' ? [[`${lineage}/${step}`, time] as const] : [],
+    ),
+  );
+}

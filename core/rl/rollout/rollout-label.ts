@@ -1,0 +1,22 @@
+/** What the index of a run's rollouts, its page and its traces say of one rollout. */
+export interface RolloutLabel {
+  readonly lineage: string;
+  /** The commit in which its group ended. */
+  readonly step: number;
+  /** Its group's ordinal, and its position in the group. */
+  readonly group: number;
+  readonly index: number;
+  readonly environment: string;
+  readonly exampleId: number;
+  readonly outcome: string;
+  /** How its group ended: `trained`, `filtered:too_easy`, `failed:infra_failure`, …, as the ledger has it. */
+  readonly end: string;
+  /** float32; null = it has none. */
+  readonly reward: number | null;
+  /** The versions that its first turn began and its last one ended with. */
+  readonly version: number;
+  readonly versionEnd: number;
+  /** Sampled, over all turns. */
+  readonly tokens: number;
+  readonly turns: number;
+}

@@ -1,0 +1,129 @@
+import type { PlayedPart } from '../core/rl/rollout/played-part.ts';
+import type { Rollout } from '../core/rl/rollout/rollout.ts';
+import { RolloutJournal } from '../runs/rollouts/rollout-journal.ts';
+import { decodeStoredRows } from '../runs/forms/stored-forms.ts';
+import { failpoint } from '../store/failpoints.ts';
+import type { GenerateDependencies } from './policy/asked-model.ts';
+import {
+  type ChunkAttempt,
+  type ChunkInput,
+  chunkPlace,
+  endOf,
+  type GeneratedChunk,
+  generateMissing,
+  type LeasedPlace,
+  openChunk,
+  type StoredWork,
+  timedOut,
+} from './chunk-play.ts';
+import { leaveUnfinished, leftBefore } from './left-chunk.ts';
+import { GroupHarvest } from './group-harvest.ts';
+import { byGroup, GroupsInPlay } from './groups-in-play.ts';
+
+export interface HarvestedChunk extends GeneratedChunk {
+  /** Parts that the run may not have received. */
+  readonly parts: readonly PlayedPart[];
+}
+
+/**
+ * Scores later than this after the last rollout are awaited with all rollouts stored: a judge may take long, or fail.
+ */
+const scoringGraceMs = 25;
+
+/**
+ * Generates the rollouts of a chunk's groups until all are done, the deadline is reached, or it is stopped; then it
+ * names the unfinished ones. Each group is scored when its last rollout has ended. A retry, like the next attempt,
+ * finds finished groups, rollouts and turns in the store and generates only what is missing, with the same random
+ * numbers.
+ */
+export async function harvestChunk(
+  dependencies: GenerateDependencies,
+  input: ChunkInput,
+  attempt: ChunkAttempt,
+  around: {
+    readonly cancelled: AbortSignal;
+    readonly say: () => void;
+    readonly tell: (part: PlayedPart) => Promise<boolean>;
+  },
+): Promise<HarvestedChunk> {
+  const { cancelled, say, tell } = around;
+  const place = chunkPlace(input);
+  const { store, prefix, ended } = place;
+  const harvest = await GroupHarvest.open(dependencies, input, { signal: cancelled, tell });
+  const left = await store.read(`${ended}.json`);
+  if (left) return { ...leftBefore(left, `${ended}.json`, attempt), parts: harvest.untold };
+
+  const journal = await RolloutJournal.open(store, `${prefix}/`, input.round.leases.sha256);
+  journal.keep();
+  if (harvest.hasWhole) journal.adopt(await generatedAsOne(store, `${prefix}.jsonl`));
+  const opened = await openChunk(dependencies, input, attempt, { journal, cancelled });
+  const wanted = opened.wanted.filter(({ place }) => !harvest.has(place.group));
+  for (const { place } of opened.wanted) if (harvest.has(place.group)) journal.release(place.group);
+  harvest.onStored = (ordinal) => journal.release(ordinal);
+  const stored = (): StoredWork => addSizes(journal.size(), harvest.size);
+  attempt.goOnFrom(stored());
+  const isMissing = ({ place }: LeasedPlace): boolean => !journal.has(place);
+  const missing = wanted.filter(isMissing);
+  const leases = new Map(wanted.map(({ lease }) => [lease.ordinal, lease]));
+  const groups = new GroupsInPlay((group, times) =>
+    harvest.add({ lease: leases.get(group)!, members: journal.of(group), ...times, generateS: attempt.seconds() }),
+  );
+  const inGroups = byGroup(wanted, ({ place }) => place.group);
+  for (const [i, group] of [...leases.keys()].entries()) groups.add(group, inGroups[i]!.filter(isMissing).length);
+  const adopted = wanted.length - missing.length + harvest.size.rollouts;
+  const failed = await generateMissing(opened, missing, {
+    say,
+    onFinished: ({ group }, playedS) => groups.finish(group, playedS),
+  });
+  const open = wanted.filter((one) => !harvest.has(one.place.group) && isMissing(one));
+  const endedBy =
+    failed.length > 0 && !opened.signal.aborted
+      ? 'failures'
+      : open.length > 0
+        ? endOf(attempt, cancelled, opened.deadline)
+        : undefined;
+  if (endedBy === 'deadline' && input.isLast === true && attempt.notReady === null) {
+    for (const one of open) {
+      const late = timedOut(one, journal, opened.spec);
+      journal.add(late);
+      groups.finish(late.group, null);
+    }
+  }
+  if (endedBy === undefined) {
+    if (!(await harvest.isScoredWithin(scoringGraceMs))) {
+      attempt.beginScoring();
+      await journal.flush();
+    }
+    await failpoint('play.generated');
+  }
+  await harvest.close().catch((reason: unknown) => {
+    if (!cancelled.aborted) throw reason;
+  });
+  const isWhole = wanted.every(({ place }) => harvest.has(place.group));
+  if (isWhole) {
+    journal.forget();
+    const { rollouts } = harvest.size;
+    return { rollouts, adopted, seconds: attempt.seconds(), ...attempt.lost(), parts: harvest.untold };
+  }
+  await journal.flush();
+  const rest = await leaveUnfinished(place, {
+    journal,
+    unfinished: open.map((one) => one.place),
+    endedBy: endedBy ?? endOf(attempt, cancelled, opened.deadline),
+    adopted,
+    attempt,
+    stored: stored(),
+  });
+  journal.forget();
+  return { ...rest, parts: harvest.untold };
+}
+
+/** The rollouts of a chunk that was generated as one object and then scored, as until 28 November 2026 at level 0. */
+async function generatedAsOne(store: ReturnType<typeof chunkPlace>['store'], key: string): Promise<readonly Rollout[]> {
+  const bytes = await store.read(key);
+  return bytes === null ? [] : decodeStoredRows<Rollout>(bytes, key);
+}
+
+function addSizes(one: StoredWork, other: StoredWork): StoredWork {
+  return { rollouts: one.rollouts + other.rollouts, tokens: one.tokens + other.tokens };
+}

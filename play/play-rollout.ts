@@ -1,0 +1,247 @@
+import { environmentTraits } from '../core/kinds/environments.ts';
+import { present } from '../core/present.ts';
+import { rolloutAttemptsMax } from '../core/limits.ts';
+import { onAbort } from '../core/on-abort.ts';
+import { outcomeOfFailure } from '../core/rl/failures.ts';
+import {
+  type ChatMessage,
+  type FailedOutcome,
+  isOutcome,
+  isRewardedOutcome,
+  type PlayedAgain,
+  type Rollout,
+  type ToolSchema,
+  type Turn,
+} from '../core/rl/rollout/rollout.ts';
+import type { EnvironmentEntry, Environments } from '../backends/environments/index.ts';
+import { failedRollout, tookLonger, tracebackOf } from '../backends/environments/score.ts';
+import type { Environment, Policy, RolloutPlace, RolloutRecord } from '../backends/environments/types.ts';
+import { withSystemPrompt } from '../core/rl/rollout/system-prompt.ts';
+import type { TimeoutFate } from '../core/settings/environments.ts';
+import { withinLimits } from './rollout-limits.ts';
+import type { PlayedPolicy } from './policy/sample-policy.ts';
+
+export interface PlayOptions {
+  readonly environments: Environments;
+  readonly entry: EnvironmentEntry;
+  readonly dataset: 'dataset' | 'evalDataset';
+  readonly place: Pick<Rollout, 'group' | 'index' | 'exampleId'>;
+  /** Members of its group that are generated together. */
+  readonly together: Pick<RolloutPlace, 'group' | 'size' | 'brokenOff'>;
+  /** Most attempts when its environment fails. */
+  readonly attemptsMax?: number;
+  /** Sampling fields of the request, for a policy behind an API. */
+  readonly sampling?: RolloutPlace['sampling'];
+  /** In place of the environment's own; '' = none. */
+  readonly systemPrompt?: string | undefined;
+  /** Tool descriptions by tool name, in place of the environment's own. */
+  readonly toolDescriptions?: Readonly<Record<string, string>> | undefined;
+  /** Repeats a rollout that ends with an empty reply, as often as one whose environment failed. */
+  readonly asksEmptyAgain?: boolean;
+  /** Its turns end with `signal`, which is raised also when the rollout has timed out. */
+  readonly openPolicy: (environment: Environment, signal: AbortSignal) => PlayedPolicy;
+  readonly signal: AbortSignal;
+  /** Raised when none of it can be trained any more; missing = it does not age. */
+  readonly tooOld?: AbortSignal;
+  /** Fate of a rollout that is not finished in time; missing = its entry's limits decide, else it is dropped. */
+  readonly onTimeout?: TimeoutFate;
+  /** End of all work under way, besides the entry's own `timeout`; missing = with `signal`, and nothing is kept. */
+  readonly lastCall?: LastCall;
+}
+
+/** End of a last attempt: rollouts unfinished shortly before it are truncated. */
+export interface LastCall {
+  /** On the clock of `performance.now()`. */
+  readonly atMs: number;
+  /** On the same clock: a rollout that began later had too little time for its silence to count. */
+  readonly begunByMs: number;
+  /** Error text of a rollout that this deadline cuts off. */
+  readonly says: string;
+  /** False while no rollout can finish through no fault of its own; then none is given up. */
+  readonly isDue: () => boolean;
+}
+
+/** Outcomes that a retry would not change. */
+const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected', 'timeout', 'stale'];
+
+/**
+ * Generates one rollout. An environment's failure is retried in a fresh environment, and becomes the rollout's outcome
+ * if it persists; failures of the inference server that affect everyone are thrown. Throws the signal's reason as soon
+ * as it is raised, even while the environment hangs.
+ */
+export async function playRollout(options: PlayOptions): Promise<Rollout> {
+  const { environments, entry, dataset, place, together, openPolicy, signal, sampling, systemPrompt } = options;
+  const { maxRetries = null } = entry.limits ?? {};
+  const fate = options.onTimeout ?? entry.limits?.onTimeout ?? 'drop';
+  const attemptsMax = maxRetries === null ? (options.attemptsMax ?? rolloutAttemptsMax) : maxRetries + 1;
+  let environment = await environments.open(entry);
+  let spoiled: PlayedAgain | undefined;
+  const again = (why: string): void =>
+    void (spoiled = { count: (spoiled?.count ?? 0) + 1, first: spoiled?.first ?? why });
+  for (let attempt = 1; ; attempt++) {
+    const limit = timeLimit(options);
+    // An environment process keeps time itself: a rollout that waits there for its group has finished generating.
+    const isPlayedHere = environmentTraits(entry).process === 'worker';
+    const late = isPlayedHere && limit !== null ? lateAfter(limit) : null;
+    const ends = [late?.signal, options.tooOld].filter((one) => one !== undefined);
+    const until = ends.length > 0 ? AbortSignal.any([signal, ...ends]) : signal;
+    const policy = withinLimits(openPolicy(environment, until), entry);
+    const listening = new ListeningPolicy(policy);
+    const asked = present({ sampling, systemPrompt });
+    const where: RolloutPlace = {
+      ...together,
+      index: place.index,
+      dataset,
+      signal: until,
+      ...asked,
+      ...(!isPlayedHere && limit ? { timeLimit: { seconds: limit.seconds, fate } } : {}),
+      ...(options.asksEmptyAgain === true && attempt < attemptsMax ? { givesBackEmpty: true } : {}),
+    };
+    try {
+      const example = withSystemPrompt(environment[dataset].at(place.exampleId), systemPrompt);
+      const playing = environment.rollout(example, describingTools(listening, options.toolDescriptions), where);
+      const record = checked(await unlessAborted(playing, until), environment);
+      const { outcome, isEmptyReply, ...played } = record;
+      if (isEmptyReply === true) {
+        again('the reply was empty');
+        continue;
+      }
+      if (isRewardedOutcome(outcome)) return { ...place, ...played, outcome, ...present({ playedAgain: spoiled }) };
+      throw new ToldFailure(outcome, record);
+    } catch (error) {
+      signal.throwIfAborted();
+      const { failure } = policy;
+      const turns = listening.turns(); // one that is under way may end after it was given up
+      const ended = ends.find(({ aborted }) => aborted);
+      const isTooOld = ended !== undefined && ended === options.tooOld;
+      const outcome = isTooOld ? 'stale' : ended ? 'timeout' : outcomeOf(error, failure);
+      if (outcome === null) throw failure ?? error;
+      if (outcome === 'timeout' && ended && fate === 'truncate' && !environment.judge) {
+        return { ...place, turns, outcome: 'truncated', isTimedOut: true };
+      }
+      if (outcome === 'overlong_prompt' && turns.length > 0 && !environment.judge) {
+        return { ...place, turns, outcome: 'truncated' };
+      }
+      if (attempt >= attemptsMax || finalOutcomes.includes(outcome)) {
+        environment.withdraw?.(where);
+        const said = ended ? (ended.reason as Error).message : tracebackOf(error);
+        const failed = failedRollout({ ...place, turns }, outcome, said);
+        return error instanceof ToldFailure ? { ...failed, ...error.kept } : failed;
+      }
+      again(onOneLine(tracebackOf(error)));
+      environment = await environments.reopen(entry, environment);
+    } finally {
+      late?.stop();
+    }
+  }
+}
+
+/** First or last line of an error, short enough for a row. */
+function onOneLine(traceback: string): string {
+  const lines = traceback.trim().split('\n');
+  const said = traceback.startsWith('Traceback') ? lines.at(-1)! : lines[0]!;
+  return said.slice(0, 200);
+}
+
+/** The same policy, recording the messages before each turn: an environment that is cut off cannot report them. */
+class ListeningPolicy implements Policy {
+  readonly #policy: PlayedPolicy;
+  readonly #heard: (readonly ChatMessage[])[] = [];
+  /** Number of messages up to the previous turn, including the policy's own. */
+  #told = Infinity;
+
+  constructor(policy: PlayedPolicy) {
+    this.#policy = policy;
+  }
+
+  sample(...[messages, options]: Parameters<Policy['sample']>): ReturnType<Policy['sample']> {
+    this.#heard.push(messages.slice(this.#told));
+    this.#told = messages.length + 1;
+    return this.#policy.sample(messages, options);
+  }
+
+  /** Turns finished so far. */
+  turns(): Turn[] {
+    return this.#policy.turns.map((turn, i) => {
+      const heard = this.#heard[i] ?? [];
+      return heard.length === 0 || turn.heard ? turn : { ...turn, heard };
+    });
+  }
+}
+
+/** The same policy with other descriptions of the environment's tools. */
+function describingTools(policy: Policy, descriptions: PlayOptions['toolDescriptions']): Policy {
+  if (descriptions === undefined) return policy;
+  const described = (tool: ToolSchema): ToolSchema => {
+    const description = descriptions[tool.function.name];
+    return description === undefined ? tool : { ...tool, function: { ...tool.function, description } };
+  };
+  return {
+    sample: (messages, options = {}) =>
+      policy.sample(messages, options.tools ? { ...options, tools: options.tools.map(described) } : options),
+  };
+}
+
+interface TimeLimit {
+  readonly seconds: number;
+  readonly says: string;
+  readonly isDue: () => boolean;
+}
+
+/** Time limit of a rollout from now on: its entry's own, or the last call if that comes first. */
+function timeLimit({ entry, lastCall }: PlayOptions): TimeLimit | null {
+  const { timeoutS = null } = entry.limits ?? {};
+  const own = timeoutS === null ? null : { seconds: timeoutS, says: tookLonger(timeoutS), isDue: () => true };
+  const now = performance.now();
+  if (lastCall === undefined || now > lastCall.begunByMs || (entry.python && !lastCall.isDue())) return own;
+  const seconds = (lastCall.atMs - now) / 1000;
+  return own !== null && own.seconds <= seconds ? own : { ...lastCall, seconds };
+}
+
+/** Raised when the time is over, unless it is stopped. */
+function lateAfter({ seconds, says, isDue }: TimeLimit): { readonly signal: AbortSignal; readonly stop: () => void } {
+  const late = new AbortController();
+  const end = (): void => {
+    if (isDue()) late.abort(new Error(says));
+  };
+  const timer = setTimeout(end, seconds * 1000);
+  return { signal: late.signal, stop: () => clearTimeout(timer) };
+}
+
+/** A failure that the environment classified itself instead of throwing. */
+class ToldFailure extends Error {
+  readonly outcome: FailedOutcome;
+  /** Parts of the rollout that are kept. */
+  readonly kept: Pick<Rollout, 'turns' | 'record'>;
+
+  constructor(outcome: FailedOutcome, { turns, record, error = outcome }: RolloutRecord) {
+    super(error);
+    this.stack = error; // the policy's own error says where it failed
+    this.outcome = outcome;
+    this.kept = { turns, ...present({ record }) };
+  }
+}
+
+/** The environment may have wrapped the policy's error. */
+function outcomeOf(error: unknown, failure: unknown): FailedOutcome | null {
+  if (failure !== undefined) return outcomeOfFailure(failure);
+  return error instanceof ToldFailure ? error.outcome : outcomeOfFailure(error);
+}
+
+/** Validates what user code returns. */
+function checked(record: RolloutRecord, { name }: Environment): RolloutRecord {
+  const { turns, outcome } = (record ?? {}) as Partial<Record<keyof RolloutRecord, unknown>>;
+  if (Array.isArray(turns) && isOutcome(outcome)) return record;
+  throw new TypeError(
+    `Environment "${name}": rollout() must give { turns, outcome } with outcome "ok", "policy_failure" or "truncated"; it gave ${(JSON.stringify(record) ?? 'nothing').slice(0, 200)}.`,
+  );
+}
+
+function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const stop = (): void => reject(signal.reason as Error);
+    if (signal.aborted) stop();
+    const forget = onAbort(signal, stop);
+    work.then(resolve, reject).finally(forget);
+  });
+}

@@ -1,0 +1,103 @@
+import { readMessage } from '../../core/rl/rollout/message-parts.ts';
+import type { ChatMessage, MessageToolCall, Turn } from '../../core/rl/rollout/rollout.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
+import type { SampleOptions } from '../../backends/environments/types.ts';
+import type { Endpoint, SamplePlace } from '../../backends/inference/index.ts';
+import type { PlayedPolicy } from './sample-policy.ts';
+
+interface ChatPolicyOptions {
+  readonly endpoint: Pick<Endpoint, 'chat'>;
+  /** Request fields (`max_tokens`, `temperature`, …) for environments that set none themselves. */
+  readonly fields: Readonly<Record<string, JsonValue>>;
+  readonly signal?: AbortSignal;
+  /** Place of the turns, for servers that cache related requests together. */
+  readonly place?: SamplePlace;
+  /** Called with every turn and its index in the rollout. */
+  readonly onTurn?: (turn: Turn, position: number) => void;
+}
+
+/**
+ * A model behind an API as an environment sees it: messages in, one turn out, no tokens. Tool calls accompany the text
+ * in the API's form; an environment that knows only texts may ignore them.
+ */
+export function chatPolicy({ endpoint, fields, signal, place, onTurn }: ChatPolicyOptions): PlayedPolicy {
+  const turns: Turn[] = [];
+  const callIds: (readonly (string | undefined)[])[] = [];
+  let failure: unknown = undefined;
+  let asked = 0;
+  return {
+    turns,
+    get failure() {
+      return failure;
+    },
+    async sample(messages, { tools, sampling }: SampleOptions = {}): Promise<Turn> {
+      failure = undefined;
+      const position = asked++;
+      try {
+        const said = await endpoint.chat({
+          messages: withCalls(messages.map(readMessage), turns, callIds),
+          tools,
+          fields: sampling ?? fields,
+          signal,
+          ...place,
+        });
+        callIds[position] = said.callIds ?? [];
+        const turn: Turn = {
+          promptTokenIds: said.promptTokenIds ?? [],
+          tokenIds: said.tokenIds ?? [],
+          logprobs: said.logprobs ?? [],
+          text: said.text,
+          ...(said.toolCalls === undefined ? {} : { toolCalls: said.toolCalls }),
+          finishReason: said.finishReason,
+          said: {
+            usage: said.usage,
+            ...(said.reasoning === undefined ? {} : { reasoning: said.reasoning }),
+            ...(said.isRefusal === true ? { isRefusal: true } : {}),
+          },
+          policyStep: 0,
+        };
+        turns[position] = turn;
+        onTurn?.(turn, position);
+        return turn;
+      } catch (error) {
+        failure = error;
+        throw error;
+      }
+    },
+  };
+}
+
+/**
+ * An API needs calls in the assistant's message and their ids in the answers. Our environments repeat only the text, so
+ * both are restored: the calls of the turn at that position, and its answers in the order of the calls.
+ */
+function withCalls(
+  messages: readonly ChatMessage[],
+  turns: readonly Turn[],
+  callIds: readonly (readonly (string | undefined)[])[],
+): ChatMessage[] {
+  let next = 0;
+  let unanswered: MessageToolCall[] = [];
+  return messages.map((message) => {
+    if (message.role === 'assistant') {
+      const at = turns.findIndex(({ text }, i) => i >= next && text === message.content);
+      if (at < 0) return message;
+      next = at + 1;
+      const calls = message.tool_calls ?? callsOf(turns[at]!, at, callIds[at]);
+      unanswered = [...calls];
+      return calls.length === 0 ? message : { ...message, tool_calls: calls };
+    }
+    if (message.role !== 'tool') return message;
+    const call = unanswered.shift();
+    return message.tool_call_id !== undefined || call === undefined ? message : { ...message, tool_call_id: call.id };
+  });
+}
+
+/** Calls keep the server's ids: Mistral's server accepts no others. */
+function callsOf(
+  { toolCalls = [] }: Turn,
+  position: number,
+  ids: readonly (string | undefined)[] = [],
+): MessageToolCall[] {
+  return toolCalls.map((call, i) => ({ id: ids[i] ?? `call_${position}_${i}`, type: 'function', function: call }));
+}

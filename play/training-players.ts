@@ -1,0 +1,120 @@
+import { speechSettingsOf } from '../config/models/speech-settings.ts';
+import { present } from '../core/present.ts';
+import type { GroupLease, Rollout } from '../core/rl/rollout/rollout.ts';
+import type { Prompts, RunHandle, ServedPolicy } from '../core/rl/run-state.ts';
+import { textsOfPrompts } from '../runs/rollouts/prompts-in-use.ts';
+import type { RolloutJournal } from '../runs/rollouts/rollout-journal.ts';
+import { specOf } from '../runs/run-access.ts';
+import { newestServed } from './served-version.ts';
+import { policyTokenizer } from './policy/policy-tokenizer.ts';
+import { environmentsOfRun } from './environment-users.ts';
+import type { Inference } from '../backends/inference/index.ts';
+import { sha256 } from '../store/file-store.ts';
+import type { GenerateDependencies } from './policy/asked-model.ts';
+import { type LastCall, playRollout } from './play-rollout.ts';
+import { timeoutFateOf } from './rollout-limits.ts';
+import type { Together } from './generate-groups.ts';
+import { RolloutAges } from './rollout-age.ts';
+import { samplePlace, samplePolicy, turnSeed } from './policy/sample-policy.ts';
+import { openSpeaker, type Speak } from './teacher/teacher.ts';
+
+export type Place = Pick<Rollout, 'group' | 'index' | 'exampleId'>;
+
+/** Counts requests under way, and observes whether the servers answer. */
+export interface PlayObserver {
+  watch(inference: Inference): Pick<Inference, 'sample'>;
+  look<T>(ask: () => Promise<T>): Promise<T>;
+  begin(place: Place): void;
+  sampled(place: Place, tokens: number): void;
+}
+
+/** Everything a rollout needs: its environment, the tokenizer of the policy, and a server to sample from. */
+export async function openPlayers(
+  dependencies: GenerateDependencies,
+  run: RunHandle,
+  served: ServedPolicy,
+  around: {
+    readonly journal: RolloutJournal;
+    readonly observer: PlayObserver;
+    readonly signal: AbortSignal;
+    readonly prompts: Prompts | undefined;
+    /** A turn is sampled from the newest version; else all are from `served`. */
+    readonly takesNewest: boolean;
+    readonly lastCall?: LastCall | undefined;
+  },
+): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
+  const { journal, observer, signal } = around;
+  const spec = await specOf(run);
+  const inference = observer.watch(dependencies.inference(spec));
+  const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
+  const played = { tokenizer, folder: served.folder, at: served.version.step };
+  const isTaught = spec.teacher?.role === 'samples';
+  const say = isTaught ? await openSpeaker(dependencies, spec, played) : null;
+  const speak = say && { speak: ((...turn) => observer.look(() => say(...turn))) satisfies Speak };
+  const newest = around.takesNewest ? newestServed(run, served) : undefined;
+  const ages = newest && new RolloutAges(newest, spec.maxOffPolicySteps);
+  const systemPrompts = await textsOfPrompts(run, around.prompts);
+  const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
+  const environments = environmentsOfRun(dependencies.environments, run);
+  return {
+    async play(lease, place, together) {
+      const { group, index } = place;
+      const systemPrompt = systemPrompts.get(lease.environment);
+      const entry = entries.get(lease.environment)!;
+      const onTimeout = timeoutFateOf(entry, spec);
+      const usual = entry.sampling ?? spec.sampling;
+      const own = { ...usual, temperature: lease.temperature ?? usual.temperature };
+      const sampling = isTaught && spec.teacher ? taughtSampling(spec.teacher.sampling, own) : own;
+      const age = ages?.begin();
+      const playing = playRollout({
+        environments,
+        entry,
+        dataset: 'dataset',
+        place,
+        together,
+        systemPrompt,
+        signal,
+        ...(age ? { tooOld: age.signal } : {}),
+        onTimeout,
+        ...(onTimeout === 'truncate' ? present({ lastCall: around.lastCall }) : {}),
+        openPolicy({ isDeterministic, isSingleTurn = false }, until) {
+          observer.begin(place);
+          const onRecord = isDeterministic && !isSingleTurn;
+          return samplePolicy(
+            {
+              inference,
+              tokenizer,
+              served,
+              newest,
+              sampling,
+              parsers: speechSettingsOf(spec),
+              isTrained: !isTaught,
+              learnedRoles: new Set(Object.keys(entry.echo ?? {})),
+              signal: until,
+              ...speak,
+              promptTokensMax: spec.maxPromptTokens,
+              place: samplePlace([run.name, run.lineage, group], index),
+              ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),
+              onBegin: (step) => age?.began(step),
+              onTurn(turn, position) {
+                observer.sampled(place, turn.tokenIds.length);
+                if (onRecord && !until.aborted) journal.addTurn({ group, index, turn: position, ...turn });
+              },
+            },
+            (turn) => turnSeed(sampling.seed ?? spec.seed, run.lineage, group, index, turn),
+          );
+        },
+      });
+      const rollout = await playing.finally(() => age?.end());
+      return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
+    },
+  };
+}
+
+/** The teacher's sampling. The prompt is rendered for the policy, so its template arguments are the policy's. */
+function taughtSampling<Sampling extends { readonly templateArguments: unknown }>(
+  teacher: Sampling,
+  { templateArguments }: Pick<Sampling, 'templateArguments'>,
+): Sampling {
+  return { ...teacher, templateArguments };
+}

@@ -1,0 +1,90 @@
+"""
+Log probabilities and entropies of tokens without whole logits: the output layer is computed for a chunk of tokens at a time, forwards and again
+backwards. What is kept between the two are hidden states and one number a token.
+"""
+
+import torch
+
+# Elements of one chunk's logits: 128 MiB in float32, and a second such matrix while gradients are computed.
+chunk_elements = 1 << 25
+
+
+class TokenLogprobs(torch.autograd.Function):
+    """
+    ℓ = log softmax(z)[target] and H = −Σ p log p with z = cap(hidden Wᵀ + b) / temperature, in float32. The gradient is
+    ∂ℓ/∂z = onehot − p and ∂H/∂z = −p (log p + H).
+    """
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, targets, inverse_temperatures, softcap):
+        count = hidden.shape[0]
+        logprobs = torch.empty(count, dtype=torch.float32, device=hidden.device)
+        entropies = torch.empty_like(logprobs)
+        for part in chunks(count, weight.shape[0]):
+            z, _ = logits(hidden[part], weight, bias, inverse_temperatures[part], softcap)
+            logs = torch.log_softmax(z, dim=-1)
+            logprobs[part] = logs.gather(1, targets[part, None])[:, 0]
+            entropies[part] = -(logs.exp() * logs).sum(-1)
+        ctx.save_for_backward(hidden, weight, bias, targets, inverse_temperatures, entropies)
+        ctx.softcap = softcap
+        return logprobs, entropies
+
+    @staticmethod
+    def backward(ctx, of_logprobs, of_entropies):
+        hidden, weight, bias, targets, inverse_temperatures, entropies = ctx.saved_tensors
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        to_hidden = torch.empty_like(hidden) if needs_hidden else None
+        to_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if needs_weight else None
+        to_bias = torch.zeros(bias.shape, dtype=torch.float32, device=weight.device) if needs_bias else None
+        # Without a bonus for entropy nothing comes back from it.
+        has_entropy = bool(of_entropies.count_nonzero())
+        for part in chunks(hidden.shape[0], weight.shape[0]):
+            z, slope = logits(hidden[part], weight, bias, inverse_temperatures[part], ctx.softcap)
+            logs = torch.log_softmax(z, dim=-1)
+            p = logs.exp()
+            gradient = p * -of_logprobs[part, None]
+            gradient.scatter_add_(1, targets[part, None], of_logprobs[part, None])
+            if has_entropy:
+                gradient -= of_entropies[part, None] * p * (logs + entropies[part, None])
+            gradient *= inverse_temperatures[part, None]
+            if slope is not None:
+                gradient *= slope
+            short = gradient.to(weight.dtype)
+            if needs_hidden:
+                to_hidden[part] = (short @ weight).to(hidden.dtype)
+            if needs_weight:
+                to_weight += (short.T @ hidden[part]).float()
+            if needs_bias:
+                to_bias += gradient.sum(0)
+        return (
+            to_hidden,
+            None if to_weight is None else to_weight.to(weight.dtype),
+            None if to_bias is None else to_bias.to(bias.dtype),
+            None,
+            None,
+            None,
+        )
+
+
+def chunks(count, width):
+    size = max(1, chunk_elements // width)
+    return [slice(first, min(first + size, count)) for first in range(0, count, size)]
+
+
+def logits(hidden, weight, bias, inverse_temperatures, softcap):
+    """Scaled logits of a chunk, and the slope of the cap where there is one."""
+    z = torch.nn.functional.linear(hidden, weight, bias).float()
+    slope = None
+    if softcap is not None:
+        tanh = torch.tanh(z / softcap)
+        z, slope = softcap * tanh, 1 - tanh * tanh
+    return z * inverse_temperatures[:, None], slope
+
+
+def token_logprobs(causal, input_ids, position_ids, selected, targets, inverse_temperatures):
+    """A method of the model, registered with FSDP: within it the output layer is whole. `selected` are places in the flat row."""
+    hidden = causal.get_decoder()(input_ids=input_ids, position_ids=position_ids, use_cache=False).last_hidden_state
+    head = causal.get_output_embeddings()
+    softcap = getattr(causal.config.get_text_config(), "final_logit_softcapping", None)
+    chosen = hidden.reshape(-1, hidden.shape[-1])[selected]
+    return TokenLogprobs.apply(chosen, head.weight, head.bias, targets, inverse_temperatures, softcap)

@@ -1,0 +1,77 @@
+"""Serves requests: rank 0 reads them, all ranks do them, rank 0 answers."""
+
+import gc
+import os
+import platform
+
+import peft
+import torch
+import transformers
+
+from .ranks import Ranks
+from .trainer import Trainer
+from .wire import Refused
+
+# Imports that take seconds and happen late otherwise: the launcher forks after them.
+import torch.distributed.checkpoint  # noqa: F401
+import torch.distributed.fsdp  # noqa: F401
+
+
+def serve(options, rendezvous, wire):
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(options.get("threads", 1))
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    ranks = Ranks(options, rendezvous)
+    trainer = Trainer(options, ranks)
+    described = {"event": "ready", "pids": ranks.gather(os.getpid()), "fingerprint": fingerprint(options, ranks)}
+    if wire is not None:
+        wire.send(described)
+    while True:
+        request = ranks.share(wire.receive() if wire is not None else None)
+        if request is None:
+            break
+        answer = answered(trainer, request)
+        if wire is not None:
+            wire.send({"id": request["id"], **answer})
+    ranks.close()
+
+
+def answered(trainer, request):
+    operations = {
+        "open": trainer.open,
+        "train_step": trainer.train_step,
+        "sft_step": trainer.sft_step,
+        "logprobs": trainer.logprobs,
+        "digest": trainer.digest,
+        "export": trainer.export,
+        "save_optimizer": trainer.save_optimizer,
+        "restore_optimizer": trainer.restore_optimizer,
+    }
+    operation = operations.get(request["op"])
+    if operation is None:
+        return {"error": {"code": "Unsupported", "message": f"There is no operation {request['op']}."}}
+    if request["op"] != "open" and trainer.model is None:
+        return {"error": {"code": "TrainerDetached", "message": "The trainer holds no policy yet."}}
+    try:
+        return {"result": operation(**request.get("args", {}))}
+    except Refused as refusal:
+        return {"error": {"code": refusal.code, "message": str(refusal)}}
+    finally:
+        if request["op"] == "open":
+            gc.collect()
+
+
+def fingerprint(options, ranks):
+    """Names everything that bits depend on besides inputs: equal fingerprints promise equal bits."""
+    device = torch.cuda.get_device_name() if ranks.device.type == "cuda" else platform.machine()
+    parts = [
+        f"torch {torch.__version__}",
+        f"transformers {transformers.__version__}",
+        f"peft {peft.__version__}",
+        f"{ranks.device.type} {device}",
+        options.get("dtype", "float32"),
+        f"{ranks.world} ranks",
+        f"{options.get('threads', 1)} threads",
+        f"attention {options.get('attn', 'sdpa')}",
+    ]
+    return ", ".join(parts)

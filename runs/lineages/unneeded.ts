@@ -1,0 +1,143 @@
+import { stat } from 'node:fs/promises';
+import path from 'node:path';
+import { layout, roundOf, stepOf } from '../layout.ts';
+import type { OpenRound, StepCommit } from '../../core/rl/run-state.ts';
+import type { Store } from '../../store/index.ts';
+import { sealedSteps } from '../versions/checkpoints.ts';
+import {
+  begunLineages,
+  committedSteps,
+  type LineagePlace,
+  lineagesOf,
+  readCommit,
+  requireCommit,
+  type RunPlace,
+  specOf,
+  storeOf,
+} from '../run-access.ts';
+
+/** Objects that nothing needs any more: no resume, rewind to a kept checkpoint, audit or evaluation. */
+export interface Unneeded {
+  readonly key: string;
+  readonly why: string;
+  /** null in a bucket, where each size would take a request. */
+  readonly bytes: number | null;
+}
+
+/** Age below which a file may still be being written, and is kept. */
+const leftoverMs = 3_600_000;
+
+/**
+ * Looks at all lineages of a run; removes nothing. Claims stay, however old: they stop a process that wakes up late.
+ */
+export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
+  const store = storeOf(run);
+  const lineages = await lineagesOf(run);
+  const found: Omit<Unneeded, 'bytes'>[] = [];
+  const needed = new Set<string>();
+  /** Folders of rounds that were still being generated at a commit. */
+  const inPlay: string[] = [];
+  for (const lineage of lineages) {
+    const here = { ...run, lineage };
+    const { upTo, head } = await oldestKept(here);
+    if (head === null) continue;
+    for (const { state } of await commitsToGoOnFrom(here, upTo)) {
+      for (const { scored } of state.surplus) needed.add(scored.key);
+      for (const { step, first, last } of state.open ?? []) inPlay.push(layout.round(lineage, step, first, last));
+      if (state.curriculum.pools) needed.add(state.curriculum.pools.key);
+    }
+    for (const key of await store.list(layout.allRounds(lineage))) {
+      const step = stepOf(key) ?? Infinity;
+      const isPlayed = step < head && !layout.isScored(key);
+      if (isPlayed)
+        found.push({
+          key,
+          why: 'the scored round beside it holds these rollouts, or their step was made without them',
+        });
+      else if (step <= upTo)
+        found.push({
+          key,
+          why: `rollouts of steps before the oldest checkpoint that a run can continue from (${upTo})`,
+        });
+    }
+    for (const key of await store.list(layout.allResults(lineage))) {
+      if ((stepOf(key) ?? Infinity) <= upTo) found.push({ key, why: `results of steps before checkpoint ${upTo}` });
+    }
+    for (const key of await store.list(layout.allBatches(lineage))) {
+      if ((stepOf(key) ?? Infinity) <= upTo)
+        found.push({ key, why: `batches that lead up to checkpoint ${upTo} only` });
+    }
+    for (const key of await store.list(layout.allTokenScores(lineage))) {
+      if ((stepOf(key) ?? Infinity) <= upTo)
+        found.push({ key, why: `log probabilities of tokens of steps before checkpoint ${upTo}` });
+    }
+    for (const prefix of [layout.allPending(lineage), layout.olderPending(lineage)]) {
+      for (const key of await store.list(prefix))
+        if ((stepOf(key) ?? Infinity) <= upTo)
+          found.push({ key, why: 'left by a training attempt whose result was not used' });
+    }
+  }
+  for (const key of await store.list(layout.allPools()))
+    found.push({ key, why: 'pools that no step to continue from has' });
+  for (const key of (await store.leftovers?.(leftoverMs)) ?? [])
+    found.push({ key, why: 'a write that was cut off left it' });
+  const folder = store.staging ? await store.localFolder('') : null;
+  return Promise.all(
+    found
+      .filter(({ key }) => !needed.has(key) && !inPlay.some((folder) => key.startsWith(folder)))
+      .map(async (each) => ({ ...each, bytes: await sizeOf(folder, each.key) })),
+  );
+}
+
+export async function removeUnneeded(run: RunPlace, unneeded: readonly Unneeded[]): Promise<void> {
+  for (const { key } of unneeded) await storeOf(run).removeAll(key);
+}
+
+/**
+ * Automatic retention: in committed rounds that are no longer generated, removes everything except the scored rollouts,
+ * which hold all that is kept. Lists once.
+ */
+export async function removePlayed(
+  store: Store,
+  lineage: string,
+  { before, inPlay }: { readonly before: number; readonly inPlay: readonly OpenRound[] },
+): Promise<void> {
+  const over = new Set<string>();
+  const playing = new Set(inPlay.map(({ first }) => first));
+  for (const key of await store.list(layout.allRounds(lineage))) {
+    const round = roundOf(key);
+    if (round === null || round.step >= before || playing.has(round.first) || layout.isScored(key)) continue;
+    const folder = layout.round(lineage, round.step, round.first, round.last);
+    const rest = key.slice(folder.length);
+    over.add(rest.includes('/') ? folder + rest.slice(0, rest.indexOf('/') + 1) : key);
+  }
+  for (const key of over) await store.removeAll(key);
+}
+
+/** Step of the oldest checkpoint among the newest `keep_last`: no resume or rewind can use anything before it. */
+async function oldestKept(run: LineagePlace): Promise<{ upTo: number; head: number | null }> {
+  const head = (await committedSteps(run)).at(-1) ?? null;
+  const sealed = await sealedSteps(storeOf(run), run.lineage);
+  if (head === null) return { upTo: 0, head };
+  const { spec } = (await requireCommit(run, head)).commit;
+  const keepLast = spec ? (await specOf({ ...run, spec, attempt: 1 })).checkpoints.keepLast : 1;
+  const begun = await begunLineages(run);
+  const takenOver = begun.flatMap(({ origin }) =>
+    origin.lineage === run.lineage && origin.run === run.name ? [origin.step] : [],
+  );
+  const needed = takenOver.flatMap((at) => sealed.findLast((step) => step <= at) ?? []);
+  return { upTo: Math.min(sealed.slice(-keepLast)[0] ?? 0, ...needed), head };
+}
+
+/** Commits that a resume or a rewind may continue from. */
+async function commitsToGoOnFrom(run: LineagePlace, upTo: number): Promise<StepCommit[]> {
+  const sealed = await sealedSteps(storeOf(run), run.lineage);
+  const steps = (await committedSteps(run)).filter((step) => step >= upTo || sealed.includes(step));
+  const found = await Promise.all(steps.map((step) => readCommit(run, step)));
+  return found.flatMap((each) => (each ? [each.commit] : []));
+}
+
+async function sizeOf(folder: string | null, key: string): Promise<number | null> {
+  if (folder === null) return null;
+  return (await stat(path.join(folder, key)).catch(() => null))?.size ?? 0;
+}

@@ -1,0 +1,213 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import PQueue from 'p-queue';
+import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
+import type { StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
+import type { Texts } from '../../core/gepa/search-state.ts';
+import type { Used } from '../../core/rl/cost.ts';
+import type { Turn } from '../../core/rl/rollout/rollout.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { failpoint } from '../../store/failpoints.ts';
+import type { Store } from '../../store/index.ts';
+import { decodeStoredRows, encodeStoredRows } from '../forms/stored-forms.ts';
+import { storeOf } from '../run-access.ts';
+import {
+  type AnswerRow,
+  isBrokenOff,
+  isReflected,
+  isScored,
+  type PlayedRow,
+  type ReflectedRow,
+  type ScoredRow,
+  searchKeys,
+  type TokenUsage,
+  textName,
+} from '../searches/search-store.ts';
+
+/** Milliseconds for which answers are gathered into one write. */
+const gatherMs = 3;
+const readsAtOnce = 32;
+/** Searches whose parsed parts are cached: each lease of a search opens its journal. */
+const searchesHeld = 4;
+const againMs = { first: 200, most: 5_000 };
+
+type UsedBySearch = 'prompt' | 'completion' | 'reflectionPrompt' | 'reflectionCompletion';
+
+/**
+ * Answers to a search's requests, by request id, in parts. A part holds everything since the previous one, so that a
+ * hundred simultaneous answers cost one write. Of two rows that answer the same, the first counts.
+ */
+export class AnswerJournal {
+  readonly #store: Store;
+  readonly #prefix: string;
+  readonly #signal: AbortSignal;
+  readonly #scored = new Map<string, ScoredRow>();
+  readonly #played = new Map<string, PlayedRow>();
+  readonly #turns = new Map<string, readonly Turn[]>();
+  readonly #reflected = new Map<string, ReflectedRow>();
+  readonly #texts: Map<string, string>;
+  readonly #held: Map<number, readonly AnswerRow[]>;
+  /** Number of parts, stored or begun. */
+  #parts: number;
+  #fresh: AnswerRow[] = [];
+  #gathering: Promise<void> | null = null;
+
+  private constructor(
+    store: Store,
+    prefix: string,
+    stored: { readonly numbers: readonly number[]; readonly held: Map<number, readonly AnswerRow[]> },
+    { startTexts, signal }: { readonly startTexts: Texts; readonly signal: AbortSignal },
+  ) {
+    const { numbers, held } = stored;
+    this.#store = store;
+    this.#prefix = prefix;
+    this.#held = held;
+    this.#parts = numbers.at(-1) ?? 0;
+    this.#signal = signal;
+    this.#texts = new Map(Object.values(startTexts).map((text) => [textName(text), text]));
+    for (const number of numbers) for (const row of held.get(number) ?? []) this.#remember(row);
+  }
+
+  /** Opens the current journal: rows this process has read, and rows that others have added since. */
+  static async open(
+    place: EvaluationPlace,
+    { startTexts, openedAt }: StoredPromptSearch,
+    signal = new AbortController().signal,
+  ): Promise<AnswerJournal> {
+    const store = storeOf(place);
+    const prefix = `${searchKeys.answers(place)}part_`;
+    const held = heldParts(`${store.uri}${prefix} ${openedAt}`);
+    const numbers = await partNumbers(store, prefix);
+    const read = async (number: number): Promise<void> => {
+      const key = `${prefix}${number}.jsonl`;
+      const bytes = await store.read(key);
+      if (bytes !== null) held.set(number, decodeStoredRows<AnswerRow>(bytes, key));
+    };
+    const queue = new PQueue({ concurrency: readsAtOnce });
+    await queue.addAll(numbers.filter((number) => !held.has(number)).map((number) => () => read(number)));
+    return new AnswerJournal(store, prefix, { numbers, held }, { startTexts, signal });
+  }
+
+  /** Row of one example of a request: its score, or the rollout that waits for one. */
+  rowOf(request: string, index: number): ScoredRow | PlayedRow | undefined {
+    const key = `${request}#${index}`;
+    return this.#scored.get(key) ?? this.#played.get(key);
+  }
+
+  /** Turns of an interrupted rollout. */
+  turnsOf(request: string, index: number): readonly Turn[] {
+    return this.#turns.get(`${request}#${index}`) ?? [];
+  }
+
+  scoredRow(request: string, index: number): ScoredRow {
+    const row = this.#scored.get(`${request}#${index}`);
+    if (row !== undefined) return row;
+    throw this.#lost(`the answer to request ${request}`);
+  }
+
+  /** Tokens of the rollouts of some requests, and of the reflections. */
+  used(isOfThem: (request: string) => boolean): Required<Pick<Used, UsedBySearch>> {
+    const rows = [...this.#scored.values()].filter(({ request }) => isOfThem(request));
+    const reflections = [...this.#reflected.values()].filter(({ request }) => isOfThem(request));
+    const sum = (of: readonly { readonly usage?: TokenUsage | null }[], name: keyof TokenUsage): number =>
+      of.reduce((total, { usage }) => total + (usage?.[name] ?? 0), 0);
+    return {
+      prompt: sum(rows, 'promptTokens'),
+      completion: sum(rows, 'completionTokens'),
+      reflectionPrompt: sum(reflections, 'promptTokens'),
+      reflectionCompletion: sum(reflections, 'completionTokens'),
+    };
+  }
+
+  reflectionOf(request: string): ReflectedRow | undefined {
+    return this.#reflected.get(request);
+  }
+
+  /** The text that the search knows by this name. */
+  text(name: string): string {
+    const text = this.#texts.get(name);
+    if (text !== undefined) return text;
+    throw this.#lost(`the text ${name}`);
+  }
+
+  texts(names: Texts): Texts {
+    return Object.fromEntries(Object.entries(names).map(([component, name]) => [component, this.text(name)]));
+  }
+
+  /** Durable when it returns. While the store is away or full, rows are kept here: their cost is paid. */
+  async add(row: AnswerRow): Promise<void> {
+    this.#remember(row);
+    this.#fresh.push(row);
+    this.#gathering ??= this.#gather();
+    await this.#gathering;
+  }
+
+  /** Writes each part independently: later rows do not wait for the previous part. */
+  async #gather(): Promise<void> {
+    await delay(gatherMs);
+    const rows = this.#fresh;
+    this.#fresh = [];
+    this.#gathering = null;
+    await this.#write(rows);
+  }
+
+  /** Asks again, longer and longer apart, while the store is away or full. */
+  async #write(rows: readonly AnswerRow[]): Promise<void> {
+    for (let waitMs = againMs.first; ;) {
+      try {
+        this.#parts += 1;
+        const number = this.#parts;
+        const key = `${this.#prefix}${number}.jsonl`;
+        if ((await this.#store.putIfAbsent(key, encodeStoredRows(key, rows))).stored) {
+          this.#held.set(number, rows);
+          break;
+        }
+        // Other workers have added to it since it was opened, perhaps much.
+        this.#parts = Math.max(this.#parts, (await partNumbers(this.#store, this.#prefix)).at(-1) ?? 0);
+      } catch (error) {
+        const isWeather = error instanceof RatchetError && ['StoreFull', 'StoreUnavailable'].includes(error.code);
+        if (!isWeather || this.#signal.aborted) throw error;
+        await delay(waitMs, undefined, { signal: this.#signal }).catch(() => undefined);
+        waitMs = Math.min(waitMs * 2, againMs.most);
+      }
+    }
+    await failpoint('gepa.part');
+  }
+
+  #remember(row: AnswerRow): void {
+    if (isReflected(row)) {
+      if (this.#reflected.has(row.request)) return;
+      this.#reflected.set(row.request, row);
+      if (row.text !== null) this.#texts.set(textName(row.text), row.text);
+      return;
+    }
+    const key = `${row.request}#${row.index}`;
+    if (isBrokenOff(row)) {
+      if (row.turns.length > this.turnsOf(row.request, row.index).length) this.#turns.set(key, row.turns);
+    } else if (isScored(row)) {
+      if (!this.#scored.has(key)) this.#scored.set(key, row);
+    } else if (!this.#played.has(key)) this.#played.set(key, row);
+  }
+
+  #lost(what: string): RatchetError {
+    return new RatchetError(
+      'CheckpointDamaged',
+      `${what} is missing from ${this.#store.uri}search/answers, and the search relies on it. Restore the files from a copy.`,
+    );
+  }
+}
+
+async function partNumbers(store: Store, prefix: string): Promise<number[]> {
+  const numbers = (await store.list(prefix)).map((key) => Number.parseInt(key.slice(prefix.length), 10));
+  return numbers.sort((a, b) => a - b);
+}
+
+/** Parts of a search as they were read or written in this process; a part never changes. */
+function heldParts(search: string): Map<number, readonly AnswerRow[]> {
+  const held = heldSearches.get(search) ?? new Map<number, readonly AnswerRow[]>();
+  heldSearches.delete(search);
+  heldSearches.set(search, held);
+  if (heldSearches.size > searchesHeld) heldSearches.delete(heldSearches.keys().next().value!);
+  return held;
+}
+
+const heldSearches = new Map<string, Map<number, readonly AnswerRow[]>>();

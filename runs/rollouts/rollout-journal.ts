@@ -1,0 +1,205 @@
+import { failpoint } from '../../store/failpoints.ts';
+import type { RecordedTurn, Rollout, Turn } from '../../core/rl/rollout/rollout.ts';
+import { decodeStoredRows, encodeStoredRows } from '../forms/stored-forms.ts';
+import type { Store } from '../../store/index.ts';
+
+type Place = Pick<Rollout, 'group' | 'index'>;
+
+/**
+ * Journals of attempts that could not store everything. The oldest are dropped first; their chunks were finished
+ * elsewhere.
+ */
+const keptMax = 32;
+const kept = new Map<string, RolloutJournal>();
+
+/**
+ * Finished rollouts of a chunk, and finished turns of running ones, stored in parts while the chunk is under way. A
+ * part holds what finished since the previous one, so the number of parts depends on time and not on amount. If
+ * overlapping attempts both store a rollout, it counts once. Rows that an attempt could not store, because the store
+ * was away or full, go to the next attempt in this process.
+ */
+export class RolloutJournal {
+  readonly #rollouts: Part<Rollout>;
+  readonly #turns: Part<RecordedTurn>;
+  readonly #finished: Map<string, Rollout>;
+  readonly #unfinished: Map<string, Turn[]>;
+  readonly #key: string;
+  #writing: Promise<void> | null = null;
+
+  private constructor(key: string, rollouts: Part<Rollout>, turns: Part<RecordedTurn>) {
+    this.#key = key;
+    this.#rollouts = rollouts;
+    this.#turns = turns;
+    this.#finished = new Map(rollouts.stored.map((rollout) => [placeOf(rollout), rollout]));
+    this.#unfinished = new Map();
+    for (const recorded of turns.stored) this.#remember(recorded);
+  }
+
+  /** `leases` = their sha256, which ensures that an earlier attempt's rollouts are the same. */
+  static async open(store: Store, prefix: string, leases: string): Promise<RolloutJournal> {
+    const keys = await store.list(prefix);
+    const key = `${store.uri}${prefix}#${leases}`;
+    const journal = new RolloutJournal(
+      key,
+      await Part.open<Rollout>(store, `${prefix}part_`, keys),
+      await Part.open<RecordedTurn>(store, `${prefix}turns_`, keys),
+    );
+    const before = kept.get(key);
+    if (before) journal.#takeOver(before);
+    return journal;
+  }
+
+  /** Keeps unstored rows for the next attempt in this process, should this attempt end early. */
+  keep(): void {
+    kept.delete(this.#key);
+    kept.set(this.#key, this);
+    if (kept.size > keptMax) kept.delete(kept.keys().next().value!);
+  }
+
+  /** Everything is in the store. */
+  forget(): void {
+    kept.delete(this.#key);
+  }
+
+  has(place: Place): boolean {
+    return this.#finished.has(placeOf(place));
+  }
+
+  /** The finished turns of a rollout that is not finished, in order. */
+  turnsOf(place: Place): readonly Turn[] {
+    return this.#unfinished.get(placeOf(place)) ?? [];
+  }
+
+  /** Takes up rollouts that are stored elsewhere. */
+  adopt(rollouts: readonly Rollout[]): void {
+    for (const rollout of rollouts) {
+      this.#finished.set(placeOf(rollout), rollout);
+      this.#unfinished.delete(placeOf(rollout));
+    }
+  }
+
+  add(rollout: Rollout): void {
+    this.#finished.set(placeOf(rollout), rollout);
+    this.#unfinished.delete(placeOf(rollout));
+    this.#rollouts.fresh.push(rollout);
+  }
+
+  /** Rollouts and sampled tokens in it, of unfinished rollouts the tokens of their finished turns. */
+  size(): { readonly rollouts: number; readonly tokens: number } {
+    const turns = [...this.#finished.values()].flatMap((rollout) => rollout.turns);
+    const tokens = [...turns, ...[...this.#unfinished.values()].flat()].reduce(
+      (n, turn) => n + turn.tokenIds.length,
+      0,
+    );
+    return { rollouts: this.#finished.size, tokens };
+  }
+
+  /** A turn that replaces another makes all later turns void. */
+  addTurn(recorded: RecordedTurn): void {
+    this.#remember(recorded);
+    this.#turns.fresh.push(recorded);
+  }
+
+  /**
+   * Stores what finished since the last part, unless a write is under way. Rows that could not be stored stay for the
+   * next one.
+   */
+  async flush(): Promise<void> {
+    this.#writing ??= this.#write().finally(() => (this.#writing = null));
+    await this.#writing;
+    await failpoint('generate.part');
+  }
+
+  /** Stores the rest, unless everything finished at once: then the chunk's own object follows right away. */
+  async close(expected: number): Promise<void> {
+    await this.#writing?.catch(() => undefined); // repeated below
+    if (this.#rollouts.fresh.length < expected) await this.flush();
+  }
+
+  async #write(): Promise<void> {
+    await this.#rollouts.flush();
+    // Turns of a rollout that has finished meanwhile are in the rollout.
+    this.#turns.fresh = this.#turns.fresh.filter((recorded) => !this.#finished.has(placeOf(recorded)));
+    await this.#turns.flush();
+  }
+
+  /** The finished rollouts of one group. */
+  of(group: number): Rollout[] {
+    return [...this.#finished.values()].filter((rollout) => rollout.group === group);
+  }
+
+  /** Drops a group that is stored elsewhere by now. */
+  release(group: number): void {
+    const isOf = (place: string): boolean => place.startsWith(`${group}/`);
+    for (const places of [this.#finished, this.#unfinished]) {
+      for (const place of places.keys()) if (isOf(place)) places.delete(place);
+    }
+    this.#rollouts.fresh = this.#rollouts.fresh.filter((rollout) => rollout.group !== group);
+    this.#turns.fresh = this.#turns.fresh.filter((turn) => turn.group !== group);
+  }
+
+  inOrder(): Rollout[] {
+    return [...this.#finished.values()].sort((a, b) => a.group - b.group || a.index - b.index);
+  }
+
+  #takeOver(before: RolloutJournal): void {
+    for (const rollout of before.#rollouts.fresh) if (!this.has(rollout)) this.add(rollout);
+    for (const recorded of before.#turns.fresh) if (!this.has(recorded)) this.addTurn(recorded);
+  }
+
+  #remember({ group, index, turn: position, ...turn }: RecordedTurn): void {
+    const place = placeOf({ group, index });
+    if (this.#finished.has(place)) return;
+    const turns = this.#unfinished.get(place) ?? [];
+    if (position > turns.length) return; // the turn before it was never stored
+    this.#unfinished.set(place, [...turns.slice(0, position), turn]);
+  }
+}
+
+/** Rows in objects `PREFIX1.jsonl`, `PREFIX2.jsonl`, … */
+export class Part<Row extends object> {
+  readonly stored: readonly Row[];
+  fresh: Row[] = [];
+  readonly #store: Store;
+  readonly #prefix: string;
+  #parts: number;
+
+  private constructor(store: Store, prefix: string, stored: readonly Row[], parts: number) {
+    this.#store = store;
+    this.#prefix = prefix;
+    this.stored = stored;
+    this.#parts = parts;
+  }
+
+  static async open<Row extends object>(store: Store, prefix: string, keys: readonly string[]): Promise<Part<Row>> {
+    const numbers = keys
+      .filter((key) => key.startsWith(prefix))
+      .map((key) => Number.parseInt(key.slice(prefix.length), 10))
+      .sort((a, b) => a - b);
+    const rows = await Promise.all(
+      numbers.map(async (number) => {
+        const key = `${prefix}${number}.jsonl`;
+        return decodeStoredRows<Row>((await store.read(key)) ?? Buffer.of(), key);
+      }),
+    );
+    return new Part(store, prefix, rows.flat(), numbers.at(-1) ?? 0);
+  }
+
+  /** Stores fresh rows and returns them. */
+  async flush(): Promise<readonly Row[]> {
+    const rows = [...this.fresh];
+    if (rows.length === 0) return rows;
+    for (let isStored = false; !isStored;) {
+      this.#parts += 1;
+      const key = `${this.#prefix}${this.#parts}.jsonl`;
+      isStored = (await this.#store.putIfAbsent(key, encodeStoredRows(key, rows))).stored;
+    }
+    const written = new Set(rows);
+    this.fresh = this.fresh.filter((row) => !written.has(row));
+    return rows;
+  }
+}
+
+function placeOf({ group, index }: Place): string {
+  return `${group}/${index}`;
+}

@@ -1,6 +1,0 @@
-/** Of tasks that are no activities. */
-export const fewSlots = {
-  workflowTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
-  localActivityTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
-  nexusTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
-} as const;

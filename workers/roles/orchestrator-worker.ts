@@ -1,0 +1,85 @@
+import type { Worker, WorkerOptions } from '@temporalio/worker';
+import { type OpenedWorker, runTogether } from './run-worker.ts';
+import { watchVersions } from '../stack/other-versions.ts';
+import { takeOverRuns } from '../stack/take-over.ts';
+import { beCurrent, beUnversioned, currentLine, hasDeployments, pinnedTo } from '../temporal/worker-deployment.ts';
+import { workflowBundlePath, workflowCodeVersion } from '../program/workflow-bundle.ts';
+import { createOrchestratorActivities } from '../../activities/of-orchestrator.ts';
+import type { StoreView } from '../../activities/around/store-view.ts';
+import { taskQueues } from '../../core/names.ts';
+import { codeVersion } from '../program/code-version.ts';
+import { findTrainers, pollerCount } from './find-trainers.ts';
+import { inferenceFor, say, type WorkerSettings } from './worker-settings.ts';
+import type { TemporalLink } from '../temporal/temporal-link.ts';
+import { CountedSlots, GatedSlots } from './gated-slots.ts';
+import { hasSearchAttributes } from '../temporal/has-search-attributes.ts';
+
+interface OrchestratorParts {
+  readonly common: WorkerOptions;
+  readonly link: TemporalLink;
+  readonly view: StoreView;
+  readonly open: (options: WorkerOptions) => Promise<Worker>;
+}
+
+/** Workflow tasks at once; the SDK's default. */
+const workflowTasksMax = 40;
+const activitiesMax = 100;
+
+/** The worker of workflows, and of the activities that are glue between stored objects. */
+export async function openOrchestrator(
+  settings: WorkerSettings,
+  { common, link, open, view }: OrchestratorParts,
+): Promise<OpenedWorker> {
+  const version = await workflowCodeVersion();
+  const { onTakeOver, payloadKeys, temporal } = settings;
+  const asked = { service: link.client.workflowService, namespace: temporal.namespace };
+  if (onTakeOver) {
+    await beUnversioned(asked);
+    await takeOverRuns({ client: link.client, version, say: onTakeOver });
+  }
+  // A server with one orchestrator has every run taken over by the newest.
+  const isPinned = onTakeOver === undefined && (await hasDeployments(asked));
+  const worker = await open({
+    ...common,
+    ...(isPinned ? pinnedTo(version) : { buildId: version }),
+    workflowBundle: { codePath: await workflowBundlePath(version, { isEncrypted: payloadKeys.length > 0 }) },
+    activities: orchestratorActivities(settings, link),
+    // A killed orchestrator's workflows are waited for no longer than this.
+    stickyQueueScheduleToStartTimeout: '1s',
+    maxCachedWorkflows: 50,
+    tuner: {
+      workflowTaskSlotSupplier: { type: 'fixed-size', numSlots: workflowTasksMax },
+      activityTaskSlotSupplier: new GatedSlots(new CountedSlots(activitiesMax), view),
+      localActivityTaskSlotSupplier: { type: 'fixed-size', numSlots: activitiesMax },
+      nexusTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
+    },
+  });
+  if (isPinned) void beCurrent(asked, version).then((is) => say(currentLine(version, is)));
+  return runTogether([worker]);
+}
+
+function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
+  const { projectFolder } = settings;
+  const { namespace } = settings.temporal;
+  return createOrchestratorActivities({
+    projectFolder,
+    codeVersion,
+    inference: inferenceFor(settings),
+    findTrainers: () => findTrainers(link.client),
+    countRolloutWorkers: pollerCount(link.client, taskQueues.rollout),
+    otherVersions: watchVersions(link.client),
+    hasSearchAttributes: () =>
+      hasSearchAttributes({
+        list: async () => (await link.connection.operatorService.listSearchAttributes({ namespace })).customAttributes,
+        count: (query) => link.client.workflow.count(query),
+      }),
+    isWorkflowRunning: async (workflowId) => {
+      try {
+        return (await link.client.workflow.getHandle(workflowId).describe()).status.name === 'RUNNING';
+      } catch (error) {
+        if (error instanceof Error && error.name === 'WorkflowNotFoundError') return false;
+        throw error;
+      }
+    },
+  });
+}

@@ -1,0 +1,31 @@
+import { randomBytes } from 'node:crypto';
+import os from 'node:os';
+import { workerRoles, type WorkerRole } from '../../core/names.ts';
+
+/** A worker process, parsed from its identity. Temporal reports the identity with each activity and for each poller of a queue. */
+export interface NamedWorker {
+  readonly role: WorkerRole;
+  /** `PID@HOST` */
+  readonly place: string;
+  /** Digest of the worker's code, see `codeDigest`; null for versions before 28 November 2026. */
+  readonly code: string | null;
+}
+
+/** Contains random digits, because in containers process numbers are often 1 or 7 and host names may repeat. */
+export function workerIdentity(role: WorkerRole, code: string): string {
+  return `${role} worker ${process.pid}@${os.hostname()} ${randomBytes(3).toString('hex')} code ${code}`;
+}
+
+/** Returns null if the identity is not that of a Ratchet worker. */
+export function workerIn(identity: string): NamedWorker | null {
+  const [, role, place, code] = /^(\S+) worker (\d+@\S+) [0-9a-f]{6}(?: code ([0-9a-f]{8}))?$/.exec(identity) ?? [];
+  const known = workerRoles.find((one) => one === role);
+  return known === undefined || place === undefined ? null : { role: known, place, code: code ?? null };
+}
+
+const nouns = { orchestrator: 'the orchestrator', rollout: 'the rollout worker', train: 'the GPU worker' } as const;
+
+/** Name for messages: `the rollout worker 4711@gpu-box`. */
+export function workerName({ role, place }: Pick<NamedWorker, 'role' | 'place'>): string {
+  return `${nouns[role]} ${place}`;
+}

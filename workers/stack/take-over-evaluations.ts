@@ -1,0 +1,92 @@
+import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
+import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
+import { memoKeys } from '../../core/names.ts';
+import { present } from '../../core/present.ts';
+
+/** Workflows that continue from the store alone after a restart. */
+const types = ['evaluateNewest', 'evaluate', 'optimizePrompt'];
+
+interface TakeOverEvaluations {
+  /** Version of this process's workflow code. */
+  readonly version: string;
+  /** Version of the code that wrote a history; null before its first task. */
+  readonly versionOf: (found: WorkflowExecutionDescription) => string | null;
+  /** Called for each that cannot be taken over; the others are still taken over. */
+  readonly failed: (workflowId: string, reason: unknown) => void;
+}
+
+interface Open {
+  readonly type: string;
+  readonly workflowId: string;
+  /** '' without a parent. */
+  readonly parent: string;
+}
+
+/**
+ * Restarts open evaluations and prompt searches whose history was written by other workflow code, under the same id and
+ * with the same input: their finished results are in the store and are adopted. Those of a file or a schedule end with
+ * their parent workflow, which begins them again. Returns the ids.
+ */
+export async function takeOverEvaluations(client: Client, options: TakeOverEvaluations): Promise<string[]> {
+  const open: Open[] = [];
+  const query = `WorkflowType IN (${types.map((type) => `'${type}'`).join(', ')}) AND ExecutionStatus='Running'`;
+  for await (const { type, workflowId, parentExecution } of client.workflow.list({ query })) {
+    open.push({ type, workflowId, parent: parentExecution?.workflowId ?? '' });
+  }
+  const taken: string[] = [];
+  for (const one of open) {
+    if (open.some(({ workflowId }) => workflowId === one.parent)) continue;
+    try {
+      if (await takeOver(client, one, open, options)) taken.push(one.workflowId);
+    } catch (error) {
+      options.failed(one.workflowId, error);
+    }
+  }
+  return taken;
+}
+
+async function takeOver(
+  client: Client,
+  { type, workflowId }: Open,
+  open: readonly Open[],
+  { version, versionOf }: TakeOverEvaluations,
+): Promise<boolean> {
+  const found = await client.workflow.getHandle(workflowId).describe();
+  const written = versionOf(found);
+  if (written === null || written === version || found.status.name !== 'RUNNING') return false;
+  const summary = await found.staticSummary();
+  const args = await inputOf(client, workflowId, found.runId);
+  // Its parts have histories of the same code, which could not even be cancelled, and their ids are needed again.
+  for (const part of partsOf(workflowId, open)) {
+    await client.workflow.getHandle(part).terminate('taken over by other workflow code');
+  }
+  await client.workflow.start(type, {
+    workflowId,
+    taskQueue: found.taskQueue,
+    args,
+    // In one call: there is no moment at which it is gone.
+    workflowIdConflictPolicy: 'TERMINATE_EXISTING',
+    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+    workflowTaskTimeout: '5s',
+    // The input may come from an earlier execution or another version.
+    memo: { ...found.memo, [memoKeys.takenOverFrom]: found.runId },
+    ...present({ staticSummary: summary }),
+  });
+  return true;
+}
+
+/** Ids of the children, recursively, innermost first. */
+function partsOf(workflowId: string, open: readonly Open[]): string[] {
+  const own = open.filter(({ parent }) => parent === workflowId);
+  return own.flatMap((part) => [...partsOf(part.workflowId, open), part.workflowId]);
+}
+
+async function inputOf(client: Client, workflowId: string, runId: string): Promise<unknown[]> {
+  const { history } = await client.workflowService.getWorkflowExecutionHistory({
+    namespace: client.options.namespace,
+    execution: { workflowId, runId },
+    maximumPageSize: 1,
+  });
+  const payloads = history?.events?.[0]?.workflowExecutionStartedEventAttributes?.input?.payloads ?? [];
+  return decodeArrayFromPayloads(client.options.loadedDataConverter, payloads);
+}

@@ -1,0 +1,239 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
+import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
+import { optionalTsToMs } from '@temporalio/common/lib/time.js';
+import type proto from '@temporalio/proto';
+import type { OpenedRun, TakenOver, TrainRunInput } from '../../activities/index.ts';
+import { memoKeys } from '../../core/names.ts';
+import { present } from '../../core/present.ts';
+import type { AskedOfRun, RunHandle } from '../../core/rl/run-state.ts';
+import { takeOverEvaluations } from './take-over-evaluations.ts';
+import type { ContinuedRun } from '../../workflows/run-start.ts';
+import { innermostMessage } from '../temporal/innermost-message.ts';
+
+type HistoryEvent = proto.temporal.api.history.v1.IHistoryEvent;
+
+/** Events in which a run that was opened shows it: opening is the first thing it does. */
+const firstEventsMax = 200;
+/** The list lags a little behind: a run that began right before the stack went down is found at a second look. */
+const secondLookMs = 5_000;
+
+interface TakeOverOptions {
+  readonly client: Client;
+  /** Version of this process's workflow code, as its worker writes it into histories: `workflowCodeVersion`. */
+  readonly version: string;
+  /** Prints a line for the user. */
+  readonly say: (line: string) => void;
+  /** No orchestrator with a deployment version is left: a run that is pinned to one, also to ours, waits for ever. */
+  readonly isUnversioned?: boolean;
+}
+
+/**
+ * Restarts open runs whose history was written by other workflow code, which ours cannot replay. Each continues from
+ * its newest commit under the same workflow id, with its settings and everything requested of it; stored work of the
+ * step under way is adopted. Only for a server with one orchestrator, and before that one polls; looks once more a
+ * little later.
+ */
+export async function takeOverRuns(options: Omit<TakeOverOptions, 'isUnversioned'>): Promise<void> {
+  const alone = { ...options, isUnversioned: true };
+  await takeOverOpen(alone);
+  void delay(secondLookMs, undefined, { ref: false }).then(() => takeOverOpen(alone));
+}
+
+/** The same with a single look. */
+export async function takeOverOpen({ client, version, say, isUnversioned = false }: TakeOverOptions): Promise<void> {
+  const writtenBy = isUnversioned ? orPinned : versionOf;
+  const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
+  try {
+    for await (const { workflowId } of client.workflow.list({ query })) {
+      try {
+        const run = await takeOverRun({ client, version, writtenBy }, workflowId);
+        if (run !== null) say(`upgrade: run ${run} continues from its newest commit under the new code`);
+      } catch (error) {
+        // One run must not stop the others from continuing.
+        say(
+          `upgrade: run ${workflowId} was begun by other code and could not be taken over: ${innermostMessage(error)}`,
+        );
+      }
+    }
+    const failed = (workflowId: string, reason: unknown): void =>
+      say(`upgrade: ${workflowId} was begun by other code and could not be taken over: ${innermostMessage(reason)}`);
+    await endFlows(client, version, writtenBy);
+    for (const evaluation of await takeOverEvaluations(client, { version, versionOf: writtenBy, failed })) {
+      say(`upgrade: ${evaluation} continues with what it has finished, under the new code`);
+    }
+  } catch (error) {
+    say(`upgrade: whether there are runs of other code could not be found out: ${innermostMessage(error)}`);
+  }
+}
+
+/**
+ * Ends the workflows that generate rounds: runs that are taken over give their rounds to workflows of their own code,
+ * which continue from what is stored.
+ */
+async function endFlows(client: Client, version: string, writtenBy: typeof versionOf): Promise<void> {
+  for await (const { workflowId } of client.workflow.list({
+    query: "WorkflowType='playRounds' AND ExecutionStatus='Running'",
+  })) {
+    const flow = client.workflow.getHandle(workflowId);
+    const written = writtenBy(await flow.describe());
+    if (written !== null && written !== version) await flow.terminate('taken over by other workflow code');
+  }
+}
+
+/** The run's name if it was taken over; null if our code can continue it as it is. `isWedged`: it certainly cannot. */
+export async function takeOverRun(
+  {
+    client,
+    version,
+    isWedged = false,
+    writtenBy = versionOf,
+  }: Pick<TakeOverOptions, 'client' | 'version'> & {
+    readonly isWedged?: boolean;
+    readonly writtenBy?: typeof versionOf;
+  },
+  workflowId: string,
+): Promise<string | null> {
+  const found = await client.workflow.getHandle(workflowId).describe();
+  const { runId, raw, memo = {} } = found;
+  if (found.status.name !== 'RUNNING' || (writtenBy(found) === version && !isWedged)) return null;
+  const beginning = await readBeginning(client, workflowId, runId);
+  if (writtenBy(found) === null) {
+    // No task has completed. The input came from the user, which every version reads, or from the code that continued
+    // as new.
+    if (beginning.continues === null) return null;
+    if (writtenBy(await client.workflow.getHandle(workflowId, beginning.continues).describe()) === version) return null;
+  }
+  const asked = askedSoFar(beginning.input, memo);
+  const again = anew({ ...beginning, asked, request: `${workflowId}/${runId}` });
+  const summary = await found.staticSummary();
+  await client.workflow.start('trainRun', {
+    workflowId,
+    taskQueue: found.taskQueue,
+    args: [again],
+    // In one call: there is no moment at which the run is gone.
+    workflowIdConflictPolicy: 'TERMINATE_EXISTING',
+    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+    memo: { ...memo, [memoKeys.takenOverFrom]: runId },
+    // without the server's own attributes
+    typedSearchAttributes: found.typedSearchAttributes
+      .getAll()
+      .filter(({ key }) => !/^(BuildIds|Temporal)/.test(key.name)),
+    ...present({ staticSummary: summary }),
+    ...timeoutsOf(raw.executionConfig),
+  });
+  return again.takesOver.handle?.name ?? workflowId;
+}
+
+/**
+ * Version of the workflow code that wrote its newest history: the server records it with every workflow task. null
+ * before the first.
+ */
+export function versionOf({ raw }: WorkflowExecutionDescription): string | null {
+  const { mostRecentWorkerVersionStamp: stamp, versioningInfo } = raw.workflowExecutionInfo ?? {};
+  return versioningInfo?.deploymentVersion?.buildId || stamp?.buildId || null;
+}
+
+/**
+ * The same, when no worker has a deployment version: a run pinned to one was written by other code, whatever that was.
+ */
+function orPinned(found: WorkflowExecutionDescription): string | null {
+  const pinned = found.raw.workflowExecutionInfo?.versioningInfo?.deploymentVersion?.buildId;
+  return pinned ? `pinned to ${pinned}` : versionOf(found);
+}
+
+function timeoutsOf(config: proto.temporal.api.workflow.v1.IWorkflowExecutionConfig | null | undefined) {
+  const task = optionalTsToMs(config?.defaultWorkflowTaskTimeout);
+  const execution = optionalTsToMs(config?.workflowExecutionTimeout);
+  return {
+    ...present({ workflowTaskTimeout: task || undefined, workflowExecutionTimeout: execution || undefined }),
+  };
+}
+
+/** `Input` is exactly what the client sent. It is not validated until the workflow runs. */
+export interface Beginning<Input = TrainRunInput | ContinuedRun | null | undefined> {
+  readonly input: Input;
+  /** Result of opening the run; null while that is under way. */
+  readonly opened: OpenedRun | null;
+  /** The execution that continued as this one. */
+  readonly continues: string | null;
+}
+
+/** Input for the same run again, with its commits and everything requested of it. */
+function anew(
+  run: Pick<Beginning, 'input' | 'opened'> & { readonly asked: AskedOfRun | null; readonly request: string },
+): Exclude<TrainRunInput, string> & { readonly takesOver: TakenOver } {
+  const { input, opened, asked, request } = run;
+  if (isContinued(input)) {
+    const { opened: before, typed } = input.continued;
+    return { ...typed, takesOver: { handle: before.handle, asked, request } };
+  }
+  const typed = (typeof input === 'object' ? input : { config: input }) as Exclude<TrainRunInput, string>;
+  const { takesOver: before = { handle: null, asked: null, request } } = typed ?? {};
+  // A run that another version took over and did not open yet is passed on unchanged.
+  if (opened === null) return { ...typed, takesOver: before };
+  return { ...typed, takesOver: { ...before, handle: opened.handle, asked } };
+}
+
+/** Requests made of an execution: from its memo, or from its input if it has no memo yet. null without any. */
+function askedSoFar(input: Beginning['input'], memo: Readonly<Record<string, unknown>> = {}): AskedOfRun | null {
+  const noted = memo[memoKeys.asked] as AskedOfRun | undefined;
+  if (noted) return noted;
+  if (!isContinued(input)) return (typeof input === 'object' ? input?.takesOver?.asked : null) ?? null;
+  const { control, state, rewind = null } = input.continued;
+  const { pausedBecause, isPausedByPerson } = control;
+  return { pausedBecause, isPausedByPerson, overrides: state.overrides, rewind };
+}
+
+/**
+ * State that an open run hands to the execution that replaces it, which reads its settings anew. A pause that no user
+ * asked for ends here: the restart means that someone has looked.
+ */
+export async function handedOver(client: Client, workflowId: string): Promise<TakenOver> {
+  const { runId, memo } = await client.workflow.getHandle(workflowId).describe();
+  const { input } = await readBeginning(client, workflowId, runId);
+  const asked = askedSoFar(input, memo);
+  const request = `${workflowId}/${runId}/again`;
+  if (asked === null || asked.isPausedByPerson) return { handle: null, asked, request };
+  return { handle: null, asked: { ...asked, pausedBecause: null }, request };
+}
+
+/** Input of an execution, and the result of opening the run. */
+export async function readBeginning<Input = Beginning['input']>(
+  client: Client,
+  workflowId: string,
+  runId: string,
+): Promise<Beginning<Input>> {
+  const converter = client.options.loadedDataConverter;
+  const { history } = await client.workflowService.getWorkflowExecutionHistory({
+    namespace: client.options.namespace,
+    execution: { workflowId, runId },
+    maximumPageSize: firstEventsMax,
+  });
+  const events = history?.events ?? [];
+  const payloads = events[0]?.workflowExecutionStartedEventAttributes?.input?.payloads ?? [];
+  const [input] = (await decodeArrayFromPayloads(converter, payloads)) as [Input];
+  const result = resultOfOpening(events);
+  const [opened = null] = result ? ((await decodeArrayFromPayloads(converter, result)) as [OpenedRun]) : [];
+  const continues = events[0]?.workflowExecutionStartedEventAttributes?.continuedExecutionRunId || null;
+  return { input, opened, continues };
+}
+
+/** The run that an execution of `trainRun` works on; null while it is being opened. */
+export async function openedRun(client: Client, workflowId: string, runId: string): Promise<RunHandle | null> {
+  const { input, opened } = await readBeginning(client, workflowId, runId);
+  return isContinued(input) ? input.continued.opened.handle : (opened?.handle ?? null);
+}
+
+function resultOfOpening(events: readonly HistoryEvent[]) {
+  const asked = events.find((event) => event.activityTaskScheduledEventAttributes?.activityType?.name === 'openRun');
+  const done = events.find(
+    ({ activityTaskCompletedEventAttributes: completed }) =>
+      asked && completed && String(completed.scheduledEventId) === String(asked.eventId),
+  );
+  return done?.activityTaskCompletedEventAttributes?.result?.payloads ?? null;
+}
+
+export function isContinued(input: Beginning['input']): input is ContinuedRun {
+  return typeof input === 'object' && input !== null && 'continued' in input;
+}
