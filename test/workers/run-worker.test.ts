@@ -47,6 +47,13 @@ test('of several workers that belong together the first that fails ends all; one
   assert.equal(runTogether([steady, stuck]).isWorking(), false);
 });
 
+test('a worker whose work has ended has not failed, where the SDK cannot free it at once', async () => {
+  const run = (): Promise<void> => Promise.reject(new Error('Worker still in use: Expected 1 reference, but got 2'));
+  const inState = (state: string): Worker => ({ getState: () => state, run }) as unknown as Worker;
+  await runTogether([inState('STOPPED')]).run();
+  await assert.rejects(runTogether([inState('FAILED')]).run(), /Worker still in use/);
+});
+
 /** The exit code of the fixture and what it said; `signal` once it is ready. */
 function endOf(how: string, signal?: NodeJS.Signals): Promise<{ code: number; said: string }> {
   return new Promise((resolve) => {

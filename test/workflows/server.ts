@@ -15,6 +15,7 @@ import type { RunSpec } from '../../config/run-spec.ts';
 import { taskQueues, trainerLeasedSignalName, trainerQueues } from '../../core/names.ts';
 import { ensureTemporalCli } from '../../workers/temporal/temporal-cli.ts';
 import { workflowBundlePath, workflowCodeVersion } from '../../workers/program/workflow-bundle.ts';
+import { runTogether } from '../../workers/roles/run-worker.ts';
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { RunSummary } from '../../workflows/train-run.ts';
 import { eventually } from '../eventually.ts';
@@ -103,7 +104,8 @@ async function open(): Promise<Server> {
     ),
     ...queues.map((taskQueue) => Worker.create({ ...common, taskQueue })),
   ]);
-  const working = Promise.all(workers.map((worker) => worker.run()));
+  const together = runTogether(workers);
+  const working = together.run();
   return {
     environment,
     client,
@@ -119,7 +121,7 @@ async function open(): Promise<Server> {
       if (failures.length > 0) throw new Error(`histories that cannot be continued with:\n${failures.join('\n')}`);
     },
     async close() {
-      for (const worker of workers) worker.shutdown();
+      together.shutdown();
       await working;
       await environment.teardown();
       await rm(home, { recursive: true });

@@ -63,7 +63,7 @@ export function runTogether(workers: readonly Worker[], { lookMs = failedLookMs 
     isWorking,
     run: async () => {
       const watching = new AbortController();
-      const running = Promise.all(workers.map((worker) => worker.run()));
+      const running = Promise.all(workers.map(ended));
       try {
         await Promise.race([running, failure(hasFailed, lookMs, watching.signal)]);
       } finally {
@@ -74,6 +74,18 @@ export function runTogether(workers: readonly Worker[], { lookMs = failedLookMs 
       for (const worker of workers) if (worker.getState() === 'RUNNING') worker.shutdown();
     },
   };
+}
+
+/**
+ * Runs a worker of the SDK's until all its work has ended. The SDK frees its native worker after that, and fails where a call that has ended still
+ * holds it for a moment, as on a busy machine ("Worker still in use"): nothing of ours failed then.
+ */
+async function ended(worker: Worker): Promise<void> {
+  try {
+    await worker.run();
+  } catch (error) {
+    if (worker.getState() !== 'STOPPED') throw error;
+  }
 }
 
 /** Rejects a little after the SDK has given a worker up, whose `run()` may wait for ever for work under way. */
