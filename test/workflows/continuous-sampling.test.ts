@@ -206,6 +206,12 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
           const played = await usual();
           return { ...played, parts: played.parts.map((part) => (isFirst(round, chunk) ? part : tooEasy(part))) };
         },
+        // As fast as others are leased: the filter is widened all the same.
+        leaseGroups: async ({ curriculum: { nextOrdinal } }, { usual }) => {
+          const isHeard = (): Promise<boolean> => hasHeard(run, `-${nextOrdinal - 1}","rollouts"`);
+          if (nextOrdinal > 1) await until('those before have ended', async () => gate.isOpen || (await isHeard()));
+          return usual();
+        },
         filterGroups: async (_, { usual }) => {
           gate.open();
           judged ??= until('the first chunk is told of', () => hasHeard(run, '"ordinals":"1-8"')).then(aWhile);
@@ -216,6 +222,8 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     });
     const { ledger } = await run.result();
     assert.ok(judged, 'they were judged again');
+    const before = run.inputs('leaseGroups').filter(({ step }) => step === 1);
+    assert.ok(before.length <= 8, `${before.length} leases`);
     assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 2 * 16]);
   });
 

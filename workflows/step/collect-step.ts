@@ -302,7 +302,10 @@ class Collection {
       return { waiting, isWhole, youngest: share === 1 ? youngestOf(selection.trained) : 0, groupsPerBatch };
     };
     const missing = Math.ceil(this.#missing(collected) * this.#context.spec.oversamplingFactor);
-    return { ...this.#asked.steps(), missing, ready };
+    const { changes } = this.#window;
+    // Groups that ended may widen the filter, or pause the run, before others are leased.
+    const isOver = (): boolean => this.#window.changes !== changes;
+    return { ...this.#asked.steps(), missing, ready, isOver };
   }
 
   /** Has more sampled, and waits until there is something new. */
@@ -319,7 +322,8 @@ class Collection {
     // A commit lets later steps be sampled for, whatever is in play.
     const mayLease = (): boolean => steps().left > asked.left;
     if (await window.fill(step, asked)) {
-      if (window.byRounds || !asked.ready().isWhole) await window.next({ why: this.#whyItWaits(), mayLease });
+      if (window.byRounds || !asked.ready().isWhole)
+        await window.next({ seen: changes, why: this.#whyItWaits(), mayLease });
       return;
     }
     // Groups in flight may complete the batch, and return examples to the normal pool.

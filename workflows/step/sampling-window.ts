@@ -40,6 +40,8 @@ interface Next {
 /** How much may be leased for a step, and what waits for it by now. */
 export interface ToFill extends StepsAhead {
   readonly ready: () => CollectedGroups;
+  /** Whether nothing more is leased by this fill: what has happened meanwhile has to be decided on first. */
+  readonly isOver: () => boolean;
 }
 
 /**
@@ -67,8 +69,8 @@ export class SamplingWindow {
   /** The fills beside batches, one after another; `#fills` have not ended. */
   #filling: Promise<unknown> = Promise.resolve();
   #fills = 0;
-  /** Batches that were taken in this execution. */
-  #taken = 0;
+  /** Fills that were wanted in this execution. */
+  #wanted = 0;
   /** How many more groups may grow stale. */
   #staleBudget: number;
   readonly byRounds: boolean;
@@ -181,13 +183,14 @@ export class SamplingWindow {
 
   /**
    * Leases groups for a step: by rounds as many as are missing, when nothing is in flight; else until the window is
-   * full, or a batch is ready. False: there is no example to draw.
+   * full, a batch is ready, or the fill is over. A fill beside a batch ends before it. False: there is no example to draw.
    */
   async fill(step: number, asked: ToFill & { readonly missing: number }): Promise<boolean> {
     if (this.byRounds) {
       const { missing: count } = asked;
       return this.isInPlay || this.#rounds.open({ step, count, groupsPerChunk: this.#size.chunkGroups(count) });
     }
+    this.#wanted += 1;
     await this.#filling;
     return this.#fill(step, asked);
   }
@@ -213,7 +216,7 @@ export class SamplingWindow {
   /**
    * Fills the window while a batch that was taken is packed. Groups may have ended faster than others were leased: without this nothing more
    * would be sampled until the next batch is collected, which is once this one trains. Two fills at once would each find the same room,
-   * so one waits for the other; and an older batch's fill ends when a newer batch is taken, for it counts the groups of its own alone.
+   * so one waits for the other. It ends when another fill is wanted: where groups end as fast as others are leased it would never end by itself.
    */
   fillBeside(
     {
@@ -225,16 +228,18 @@ export class SamplingWindow {
   ): void {
     if (this.byRounds) return;
     const { control } = this.#context;
-    this.#taken += 1;
-    const nth = this.#taken;
+    this.#wanted += 1;
+    const nth = this.#wanted;
     const ready = (): CollectedGroups => ({
       waiting: groups + countGroups(this.ready),
-      isWhole: nth !== this.#taken || control.isPaused || control.rewind !== null, // nothing more is leased then
+      isWhole: false,
       youngest: 0,
       groupsPerBatch,
     });
-    const asked = { ...ahead, ready };
+    const isOver = (): boolean => nth !== this.#wanted || control.isPaused || control.rewind !== null;
+    const asked = { ...ahead, ready, isOver };
     const before = this.#fills > 0 ? this.#filling : null;
+    if (isOver()) return;
     if (before === null && this.#firstRound(step, asked, this.#context.newestPolicy().step) === null) return;
     this.#fills += 1;
     // `open` keeps what a lease fails with, and the next batch throws it.
@@ -255,11 +260,12 @@ export class SamplingWindow {
 
   async #fill(step: number, asked: ToFill): Promise<boolean> {
     const room = this.#size.room(asked.ready().groupsPerBatch, step, asked);
-    for (;;) {
+    while (!asked.isOver()) {
       const round = this.#nextRound(step, asked.ready, room, this.#context.newestPolicy().step);
       if (round === null) return true;
       if (!(await this.#rounds.open(round))) return false;
     }
+    return true;
   }
 
   /** Null: the window is full, or a batch is ready. */
