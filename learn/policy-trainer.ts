@@ -2,9 +2,9 @@ import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
 import { canaryTokens, rowsAtOnceTokensMax } from '../core/limits.ts';
 import { type PackedRow, type RowSource, windowsOf } from '../core/rl/learning/batch.ts';
-import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
+import type { ObjectRef, OptimizerState, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
+import type { AnyTrainer, SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
 import { putMade, type VersionFiles, verifyVersion } from '../store/version-files.ts';
 import { weightsFolder } from '../store/weights-folder.ts';
 import { openBatch, type StoredBatch } from '../runs/rollouts/batches.ts';
@@ -12,9 +12,10 @@ import { correctBatch } from './correct-batch.ts';
 import { readCommit, readJson, requireCommit, specOf, storeOf } from '../runs/run-access.ts';
 import { trainerFailure } from '../core/rl/engine-failures.ts';
 import { readManifest, sealedFor } from '../runs/versions/checkpoints.ts';
+import { openOptimizer, putOptimizer } from '../runs/versions/optimizer-state.ts';
 import { RestorableSteps } from '../runs/lineages/restorable-steps.ts';
 import { putTokenScores } from '../runs/rollouts/token-scores.ts';
-import { type MadeVersion, pathToBase, type PendingVersion, type PendingVersions } from './pending-versions.ts';
+import { madeAt, type MadeVersion, pathToBase, type PendingVersion, type PendingVersions } from './pending-versions.ts';
 import type { Canary } from '../core/rl/learning/canary.ts';
 
 /** How a trainer reached a version: with nothing to do, or from a checkpoint and stored batches. */
@@ -56,8 +57,8 @@ interface Start {
  * another GPU worker may have trained the run since.
  */
 export class PolicyTrainer {
-  readonly #open: (run: RunHandle) => Promise<Trainer>;
-  #trainer: Trainer | null = null;
+  readonly #open: (run: RunHandle) => Promise<AnyTrainer>;
+  #trainer: AnyTrainer | null = null;
   #owner: string | null = null;
   #digest: string | null = null;
   /** Step of the held version; null if it holds none, as during a warm-up. */
@@ -72,7 +73,7 @@ export class PolicyTrainer {
   /** The batch that was trained last: its first rows are the canary's. */
   #batch: { readonly of: string; readonly batch: StoredBatch } | null = null;
 
-  constructor(open: (run: RunHandle) => Promise<Trainer>) {
+  constructor(open: (run: RunHandle) => Promise<AnyTrainer>) {
     this.#open = open;
   }
 
@@ -138,7 +139,7 @@ export class PolicyTrainer {
   async startFrom(
     run: RunHandle,
     folder: string,
-    { optimizer, isWarmUp }: { readonly optimizer: Uint8Array | null; readonly isWarmUp: boolean },
+    { optimizer, isWarmUp }: { readonly optimizer: OptimizerState | null; readonly isWarmUp: boolean },
   ): Promise<{ digest: string }> {
     const { lora, seed } = await this.#opened(run);
     const opened = await this.#use(async (trainer) => {
@@ -164,7 +165,7 @@ export class PolicyTrainer {
   ): Promise<({ readonly digest: string } & StoredFiles) | null> {
     const { lora, seed } = await this.#opened(run);
     if (this.#trainer?.makeBase === undefined) return null;
-    const version = await putMade(storeOf(run), prefix, async (folder) => {
+    const version = await putMade(storeOf(run), madeAt(run, prefix), async (folder) => {
       const texts = await files();
       return this.#use((trainer) => trainer.makeBase!(folder, { lora, seed, files: texts }));
     });
@@ -216,7 +217,7 @@ export class PolicyTrainer {
   /** Stores the policy as Hugging Face files below `prefix`. */
   async exportTo(run: RunHandle, prefix: string): Promise<StoredFiles> {
     const base = pathToBase(prefix);
-    const { files } = await putMade(storeOf(run), prefix, (folder) =>
+    const { files } = await putMade(storeOf(run), madeAt(run, prefix), (folder) =>
       this.#use((trainer) => trainer.exportTo(folder, { base })),
     );
     return files;
@@ -231,7 +232,7 @@ export class PolicyTrainer {
     return pending.add(run, {
       version,
       write: (folder, options) => this.#use((trainer) => trainer.exportTo(folder, options)),
-      optimizer: snapshot ? await this.saveOptimizer() : null,
+      optimizer: snapshot ? (folder) => this.#use((trainer) => trainer.saveOptimizer(folder)) : null,
       canary: async () => canary && this.#canary(run, canary, version.digest),
     });
   }
@@ -251,8 +252,11 @@ export class PolicyTrainer {
     this.#step = 0;
   }
 
-  saveOptimizer(): Promise<Uint8Array> {
-    return this.#use((trainer) => trainer.saveOptimizer());
+  /** Stores the optimizer's state below `prefix`; the bytes of one under `name`. */
+  saveOptimizer(run: RunHandle, prefix: string, name: string): Promise<ObjectRef> {
+    return putOptimizer(storeOf(run), { ...madeAt(run, prefix), name }, (folder) =>
+      this.#use((trainer) => trainer.saveOptimizer(folder)),
+    );
   }
 
   async close(): Promise<void> {
@@ -266,7 +270,7 @@ export class PolicyTrainer {
     const store = storeOf(run);
     const manifest = await readManifest({ ...run, lineage }, step);
     await verifyVersion(store, manifest.policy, { anew: new Map() }); // throws when a byte of it changed
-    const optimizer = manifest.optimizer && (await store.get(manifest.optimizer));
+    const optimizer = manifest.optimizer && (await openOptimizer(store, manifest.optimizer));
     const { digest } = await this.startFrom(run, await weightsFolder(store, manifest.policy.weights), {
       optimizer,
       isWarmUp: false,
@@ -361,7 +365,7 @@ export class PolicyTrainer {
   }
 
   /** A failed trainer is in an unknown state: it is dropped, and the next step restores. */
-  async #use<T>(work: (trainer: Trainer) => Promise<T>): Promise<T> {
+  async #use<T>(work: (trainer: AnyTrainer) => Promise<T>): Promise<T> {
     if (!this.#trainer) throw new RatchetError('TrainerDetached', 'The trainer holds no policy yet.');
     try {
       return await work(this.#trainer);

@@ -21,6 +21,8 @@ export interface RankOptions {
   readonly freeze_moe_router?: boolean;
   /** Tokens of a micro-batch at least, where so many rows fit; the longest row's when left out. */
   readonly micro_tokens?: number;
+  /** Bytes of a file of exported weights at most, in which there are several tensors; `5GB` when left out. */
+  readonly shard_size?: string;
   readonly device?: string;
   /** How long ranks wait for one another before the group ends. */
   readonly timeout_s?: number;

@@ -4,12 +4,18 @@ import { loadTrainer } from './module.ts';
 import { OnnxTrainer } from './onnx.ts';
 import { TinkerTrainer } from './tinker.ts';
 import { TorchTrainer } from './torch.ts';
-import type { Trainer } from './types.ts';
+import type { AnyTrainer } from './types.ts';
 
-export type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
+export type { AnyTrainer, SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
+
+/** Tests make several files of small models with it. */
+export const shardSizeVariable = 'RATCHET_TORCH_SHARD_SIZE';
 
 /** `say` receives messages about waiting for a remote server. */
-export async function openTrainer(spec: TrainerSpec, say: (line: string) => void = () => undefined): Promise<Trainer> {
+export async function openTrainer(
+  spec: TrainerSpec,
+  say: (line: string) => void = () => undefined,
+): Promise<AnyTrainer> {
   switch (spec.kind) {
     case 'onnx':
       return new OnnxTrainer({
@@ -19,7 +25,8 @@ export async function openTrainer(spec: TrainerSpec, say: (line: string) => void
       });
     case 'torch': {
       const { program: python, ranks, dtype, acFreq } = spec;
-      return new TorchTrainer({ python, ranks, dtype, threads: 1, ...present({ ac_freq: acFreq }) }, { say });
+      const more = present({ ac_freq: acFreq, shard_size: process.env[shardSizeVariable] });
+      return new TorchTrainer({ python, ranks, dtype, threads: 1, ...more }, { say });
     }
     case 'tinker':
       return new TinkerTrainer(spec, { say });

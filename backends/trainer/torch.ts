@@ -4,14 +4,15 @@ import path from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
+import type { OptimizerState } from '../../core/rl/run-state.ts';
 import { type PackedRow, rowsOf, type RowSource, scoredRows, type TokenScores } from '../../core/rl/learning/batch.ts';
 import { decodeSafetensors, LogprobLoss, metricsRow } from '../../engine/index.ts';
 import { inTemporaryFolder } from '../../store/temporary-folder.ts';
 import { cutByRows, policyColumns, writeColumns } from '../torch/columns.ts';
 import { TorchGroup } from '../torch/group.ts';
-import { packFolder, unpackFolder } from '../torch/packed-folder.ts';
+import { unpackFolder } from '../torch/packed-folder.ts';
 import type { RankOptions } from '../torch/protocol.ts';
-import type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
+import type { AnyTrainer, SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
 
 /** Figures that JSON cannot write travel as text. */
 const Figure = z.union([z.number(), z.enum(['nan', 'inf', '-inf']).transform(asNumber)]);
@@ -31,7 +32,7 @@ interface TorchOptions extends RankOptions {
 }
 
 /** PyTorch: transformers' models over FSDP2, in processes of their own (python/ratchet_torch). They start with the first call. */
-export class TorchTrainer implements Trainer {
+export class TorchTrainer implements AnyTrainer {
   readonly #python: string;
   readonly #options: RankOptions;
   readonly #say: (line: string) => void;
@@ -109,18 +110,17 @@ export class TorchTrainer implements Trainer {
     return (await this.#started().ready()).pids;
   }
 
-  async saveOptimizer(): Promise<Uint8Array> {
-    return inTemporaryFolder('torch-state', async (folder) => {
-      await this.#opened().call('save_optimizer', { folder });
-      return packFolder(folder);
-    });
+  async saveOptimizer(folder: string): Promise<OptimizerState> {
+    await this.#opened().call('save_optimizer', { folder });
+    return { folder };
   }
 
-  async restoreOptimizer(state: Uint8Array | null): Promise<void> {
-    if (state === null) return void (await this.#opened().call('restore_optimizer', { folder: null }));
+  async restoreOptimizer(state: OptimizerState | null): Promise<void> {
+    const restore = (folder: string | null): Promise<unknown> => this.#opened().call('restore_optimizer', { folder });
+    if (!(state instanceof Uint8Array)) return void (await restore(state && state.folder));
     await inTemporaryFolder('torch-state', async (folder) => {
       await unpackFolder(state, folder);
-      await this.#opened().call('restore_optimizer', { folder });
+      await restore(folder);
     });
   }
 

@@ -44,8 +44,8 @@ interface TrainerTraits {
   readonly oneTemperature: string | null;
   /** Whether it computes activations again instead of keeping them where `ac_freq` says so; else that is its own affair. */
   readonly recomputes: boolean;
-  /** Whether its arithmetic is known to be that of float32, by which the canary compares. */
-  readonly computesInFloat32: boolean;
+  /** Whether it computes in float32, by which the canary compares: always, where its `dtype` says so, or unknown. */
+  readonly computesInFloat32: 'always' | 'said' | 'unknown';
 }
 
 export const trainers = {
@@ -66,7 +66,7 @@ export const trainers = {
     customLoss: 'graph',
     oneTemperature: null,
     recomputes: true,
-    computesInFloat32: true,
+    computesInFloat32: 'always',
   },
   torch: {
     is: 'PyTorch, by transformers and PEFT',
@@ -85,7 +85,7 @@ export const trainers = {
     customLoss: 'graph',
     oneTemperature: null,
     recomputes: true,
-    computesInFloat32: false,
+    computesInFloat32: 'said',
   },
   tinker: {
     is: 'a server of the Tinker API',
@@ -104,7 +104,7 @@ export const trainers = {
     customLoss: 'graph',
     oneTemperature: 'a Tinker server trains log probabilities at temperature 1',
     recomputes: false,
-    computesInFloat32: false,
+    computesInFloat32: 'unknown',
   },
   module: {
     is: 'a trainer of your own',
@@ -123,7 +123,7 @@ export const trainers = {
     customLoss: 'its own',
     oneTemperature: 'a trainer of your own is told one temperature for a whole batch',
     recomputes: false,
-    computesInFloat32: false,
+    computesInFloat32: 'unknown',
   },
 } as const satisfies Readonly<Record<string, TrainerTraits>>;
 

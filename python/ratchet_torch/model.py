@@ -16,7 +16,8 @@ from .logprobs import token_logprobs
 from .wire import Refused
 
 adapter_config = "adapter_config.json"
-shard_bytes = "5GB"
+index_ending = ".safetensors.index.json"
+shard_size = "5GB"
 # Ends of file names that are no texts of a model: weights, and lists of them.
 not_texts = (adapter_config, ".index.json", ".safetensors", ".bin", ".pt", ".gguf", "SHA256SUMS")
 
@@ -39,6 +40,7 @@ class Model:
         self.base_digest = None
         self.is_adapter_new = False
         self.packs = True
+        self.shard_size = shard_size
         self._named = list(causal.named_parameters())
 
     @staticmethod
@@ -52,6 +54,7 @@ class Model:
         causal = load(base_folder, compute if lora else held, options)
         model = Model(causal, None, base_folder, folder if base else base_folder)
         model.compute_dtype = compute
+        model.shard_size = options.get("shard_size", shard_size)
         if lora is not None:
             model.peft = adapted(causal, folder if base else None, lora, seed)
             model.is_adapter_new = base is None
@@ -117,7 +120,7 @@ class Model:
         return hashlib.sha256(f"{self.base_digest}{own}".encode()).hexdigest()
 
     def export(self, folder, base, ranks):
-        """Hugging Face files, or PEFT's with `base` as the base's path. The weights come last."""
+        """Hugging Face files, or PEFT's with `base` as the base's path. The weights come last, and the index of several files behind these."""
         state = {}
         for name, parameter in self.versioned():
             whole = whole_of(parameter)
@@ -135,9 +138,9 @@ class Model:
             with open(described, "w") as file:
                 json.dump({**config, "base_model_name_or_path": base}, file, indent=2, sort_keys=True)
         else:
-            self.causal.save_pretrained(made, state_dict=state, max_shard_size=shard_bytes)
+            self.causal.save_pretrained(made, state_dict=state, max_shard_size=self.shard_size)
         copy_texts(self.files_folder, folder, self.has_adapter)
-        names = sorted(os.listdir(made), key=lambda name: (name.endswith(".safetensors"), name))
+        names = sorted(os.listdir(made), key=lambda name: (name.endswith(index_ending), name.endswith(".safetensors"), name))
         for name in names:
             if name == "README.md" or (name in os.listdir(folder)):
                 continue  # PEFT's model card; and the texts of the version before are the ones that stay

@@ -10,7 +10,7 @@ import transformers
 
 from .ranks import Ranks
 from .trainer import Trainer
-from .wire import Refused
+from .wire import Refused, no_space
 
 # Imports that take seconds and happen late otherwise: the launcher forks after them.
 import torch.distributed.checkpoint  # noqa: F401
@@ -56,9 +56,18 @@ def answered(trainer, request):
         return {"result": operation(**request.get("args", {}))}
     except Refused as refusal:
         return {"error": {"code": refusal.code, "message": str(refusal)}}
+    except Exception as error:
+        if not says_full_disk(error):
+            raise
+        return {"error": {"code": "StoreFull", "message": no_space(request["args"].get("folder", "files of a step"))}}
     finally:
         if request["op"] == "open":
             gc.collect()
+
+
+def says_full_disk(error):
+    """Where rank 0 alone writes, at the end of an operation: states.py looks at the writing of all."""
+    return any(sign in str(error) for sign in ("No space left on device", "Disk quota exceeded"))
 
 
 def fingerprint(options, ranks):

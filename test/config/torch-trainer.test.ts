@@ -25,13 +25,16 @@ describe('a run that PyTorch trains', () => {
     assert.deepEqual(own.warnings, [], 'ac_freq has an effect');
   });
 
-  test('is not sampled by the embedded engine, and its keys stand beside no other kind', () => {
+  test('is sampled by vLLM or by the embedded engine', () => {
+    for (const kind of ['vllm', 'embedded']) assert.ok(parse('kind = "torch"', `kind = "${kind}"`).ok, kind);
+  });
+
+  test('has keys that stand beside no other kind', () => {
     const refused = (...given: Parameters<typeof parse>): string[] => {
       const parsed = parse(...given);
       assert.ok(!parsed.ok, 'it was accepted');
       return parsed.problems.map(({ path }) => path);
     };
-    assert.deepEqual(refused('kind = "torch"', 'kind = "embedded"'), ['inference.kind']);
     assert.deepEqual(refused('ranks = 2'), ['trainer.ranks']);
     assert.deepEqual(refused('kind = "torch"\nranks = 65'), ['trainer.ranks']);
   });

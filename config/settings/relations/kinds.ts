@@ -1,4 +1,4 @@
-import { type InferenceKind, inferenceTraits } from '../../../core/kinds/inference.ts';
+import type { InferenceKind } from '../../../core/kinds/inference.ts';
 import { type TrainerKind, trainers } from '../../../core/kinds/trainers.ts';
 import { type RatchetConfig, settingsByPath } from '../index.ts';
 import { tinker, torch } from '../trainer.ts';
@@ -20,7 +20,7 @@ const kinds: {
 } = {
   trainer: {
     onnx: {},
-    torch: { ownKeys: Object.keys(torch), relations: torchRelations },
+    torch: { ownKeys: Object.keys(torch) },
     tinker: { ownKeys: Object.keys(tinker), relations: tinkerTrainerRelations, warnings: tinkerWarnings },
     module: {},
   },
@@ -56,13 +56,6 @@ export function* kindWarnings(config: RatchetConfig): Iterable<string> {
     yield `trainer.ac_freq (${every}) has no effect with kind = "${kind}": that trainer decides which activations it keeps.`;
   yield* kinds.trainer[config.trainer.kind].warnings?.(config) ?? [];
   yield* kinds.inference[config.inference.kind].warnings?.(config) ?? [];
-}
-
-/** The embedded server compares the digest of what it loads with the version's, and PyTorch's trainer has digests of its own. */
-function* torchRelations({ inference }: RatchetConfig): Relations {
-  if (inferenceTraits(inference).engine !== 'embedded') return;
-  const expected = '"vllm": the embedded engine does not sample what PyTorch trains yet';
-  yield problem(['inference.kind', 'trainer.kind'], expected, `"${inference.kind}"`, '[inference] kind = "vllm"');
 }
 
 /** The value of a setting that nobody wrote. */
