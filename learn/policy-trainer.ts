@@ -11,8 +11,8 @@ import { openBatch, type StoredBatch } from '../runs/rollouts/batches.ts';
 import { correctBatch } from './correct-batch.ts';
 import { readCommit, readJson, requireCommit, specOf, storeOf } from '../runs/run-access.ts';
 import { trainerFailure } from '../core/rl/engine-failures.ts';
-import { readManifest, sealedFor } from '../runs/versions/checkpoints.ts';
-import { openOptimizer, putOptimizer } from '../runs/versions/optimizer-state.ts';
+import { specOfCommit } from '../runs/forms/stored-spec.ts';
+import { openOptimizer, putOptimizer, readManifest, sealedFor } from '../runs/versions/checkpoints.ts';
 import { RestorableSteps } from '../runs/lineages/restorable-steps.ts';
 import { putTokenScores } from '../runs/rollouts/token-scores.ts';
 import { madeAt, type MadeVersion, pathToBase, type PendingVersion, type PendingVersions } from './pending-versions.ts';
@@ -38,7 +38,11 @@ interface Difference {
   readonly digest: string;
   /** Whether the commit was made on the very same engine, which promises equal bits: then a difference is a bug. */
   readonly isSameEngine: boolean;
+  /** The checkpoint was made by another kind of trainer: these are its weights, without its optimizer's moments. */
+  readonly isOfOtherTrainer?: boolean;
 }
+
+type FirstDifference = Omit<Difference, 'digest'>;
 
 /** Asked before each batch that is trained, and before weights are written: throws when this process should stop. */
 export type MayGoOn = () => Promise<void>;
@@ -96,9 +100,9 @@ export class PolicyTrainer {
     for (const { step, lineage } of await this.#startsFor(run, version)) {
       try {
         await mayGoOn();
-        if (lineage !== null) await this.#restore(run, lineage, step);
-        else if (!(await this.#leadsOn(run, step, version))) continue;
-        const differs = await this.#replay(run, step, version, mayGoOn);
+        if (lineage === null && !(await this.#leadsOn(run, step, version))) continue;
+        const restored = lineage === null ? null : await this.#restore(run, lineage, step);
+        const differs = await this.#replay(run, { from: step, restored }, version, mayGoOn);
         const restoredFrom = lineage === null ? null : step;
         return arrived({ restoredFrom, replayedSteps: version.step - step, damaged, differs });
       } catch (error) {
@@ -265,23 +269,34 @@ export class PolicyTrainer {
     await trainer?.close();
   }
 
-  /** `lineage` is the one that sealed the checkpoint: this run's, or one that it continues. */
-  async #restore(run: RunHandle, lineage: string, step: number): Promise<void> {
+  /**
+   * `lineage` is the one that sealed the checkpoint: this run's, or one that it continues. Each kind of trainer has digests and moments of its own: what
+   * another kind sealed is the same weights as a version of their own.
+   */
+  async #restore(run: RunHandle, lineage: string, step: number): Promise<FirstDifference | null> {
     const store = storeOf(run);
     const manifest = await readManifest({ ...run, lineage }, step);
     await verifyVersion(store, manifest.policy, { anew: new Map() }); // throws when a byte of it changed
-    const optimizer = manifest.optimizer && (await openOptimizer(store, manifest.optimizer));
+    const isOfOtherTrainer = await this.#isOfOtherTrainer(run, lineage, step);
+    const optimizer = isOfOtherTrainer ? null : manifest.optimizer && (await openOptimizer(store, manifest.optimizer));
     const { digest } = await this.startFrom(run, await weightsFolder(store, manifest.policy.weights), {
       optimizer,
       isWarmUp: false,
     });
-    if (digest !== manifest.policy.digest) {
+    if (digest !== manifest.policy.digest && !isOfOtherTrainer) {
       throw new RatchetError(
         'CheckpointDamaged',
         `${manifest.policy.weights} holds other weights than checkpoint ${step} names.`,
       );
     }
     this.#step = step;
+    return digest === manifest.policy.digest ? null : { step, isSameEngine: false, isOfOtherTrainer };
+  }
+
+  async #isOfOtherTrainer(run: RunHandle, lineage: string, step: number): Promise<boolean> {
+    const place = { ...run, lineage };
+    const { spec } = await specOfCommit(place, (await requireCommit(place, step)).commit);
+    return spec.trainer.kind !== (await specOf(run)).trainer.kind;
   }
 
   #isOf(run: RunHandle): boolean {
@@ -311,8 +326,13 @@ export class PolicyTrainer {
     return steps.leadOn(step, version.step);
   }
 
-  async #replay(run: RunHandle, from: number, version: PolicyVersion, mayGoOn: MayGoOn): Promise<Difference | null> {
-    let first: Pick<Difference, 'step' | 'isSameEngine'> | null = null;
+  async #replay(
+    run: RunHandle,
+    { from, restored }: { readonly from: number; readonly restored: FirstDifference | null },
+    version: PolicyVersion,
+    mayGoOn: MayGoOn,
+  ): Promise<Difference | null> {
+    let first = restored;
     for (let step = from + 1; step <= version.step; step++) {
       await mayGoOn();
       const { commit } = await requireCommit(run, step);

@@ -74,6 +74,7 @@ const changeableInEnvironment = ['sha256', 'python', 'variables', 'limits', 'age
 const ofProcesses = [
   'trainer.threads',
   'trainer.gpuIds',
+  'trainer.program',
   'inference.vllm.program',
   'inference.vllm.port',
   'inference.vllm.gpuIds',

@@ -1,5 +1,6 @@
 import type { TrainerSpec } from '../../config/run-spec.ts';
 import { present } from '../../core/present.ts';
+import { findTorchPython } from '../torch/find-python.ts';
 import { loadTrainer } from './module.ts';
 import { OnnxTrainer } from './onnx.ts';
 import { TinkerTrainer } from './tinker.ts';
@@ -24,7 +25,8 @@ export async function openTrainer(
         ...present({ recomputesEvery: spec.acFreq }),
       });
     case 'torch': {
-      const { program: python, ranks, dtype, acFreq } = spec;
+      const { program, ranks, dtype, acFreq } = spec;
+      const python = await findTorchPython(program, process.cwd());
       const more = present({ ac_freq: acFreq, shard_size: process.env[shardSizeVariable] });
       return new TorchTrainer({ python, ranks, dtype, threads: 1, ...more }, { say });
     }

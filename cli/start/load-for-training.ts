@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { layout } from '../../runs/layout.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { getMissing } from './get-missing.ts';
+import { getMissing, installLacking } from './get-missing.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { examineRunFile } from '../../load/checks/examine-run-file.ts';
 import { type LoadedConfig, loadRunConfig, type LoadOptions, requireWhole } from '../../load/load-run-config.ts';
@@ -37,7 +37,9 @@ export async function openTraining(
   await allow?.((await look()).spec);
   const here = await look();
   const isFetched = await getMissing(here, asked.projectFolder, yes === true);
-  const sampler = await chooseSampler(file, asked, isFetched ? await look() : here);
+  const named = fresh ? null : name;
+  let sampler = await chooseSampler(file, asked, isFetched ? await look() : here, named);
+  if (yes && (await installLacking(sampler))) sampler = await chooseSampler(file, asked, await look(), named);
   const load = { ...asked, overrides: sampler.overrides };
   const usual = await loadForTraining(file, load, sampler.looked);
   const usualName = usual.spec.name;

@@ -39,20 +39,19 @@ const refused =
 export const vllmFeature = 'vLLM';
 
 const severalGpus = 'a trainer on several GPUs';
-/** Training on one GPU exists, but only on explicit request. */
-export const oneGpuFeature = '--trainer.provider cuda';
+/** GPUs of a trainer, which PyTorch's has. */
+export const gpusFeature = 'PyTorch on GPUs';
 
 /** Describes the feature that a field waits for. */
 export function whenHonoured(feature: string): string {
   if (feature === vllmFeature) return 'where vLLM samples';
-  if (feature === oneGpuFeature) return `the embedded engine trains on the CPU; on one GPU: ${oneGpuFeature}`;
+  if (feature === gpusFeature) return 'where PyTorch trains: kind = "torch"';
   return feature === severalGpus ? `needs ${severalGpus}` : `to come: ${feature}`;
 }
 
 /** What a field that a file has waits for. `trainer`: the kind of trainer that the file asks for. */
-export function waitsFor(field: string, value: unknown, trainer: string): Pick<SettingToCome, 'feature' | 'here'> {
+export function waitsFor(field: string, trainer: string): Pick<SettingToCome, 'feature' | 'here'> {
   const { feature, here } = settingsToCome[field]!;
-  if (field === 'trainer.gpus' && value === 1 && trainer === 'onnx') return { feature: oneGpuFeature };
   if (here === undefined) return { feature };
   return { feature, here: trainer === 'onnx' ? here : `trainer.kind = "${trainer}" decides` };
 }
@@ -76,10 +75,7 @@ const hostedSettings: Readonly<Record<string, SettingToCome>> = {
   ),
   'env[].sampling.extra_body': furtherFields(args(), 'sent with each request'),
   'sampling.extra_body': furtherFields(args(), 'sent with each request'),
-  'trainer.gpus': onGpus('one process trains, on the CPU, or on one GPU with --trainer.provider cuda')(
-    whole(1),
-    'GPUs that train',
-  ),
+  'trainer.gpus': later(gpusFeature, { here: 'one process trains, on the CPU' })(whole(1), 'GPUs that train'),
   'trainer.use_liger': onGpus('the embedded engine has kernels of its own', false)(
     flag(),
     'whether it computes with Liger’s kernels',

@@ -53,7 +53,7 @@ const embeddedGpus = {
 
 /** Keys of kind "torch". */
 export const torch = {
-  program: setting(text(), 'of kind "torch": the Python that has its packages', { default: 'python3' }),
+  program: setting(text(), 'of kind "torch": the Python that has its packages; by default looked for'),
   ranks: setting(whole(1), 'of kind "torch": processes that share the weights and the batch, one on each GPU', {
     default: 1,
     most: [64, 'one machine has no more GPUs', 'at most the GPUs of the machine'],
@@ -122,7 +122,12 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
     ...specFields(embeddedMemory),
     ...specFields(embeddedGpus),
   }),
-  z.strictObject({ kind: z.literal('torch'), ...specFields(torch), ...specFields(embeddedMemory) }),
+  z.strictObject({
+    kind: z.literal('torch'),
+    ...specFields(torch),
+    ...specFields(embeddedMemory),
+    ...specFields(embeddedGpus),
+  }),
   TinkerTrainerSpec,
   ModuleSpec,
 ]);
@@ -139,7 +144,12 @@ export function trainerSpec(config: Pick<RatchetConfig, 'trainer'>): TrainerSpec
         ...inSpec(embeddedGpus, trainer),
       };
     case 'torch':
-      return { kind: 'torch', ...inSpec(torch, trainer), ...inSpec(embeddedMemory, trainer) };
+      return {
+        kind: 'torch',
+        ...inSpec(torch, trainer),
+        ...inSpec(embeddedMemory, trainer),
+        ...inSpec(embeddedGpus, trainer),
+      };
     case 'tinker':
       return tinkerTrainerSpec(config);
     case 'module':

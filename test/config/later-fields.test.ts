@@ -108,13 +108,15 @@ gpus = 2
     const met = 'optimization_dtype = "float32"\nreduce_dtype = "float32"\nuse_liger = false\ntp = 1\ncompile = false';
     assert.deepEqual(Object.keys(said(met)), ['trainer.compile'], 'what is done anyway waits for nothing');
     assert.deepEqual(said('gpus = 1'), {
-      'trainer.gpus': ['the embedded engine trains on the CPU; on one GPU: --trainer.provider cuda', null],
+      'trainer.gpus': ['where PyTorch trains: kind = "torch"', 'one process trains, on the CPU'],
     });
-    assert.equal((said('gpus = 2')['trainer.gpus'] as string[])[0], severalGpus);
+    const torch = parseRunConfig('model = "m"\n[trainer]\nkind = "torch"\ngpus = 2\n[inference]\nkind = "vllm"\n[[env]]\nid = "reverse-text"\n', { file: 'run.toml' }); // prettier-ignore
+    assert(torch.ok && torch.notYet.length === 0, 'PyTorch has GPUs');
     assert.deepEqual(said('gpus = 1\nprovider = "cuda"'), {});
     const own = said('kind = "module"\nimport = "./mine.ts"\noptimization_dtype = "bfloat16"\ngpus = 1');
     const decides = [severalGpus, 'trainer.kind = "module" decides'];
-    assert.deepEqual(own, { 'trainer.gpus': decides, 'trainer.optimization_dtype': decides });
+    const gpus = ['where PyTorch trains: kind = "torch"', decides[1]];
+    assert.deepEqual(own, { 'trainer.gpus': gpus, 'trainer.optimization_dtype': decides });
   });
 
   test('what is honoured is not listed', () => {

@@ -12,7 +12,7 @@ describe('a run that PyTorch trains', () => {
   test('has one rank in float32 unless it says otherwise', () => {
     const usual = parse('kind = "torch"');
     assert.ok(usual.ok);
-    assert.deepEqual(usual.spec.trainer, { kind: 'torch', program: 'python3', ranks: 1, dtype: 'float32' });
+    assert.deepEqual(usual.spec.trainer, { kind: 'torch', program: null, ranks: 1, dtype: 'float32' });
     const own = parse('kind = "torch"\nprogram = "venv/bin/python"\nranks = 4\ndtype = "bfloat16"\nac_freq = 2');
     assert.ok(own.ok);
     assert.deepEqual(own.spec.trainer, {

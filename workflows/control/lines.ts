@@ -150,12 +150,13 @@ export function recoveryLines(
     });
   }
   if (differs) {
+    const other = `another trainer made version ${differs.step}: its weights are trained on, and the optimizer begins anew`;
     const why = differs.isSameEngine
       ? 'The engine is the same, and promises equal bits: this is a bug in Ratchet, please report it'
       : 'The engine does not promise equal bits, or is another one';
     lines.push({
       kind: 'warning',
-      text: `training up to step ${step - 1} again gave other weights, first at step ${differs.step} (${differs.digest.slice(0, 12)}…). ${why}. The run continues from them as a version of its own`,
+      text: `${differs.isOfOtherTrainer ? other : `training up to step ${step - 1} again gave other weights, first at step ${differs.step} (${differs.digest.slice(0, 12)}…). ${why}`}. The run continues from them as a version of its own`,
       values: { differs_at: differs.step, same_engine: String(differs.isSameEngine) },
     });
   }
