@@ -28,7 +28,7 @@ export function unsupportedSettings(file: Table, own: Own): UnsupportedSetting[]
   const kind = valueAt(own.table, ['trainer', 'kind']);
   const trainer = typeof kind === 'string' ? kind : 'onnx';
   const isHonoured = (field: string): boolean =>
-    (isVllm && ofVllm.has(field)) || (isOneOnCuda && field === 'trainer.gpus');
+    (isVllm && ofVllm.has(field)) || ((isOneOnCuda || trainer === 'torch') && field === 'trainer.gpus');
   return Object.entries(settingsToCome).flatMap(([field, { instead = null, met }]) =>
     isHonoured(field)
       ? []

@@ -28,6 +28,8 @@ export interface Recovery {
   readonly damaged: readonly string[];
   /** Set when training again gave other weights than the commits record. */
   readonly differs: Difference | null;
+  /** Set when the trainer is another engine than the one that made the version: its bits may differ from here on. */
+  readonly engines?: { readonly before: string; readonly now: string };
 }
 
 interface Difference {
@@ -99,7 +101,11 @@ export class PolicyTrainer {
         else if (!(await this.#leadsOn(run, step, version))) continue;
         const differs = await this.#replay(run, step, version, mayGoOn);
         const restoredFrom = lineage === null ? null : step;
-        return arrived({ restoredFrom, replayedSteps: version.step - step, damaged, differs });
+        const replayedSteps = version.step - step;
+        return {
+          ...arrived({ restoredFrom, replayedSteps, damaged, differs }),
+          ...(await this.#changed(run, version)),
+        };
       } catch (error) {
         if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
         // The trainer now holds the last step that was repeated, so the next candidate is a checkpoint.
@@ -322,6 +328,11 @@ export class PolicyTrainer {
     const difference = { ...first, digest: this.#digest! };
     this.#standsFor = { version, difference };
     return difference;
+  }
+
+  async #changed(run: RunHandle, version: PolicyVersion): Promise<Pick<Recovery, 'engines'>> {
+    const [before, now] = [(await readCommit(run, version.step))?.commit.engine, await this.fingerprint()];
+    return before !== undefined && now !== null && before !== now ? { engines: { before, now } } : {};
   }
 
   /** Scores all rows, in windows of so many tokens; null if the trainer cannot. All results stay in memory. */

@@ -1,5 +1,7 @@
 import type { TrainerSpec } from '../../config/run-spec.ts';
+import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
+import { type NodesPlace, nodesPlace } from '../torch/node-link.ts';
 import { loadTrainer } from './module.ts';
 import { OnnxTrainer } from './onnx.ts';
 import { TinkerTrainer } from './tinker.ts';
@@ -18,8 +20,10 @@ export async function openTrainer(spec: TrainerSpec, say: (line: string) => void
         ...present({ recomputesEvery: spec.acFreq }),
       });
     case 'torch': {
-      const { program: python, ranks, dtype, acFreq } = spec;
-      return new TorchTrainer({ python, ranks, dtype, threads: 1, ...present({ ac_freq: acFreq }) }, { say });
+      const { program: python, ranks, dtype, acFreq, gpuIds: gpus, launcher, rankTimeoutS } = spec;
+      const options = { ranks, dtype, launcher, timeout_s: rankTimeoutS, threads: 1 };
+      const nodes = nodesOf(spec.nodes);
+      return new TorchTrainer({ python, ...options, ...present({ ac_freq: acFreq, gpus, nodes }) }, { say });
     }
     case 'tinker':
       return new TinkerTrainer(spec, { say });
@@ -28,4 +32,15 @@ export async function openTrainer(spec: TrainerSpec, say: (line: string) => void
     default:
       return spec satisfies never;
   }
+}
+
+/** The other nodes join where torch.distributed's variables say that this one is. */
+function nodesOf(count: number): { readonly count: number; readonly place: NodesPlace } | undefined {
+  if (count === 1) return undefined;
+  const place = nodesPlace(process.env);
+  if (place !== null) return { count, place };
+  throw new RatchetError(
+    'ConfigInvalid',
+    `[trainer] nodes = ${count}: the other nodes join the GPU worker of the run, and it does not know where it is reached. Set MASTER_ADDR (and MASTER_PORT, 29500 if missing) to an address of its machine when it is started.`,
+  );
 }

@@ -28,7 +28,8 @@ def save(folder, model, updates, ranks):
     if keeps_weights:
         tensors["weights"] = held
     if any(tensors.values()):
-        dcp.save(tensors, checkpoint_id=folder)
+        dcp.save(tensors, checkpoint_id=ranks.folders.own(folder))
+        ranks.folders.collect(folder)
     if not ranks.is_first:
         return
     files = {}

@@ -59,7 +59,10 @@ export function* kindWarnings(config: RatchetConfig): Iterable<string> {
 }
 
 /** The embedded server compares the digest of what it loads with the version's, and PyTorch's trainer has digests of its own. */
-function* torchRelations({ inference }: RatchetConfig): Relations {
+function* torchRelations({ inference, trainer }: RatchetConfig): Relations {
+  const { ranks, gpu_ids: gpus } = trainer;
+  if (ranks !== undefined && gpus !== undefined && ranks !== gpus.length)
+    yield problem(['trainer.ranks', 'trainer.gpu_ids'], `${gpus.length}, one for each of gpu_ids`, String(ranks));
   if (inferenceTraits(inference).engine !== 'embedded') return;
   const expected = '"vllm": the embedded engine does not sample what PyTorch trains yet';
   yield problem(['inference.kind', 'trainer.kind'], expected, `"${inference.kind}"`, '[inference] kind = "vllm"');
