@@ -29,6 +29,8 @@ export interface Recovery {
   readonly damaged: readonly string[];
   /** Set when training again gave other weights than the commits record. */
   readonly differs: Difference | null;
+  /** Set when the trainer is another engine than the one that made the version: its bits may differ from here on. */
+  readonly engines?: { readonly before: string; readonly now: string };
 }
 
 interface Difference {
@@ -104,7 +106,11 @@ export class PolicyTrainer {
         const restored = lineage === null ? null : await this.#restore(run, lineage, step);
         const differs = await this.#replay(run, { from: step, restored }, version, mayGoOn);
         const restoredFrom = lineage === null ? null : step;
-        return arrived({ restoredFrom, replayedSteps: version.step - step, damaged, differs });
+        const replayedSteps = version.step - step;
+        return {
+          ...arrived({ restoredFrom, replayedSteps, damaged, differs }),
+          ...(await this.#changed(run, version)),
+        };
       } catch (error) {
         if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
         // The trainer now holds the last step that was repeated, so the next candidate is a checkpoint.
@@ -346,6 +352,11 @@ export class PolicyTrainer {
     const difference = { ...first, digest: this.#digest! };
     this.#standsFor = { version, difference };
     return difference;
+  }
+
+  async #changed(run: RunHandle, version: PolicyVersion): Promise<Pick<Recovery, 'engines'>> {
+    const [before, now] = [(await readCommit(run, version.step))?.commit.engine, await this.fingerprint()];
+    return before !== undefined && now !== null && before !== now ? { engines: { before, now } } : {};
   }
 
   /** Scores all rows, in windows of so many tokens; null if the trainer cannot. All results stay in memory. */

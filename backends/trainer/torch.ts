@@ -29,25 +29,37 @@ type StepInput = Parameters<Trainer['trainStep']>[0];
 interface TorchOptions extends RankOptions {
   /** The Python that has PyTorch, transformers and PEFT. */
   readonly python: string;
+  /** Nodes with ranks, this one included; where the others join it. */
+  readonly nodes?: Nodes;
 }
+
+type Nodes = NonNullable<ConstructorParameters<typeof TorchGroup>[2]>;
 
 /** PyTorch: transformers' models over FSDP2, in processes of their own (python/ratchet_torch). They start with the first call. */
 export class TorchTrainer implements AnyTrainer {
   readonly #python: string;
   readonly #options: RankOptions;
+  readonly #nodes: Nodes | null;
   readonly #say: (line: string) => void;
   #group: TorchGroup | null = null;
   /** Computes losses that are not written in Python. */
   #losses: LogprobLoss | null = null;
 
-  constructor({ python, ...options }: TorchOptions, { say = () => undefined }: { say?: (line: string) => void } = {}) {
+  constructor(
+    { python, nodes, ...options }: TorchOptions,
+    { say = () => undefined }: { say?: (line: string) => void } = {},
+  ) {
     this.#python = python;
     this.#options = options;
+    this.#nodes = nodes ?? null;
     this.#say = say;
   }
 
   async open(folder: string, { lora, seed }: TrainedPart): Promise<{ digest: string }> {
-    if (this.#group?.isAlive === false) this.#group = null;
+    if (this.#group?.isAlive === false) {
+      await this.#group.close();
+      this.#group = null;
+    }
     const { digest, packs } = Opened.parse(await this.#started().call('open', { folder, lora, seed }));
     if (!packs) this.#say('this model does not keep documents of one line apart: its rows are computed one by one');
     return { digest };
@@ -124,6 +136,10 @@ export class TorchTrainer implements AnyTrainer {
     });
   }
 
+  waitsFor(): string | null {
+    return this.#group?.waitsFor() ?? null;
+  }
+
   async close(): Promise<void> {
     await this.#group?.close();
     await this.#losses?.close();
@@ -196,7 +212,7 @@ export class TorchTrainer implements AnyTrainer {
   }
 
   #started(): TorchGroup {
-    return (this.#group ??= new TorchGroup(this.#python, this.#options));
+    return (this.#group ??= new TorchGroup(this.#python, this.#options, this.#nodes));
   }
 
   #opened(): TorchGroup {

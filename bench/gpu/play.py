@@ -140,8 +140,8 @@ def main():
                 lines += [(name.removesuffix(".jsonl"), json.loads(line)) for line in file]
     lines = [pair for pair in lines if pair[1]["options"].get("ranks", 1) == 1]
     lines.sort(key=lambda pair: pair[1]["at"])
-    with tempfile.TemporaryDirectory() as rendezvous:
-        ranks = Ranks({"ranks": 1, "device": asked.device}, f"file://{rendezvous}/play")
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = Ranks({"ranks": 1, "device": asked.device, "folder": folder}, None)
         player = Player(asked.cases, ranks, asked.device)
         for group, line in lines:
             player.play(group, line)

@@ -86,8 +86,8 @@ def measure(trainer, folder, asked, config, is_lora):
 
 def steps(asked):
     """Two steps with a state after each, then a third; with --resume the third alone. Prints the digest of the third version."""
-    with tempfile.TemporaryDirectory() as rendezvous:
-        ranks = Ranks({"ranks": 1, "device": asked.device}, f"file://{rendezvous}/steps")
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = Ranks({"ranks": 1, "device": asked.device, "folder": folder}, None)
         trainer = Trainer({"ranks": 1, "device": asked.device}, ranks)
         config = config_of(True)
         parts = write_rows(asked.child, 4, 32, config.vocab_size)
@@ -156,7 +156,7 @@ def main():
         config = config_of(asked.tiny)
         with torch.device(asked.device):
             transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
-        ranks = Ranks({"ranks": 1, "device": asked.device}, f"file://{folder}/rendezvous")
+        ranks = Ranks({"ranks": 1, "device": asked.device, "folder": folder}, None)
         for name in ("lora", "full"):
             settings = {"ranks": 1, "threads": 1, "device": asked.device, "dtype": "bfloat16", "ac_freq": 1}
             found[name] = {**measure(Trainer(settings, ranks), folder, asked, config, name == "lora"), "estimated_bytes": estimates.get(name)}

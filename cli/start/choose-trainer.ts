@@ -61,7 +61,7 @@ export async function chooseTrainer(
   const counted = gpus === 1 ? '1 GPU' : `${gpus} GPUs`;
   const named = trainer.gpuIds === undefined ? counted : `${counted} (${ids.join(', ')})`;
   const table = readAs.dialect === 'ratchet' ? 'trainer' : 'ratchet.trainer';
-  const byTorch = { [`${table}.kind`]: 'torch', [`${table}.ranks`]: String(gpus), [`${table}.dtype`]: 'bfloat16' };
+  const byTorch = { [`${table}.kind`]: 'torch', [`${table}.dtype`]: 'bfloat16' }; // with a rank on each of these GPUs
   const embedded = (why: string, more: Pick<ChosenTrainer, 'isLacking'> = {}): ChosenTrainer => ({
     overrides: {},
     says: `the embedded engine trains on the processor, and not on the ${named} that the file has for the trainer: ${why}`,

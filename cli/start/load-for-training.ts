@@ -12,7 +12,6 @@ import { refuseUnfit, saidBefore } from './fit-to-train.ts';
 import { chooseSampler, type ChosenSampler, notYetBeside } from './choose-sampler.ts';
 import { readAsLines } from './read-as.ts';
 import { runOfFile } from './run-of-file.ts';
-import { refuseOneOfMany } from '../typed/one-of-many.ts';
 import { notYetLine, obstacleLines } from '../describe/run-file.ts';
 import { toldWhenSlow } from '../output/told-when-slow.ts';
 
@@ -31,7 +30,6 @@ export async function openTraining(
   { name, fresh, yes, allow }: Asked,
   say: (line: string) => void,
 ): Promise<LoadedConfig & Pick<ChosenSampler, 'overrides'> & { readonly run: string; readonly isUsualName: boolean }> {
-  refuseOneOfMany(file, process.env);
   const look = (): Promise<LoadedConfig> => loadRunConfig(file, { ...asked, isOnlyLookedAt: true });
   // Before anything of it is downloaded, or a program that it names is looked up.
   await allow?.((await look()).spec);

@@ -46,7 +46,7 @@ const embeddedMemory = {
 const embeddedGpus = {
   gpu_ids: setting(
     gpuNumbers(),
-    'which GPUs it sees; by default all, or the one behind those of a vLLM that is started',
+    'which GPUs it sees; by default all, or the one behind those of a vLLM that is started. Of kind "torch": one for each rank',
     { isLeftOut: true },
   ),
 };
@@ -54,10 +54,26 @@ const embeddedGpus = {
 /** Keys of kind "torch". */
 export const torch = {
   program: setting(text(), 'of kind "torch": the Python that has its packages; by default looked for'),
-  ranks: setting(whole(1), 'of kind "torch": processes that share the weights and the batch, one on each GPU', {
-    default: 1,
-    most: [64, 'one machine has no more GPUs', 'at most the GPUs of the machine'],
-  }),
+  ranks: setting(
+    whole(1),
+    'of kind "torch": processes of a machine that share the weights and the batch, one on each GPU; by default as many as `gpu_ids` or `gpus` has',
+    { neutral: 1, most: [64, 'one machine has no more GPUs', 'at most the GPUs of the machine'] },
+  ),
+  nodes: setting(
+    whole(1),
+    'of kind "torch": machines with so many ranks each; the others join this one ([how](../several-machines.md#a-trainer-on-several-machines))',
+    { default: 1, most: [64, 'several nodes are more than was tried', 'fewer nodes'] },
+  ),
+  launcher: setting(
+    choice('ratchet', 'torchrun'),
+    'of kind "torch": what starts the ranks of a machine; ours imports PyTorch once for all of them',
+    { default: 'ratchet' },
+  ),
+  rank_timeout: setting(
+    whole(1),
+    'of kind "torch": seconds that ranks wait for one another; a group that gives no sign for so long is ended, and its step repeated',
+    { default: 600, as: 'rankTimeoutS' },
+  ),
   dtype: setting(
     choice('float32', 'bfloat16'),
     'of kind "torch": what it computes with, and what exported weights have; weights in training stay in float32',
@@ -146,7 +162,7 @@ export function trainerSpec(config: Pick<RatchetConfig, 'trainer'>): TrainerSpec
     case 'torch':
       return {
         kind: 'torch',
-        ...inSpec(torch, trainer),
+        ...inSpec(torch, { ...trainer, ranks: ranksOf(trainer) }),
         ...inSpec(embeddedMemory, trainer),
         ...inSpec(embeddedGpus, trainer),
       };
@@ -157,6 +173,12 @@ export function trainerSpec(config: Pick<RatchetConfig, 'trainer'>): TrainerSpec
     default:
       return trainer.kind satisfies never;
   }
+}
+
+/** `gpus` is also a setting to come of other trainers, and has no type here. */
+function ranksOf(trainer: RatchetConfig['trainer']): number {
+  const { ranks, gpu_ids, gpus } = trainer as typeof trainer & { readonly gpus?: number };
+  return ranks ?? gpu_ids?.length ?? gpus ?? 1;
 }
 
 /** `import` is set if the kind is "module". */

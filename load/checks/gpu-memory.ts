@@ -39,7 +39,7 @@ export async function gpuMemoryOf(spec: RunSpec, modelConfig?: string): Promise<
     heldIn: settingOf(spec, 'optimization_dtype') === 'bfloat16' ? 'bfloat16' : 'float32',
     moments: momentsOf[optimizer.type ?? 'adamw'],
     recomputesEvery: trainer.acFreq ?? 0,
-    ranks: trainer.kind === 'torch' ? trainer.ranks : (trainerGpus ?? 1),
+    ranks: trainer.kind === 'torch' ? trainer.ranks * trainer.nodes : (trainerGpus ?? 1),
     offloadsWeights: settingOf(spec, 'fsdp_cpu_offload') === true,
     offloadsMoments: settingOf(spec, 'optim_cpu_offload') === true,
     isPacked: true,

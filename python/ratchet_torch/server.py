@@ -17,11 +17,11 @@ import torch.distributed.checkpoint  # noqa: F401
 import torch.distributed.fsdp  # noqa: F401
 
 
-def serve(options, rendezvous, wire):
+def serve(options, wire):
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(options.get("threads", 1))
     torch.use_deterministic_algorithms(True, warn_only=True)
-    ranks = Ranks(options, rendezvous)
+    ranks = Ranks(options, wire)
     trainer = Trainer(options, ranks)
     described = {"event": "ready", "pids": ranks.gather(os.getpid()), "fingerprint": fingerprint(options, ranks)}
     if wire is not None:

@@ -31,13 +31,16 @@ def save(folder, model, updates, ranks):
     if keeps_weights:
         tensors["weights"] = held
     if any(tensors.values()):
+        own = ranks.folders.own(folder)
         try:
-            dcp.save(tensors, checkpoint_id=folder)
+            dcp.save(tensors, checkpoint_id=own)
         except CheckpointException:  # on all ranks alike, in words that depend on what it was writing
-            if ranks.share(free_bytes(folder) > full_below_bytes):
+            if min(ranks.gather(free_bytes(own))) > full_below_bytes:
                 raise
             raise Refused("StoreFull", no_space(folder)) from None
-    files = described_files(folder, sorted(os.listdir(folder)), ranks)
+        ranks.folders.collect(folder)
+    # Other nodes need not see the folder.
+    files = described_files(folder, ranks.share(sorted(os.listdir(folder)) if ranks.is_first else None), ranks, ranks.of_node)
     if not ranks.is_first:
         return
     described = {"schemaVersion": version, "optimizer": updates.type, "step": updates.step, "weights": keeps_weights, "world": ranks.world, "files": files}
@@ -54,10 +57,10 @@ def free_bytes(folder):
     return disk.f_bavail * disk.f_frsize
 
 
-def described_files(folder, names, ranks):
-    """Size and SHA-256 of files by name, None for one that cannot be read. The ranks read them in turn, as they have many gigabytes."""
+def described_files(folder, names, ranks, readers):
+    """Size and SHA-256 of files by name, None for one that cannot be read. The first so many ranks read them in turn, as they have many gigabytes."""
     own = {}
-    for name in names[ranks.rank :: ranks.world]:
+    for name in names[ranks.rank :: readers] if ranks.rank < readers else ():
         try:
             with open(os.path.join(folder, name), "rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -71,7 +74,7 @@ def load(folder, model, updates, ranks):
     described = ranks.share(read_list(folder) if ranks.is_first else None)
     if isinstance(described, str):
         raise Refused("CheckpointDamaged", described)
-    found = described_files(folder, sorted(described["files"]), ranks)
+    found = described_files(folder, sorted(described["files"]), ranks, ranks.world)
     for name, told in described["files"].items():
         if found[name] != told:
             what = "cannot be read" if found[name] is None else f"has {found[name]['bytes']} bytes with the sha256 {found[name]['sha256']}"

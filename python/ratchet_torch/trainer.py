@@ -29,7 +29,7 @@ class Trainer:
 
     def open(self, folder, lora, seed):
         self.model = self.updates = self._reference = None  # their memory is needed first
-        self.model = self.load(folder, lora, seed)
+        self.model = self.load(self.ranks.folders.here(folder, base_of), lora, seed)
         self.updates = Updates(self.model.trained())
         self._digest = None
         return {"digest": self.digest(), "packs": self.model.packs}
@@ -60,7 +60,7 @@ class Trainer:
         if folder is None:
             self.updates.reset()
         else:
-            states.load(folder, self.model, self.updates, self.ranks)
+            states.load(self.ranks.folders.here(folder, base_of), self.model, self.updates, self.ranks)
             self._digest = None
 
     def logprobs(self, parts, temperature, target, reference=None):
@@ -212,6 +212,7 @@ class Trainer:
             (loss * (ranks.world if is_real else 0.0)).backward()
             if is_real:
                 sums.add(own)
+            ranks.progress()
         return [sums.over(ranks) for sums in all_sums]
 
     def loss_of(self, part, micro, rows, temperature, reference_logprobs, told):
@@ -275,6 +276,7 @@ class Trainer:
             logprobs = model.scored(packed.input_ids, packed.position_ids, packed.selected, packed.targets, inverse)
             if place < len(micros):
                 found[packed.source] = logprobs.cpu()
+            self.ranks.progress()
         return self.ranks.add(found)
 
     def inverse_temperatures(self, packed, rows, temperature, uses_own):
@@ -288,13 +290,14 @@ class Trainer:
     def score_reference(self, folder, rows, numbered, temperature):
         """Scores by a reference policy. The base of adapters is the model itself without them; any other reference is a second model, kept until another is asked for."""
         own_base = self.model.base_folder
-        if self.model.has_adapter and base_of(folder) is None and os.path.realpath(folder) == os.path.realpath(own_base):
+        is_own_base = self.model.has_adapter and base_of(folder) is None and os.path.realpath(folder) == os.path.realpath(own_base)
+        if self.ranks.share(is_own_base):
             with self.model.without_adapter():
                 return self.score(self.model, rows, numbered, temperature)
         if self._reference is None or self._reference[0] != folder:
             self._reference = None
-            lora = adapter_settings(folder)
-            model = self.load(folder, lora, 0)
+            there = self.ranks.folders.here(folder, base_of)
+            model = self.load(there, adapter_settings(there), 0)
             for _, parameter in model.named():
                 parameter.requires_grad_(False)
             self._reference = folder, model

@@ -490,6 +490,7 @@ export async function advance(
     parent: from.parent,
     plan,
     optimizer: trained.optimizer,
+    engine: trained.engine,
     pendingAt: trained.pendingAt,
     outcomes,
     metrics: {},

@@ -41,18 +41,17 @@ const around = (
   machine: { gpus: () => Promise.resolve(gpus), python: () => Promise.resolve(python) },
   ...more,
 });
-const byTorch = (ranks: string, table = 'ratchet.trainer') => ({
+const byTorch = (table = 'ratchet.trainer') => ({
   [`${table}.kind`]: 'torch',
-  [`${table}.ranks`]: ranks,
   [`${table}.dtype`]: 'bfloat16',
 });
 
 test('PyTorch trains on the GPUs that the file names, where both are here', async (t) => {
   const { overrides, says } = await chooseTrainer(await load(t, prime04('[1]')), around(2));
-  assert.deepEqual(overrides, byTorch('1'));
+  assert.deepEqual(overrides, byTorch());
   assert.equal(says, 'PyTorch trains on the 1 GPU (1) of the file, by /venv/bin/python; the embedded engine on the processor with --trainer.kind onnx'); // prettier-ignore
   const several = await chooseTrainer(await load(t, prime04('[1, 2]')), around(4));
-  assert.deepEqual(several.overrides, byTorch('2'));
+  assert.deepEqual(several.overrides, byTorch());
   const chosen = await load(t, prime04('[1, 2]'), { ...several.overrides, 'ratchet.inference.kind': 'vllm' });
   assert.ok(chosen.spec.trainer.kind === 'torch');
   assert.deepEqual([chosen.spec.trainer.ranks, trainerGpusOf(chosen.spec)], [2, [1, 2]]);
@@ -85,7 +84,7 @@ test('a run keeps the trainer that it began with, whatever is installed since', 
   assert.deepEqual(embedded.overrides, {});
   assert.match(embedded.says!, /the run began on it and goes on there\. With PyTorch from its newest version on: --trainer\.kind torch/); // prettier-ignore
   const torch = await chooseTrainer(loaded, around(0, { began: () => Promise.resolve('torch') }, null));
-  assert.deepEqual(torch.overrides, byTorch('1'));
+  assert.deepEqual(torch.overrides, byTorch());
 });
 
 test('what is typed holds, and a file in our own words may say it itself', async (t) => {
@@ -96,5 +95,5 @@ test('what is typed holds, and a file in our own words may say it itself', async
   }
   const ours = (kind: string) => `model = "preset:reverse-text-0.2m"\n[trainer]\ngpus = 2\n${kind}[[env]]\nid = "reverse-text"\n`; // prettier-ignore
   assert.deepEqual(await chooseTrainer(await load(t, ours('kind = "onnx"\n')), around(2)), nothing);
-  assert.deepEqual((await chooseTrainer(await load(t, ours('')), around(2))).overrides, byTorch('2', 'trainer'));
+  assert.deepEqual((await chooseTrainer(await load(t, ours('')), around(2))).overrides, byTorch('trainer'));
 });

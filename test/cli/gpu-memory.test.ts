@@ -74,7 +74,8 @@ test('without one, check and doctor say how to install it', async (t) => {
   const before = { ...process.env };
   t.after(() => Object.assign(process.env, before));
   Object.assign(process.env, { PATH: bin, RATCHET_CACHE: bin, VIRTUAL_ENV: '' });
-  const torch = { kind: 'torch', program: null, ranks: 1, dtype: 'bfloat16' } as const;
+  const places = { nodes: 1, launcher: 'ratchet', rankTimeoutS: 600 } as const;
+  const torch = { kind: 'torch', program: null, ranks: 1, dtype: 'bfloat16', ...places } as const;
   const [lack] = await torchObstacles({ trainer: torch });
   assert.match(lack!.says, /no Python here has torch, transformers, peft, safetensors/);
   assert.match(lack!.remedies[0]!, /^npx ratchet-rl engine install torch \(about .* to download, .* on disk\), or train with --yes$/); // prettier-ignore

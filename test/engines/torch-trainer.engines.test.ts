@@ -5,7 +5,6 @@ import { cp, mkdir, mkdtemp, readdir, readFile, rm, rmdir, writeFile } from 'nod
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { batchOf, type TrainSample } from '../../core/rl/learning/batch.ts';
@@ -28,6 +27,7 @@ import { loadParameters, parseModelConfig, saveModelFolder } from '../../engine/
 import { packedAsBefore } from '../backends/packed-state.ts';
 import { goldenFolder, goldenNames, readConfig } from '../engine/golden/read-golden.ts';
 import { preset, randomBatch } from '../engine/models.ts';
+import { untilGone } from './started-torch-worker.ts';
 import { ensureTorch } from './torch-cpu.ts';
 
 const found = await ensureTorch();
@@ -312,15 +312,6 @@ describe('PyTorch’s trainer', { skip }, () => {
     assert.equal((await trainer.trainStep({ plan, batch, referenceFolder: model })).applied, true);
   });
 });
-
-/** A process that has ended, and that its parent has not asked about yet, is gone as well. */
-async function untilGone(pid: number): Promise<void> {
-  for (;;) {
-    const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => null);
-    if (stat === null || stat.slice(stat.lastIndexOf(')') + 2).startsWith('Z')) return;
-    await delay(50);
-  }
-}
 
 async function changeBit(file: string): Promise<void> {
   const bytes = await readFile(file);

@@ -130,7 +130,7 @@ export function recoveryLines(
   regenerated: number,
   isExpected: boolean,
 ): Pick<RunEvent, 'kind' | 'text' | 'values'>[] {
-  const { restoredFrom, replayedSteps, seconds, damaged, differs } = recovery;
+  const { restoredFrom, replayedSteps, seconds, damaged, differs, engines } = recovery;
   const lines: Pick<RunEvent, 'kind' | 'text' | 'values'>[] = damaged.map((damage) => ({
     kind: 'warning',
     text: `checkpoint passed over: ${damage}`,
@@ -147,6 +147,13 @@ export function recoveryLines(
         seconds,
         rollouts_regenerated: regenerated,
       },
+    });
+  }
+  if (engines) {
+    lines.push({
+      kind: 'warning',
+      text: `another engine trains from step ${step} on: ${engines.now}; before it was ${engines.before}. The same batches may give other bits`,
+      values: { engine: engines.now, engine_before: engines.before },
     });
   }
   if (differs) {

@@ -20,7 +20,7 @@ const kinds: {
 } = {
   trainer: {
     onnx: {},
-    torch: { ownKeys: Object.keys(torch) },
+    torch: { ownKeys: Object.keys(torch), relations: torchRelations },
     tinker: { ownKeys: Object.keys(tinker), relations: tinkerTrainerRelations, warnings: tinkerWarnings },
     module: {},
   },
@@ -56,6 +56,12 @@ export function* kindWarnings(config: RatchetConfig): Iterable<string> {
     yield `trainer.ac_freq (${every}) has no effect with kind = "${kind}": that trainer decides which activations it keeps.`;
   yield* kinds.trainer[config.trainer.kind].warnings?.(config) ?? [];
   yield* kinds.inference[config.inference.kind].warnings?.(config) ?? [];
+}
+
+function* torchRelations({ trainer }: RatchetConfig): Relations {
+  const { ranks, gpu_ids: gpus } = trainer;
+  if (ranks !== undefined && gpus !== undefined && ranks !== gpus.length)
+    yield problem(['trainer.ranks', 'trainer.gpu_ids'], `${gpus.length}, one for each of gpu_ids`, String(ranks));
 }
 
 /** The value of a setting that nobody wrote. */
