@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from .wire import Refused
+
 # Ranks wait for the next request as long as it takes; only what they compute together has a limit.
 idle = timedelta(days=365)
 
@@ -39,6 +41,24 @@ class Ranks:
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self._control)
         return box[0]
+
+    def first(self, find):
+        """What rank 0 finds; None on the others. All refuse what it refuses."""
+        found, refusal = None, None
+        if self.is_first:
+            try:
+                found = find()
+            except Refused as error:
+                refusal = error.code, str(error)
+        refusal = self.share(refusal)
+        if refusal is not None:
+            raise Refused(*refusal)
+        return found
+
+    def send(self, tensor):
+        """Gives all ranks the tensor of rank 0, in place."""
+        if self.world > 1:
+            dist.broadcast(tensor, src=0)
 
     def gather(self, value):
         """Gives all ranks the values of all, in the order of ranks."""

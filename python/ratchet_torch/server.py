@@ -8,6 +8,7 @@ import peft
 import torch
 import transformers
 
+from .model import attention_for
 from .ranks import Ranks
 from .trainer import Trainer
 from .wire import Refused
@@ -61,6 +62,10 @@ def answered(trainer, request):
             gc.collect()
 
 
+# Further settings on which bits depend, where they are not usual.
+deciding = ("optimization_dtype", "reduce_dtype", "use_liger", "compile", "load_in_4bit")
+
+
 def fingerprint(options, ranks):
     """Names everything that bits depend on besides inputs: equal fingerprints promise equal bits."""
     device = torch.cuda.get_device_name() if ranks.device.type == "cuda" else platform.machine()
@@ -72,6 +77,7 @@ def fingerprint(options, ranks):
         options.get("dtype", "float32"),
         f"{ranks.world} ranks",
         f"{options.get('threads', 1)} threads",
-        f"attention {options.get('attn', 'sdpa')}",
+        f"attention {options.get('attn') or attention_for(options, ranks.device)}",
+        *[f"{name} {options[name]}" for name in deciding if options.get(name, False) not in (False, "float32")],
     ]
     return ", ".join(parts)
