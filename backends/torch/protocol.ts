@@ -34,9 +34,15 @@ export interface RankOptions {
   readonly optimization_dtype?: string;
   readonly reduce_dtype?: string;
   readonly ac_freq?: number;
+  /** Kernel of attention; the best that is there when left out. */
   readonly attn?: string;
+  readonly compile?: boolean;
+  readonly use_liger?: boolean;
   readonly fsdp_cpu_offload?: boolean;
+  readonly optim_cpu_offload?: boolean;
   readonly freeze_moe_router?: boolean;
+  /** Holds the base of adapters in 4 bits. */
+  readonly load_in_4bit?: boolean;
   /** Tokens of a micro-batch at least, where so many rows fit; the longest row's when left out. */
   readonly micro_tokens?: number;
   /** Bytes of a file of exported weights at most, in which there are several tensors; `5GB` when left out. */

@@ -3,6 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
 import { findTorchPython } from '../torch/find-python.ts';
 import { type NodesPlace, nodesPlace } from '../torch/node-link.ts';
+import type { RankOptions } from '../torch/protocol.ts';
 import { loadTrainer } from './module.ts';
 import { OnnxTrainer } from './onnx.ts';
 import { TinkerTrainer } from './tinker.ts';
@@ -13,6 +14,31 @@ export type { AnyTrainer, SftOutcome, TrainedPart, Trainer, TrainOutcome } from 
 
 /** Tests make several files of small models with it. */
 export const shardSizeVariable = 'RATCHET_TORCH_SHARD_SIZE';
+
+/** Settings of a run as python/ratchet_torch reads them. */
+function rankOptions(spec: TrainerSpec & { kind: 'torch' }): Omit<RankOptions, 'threads'> {
+  const { ranks, acFreq: ac_freq, gpuIds: gpus, launcher, rankTimeoutS: timeout_s, dtype, attn, compile } = spec;
+  return {
+    ranks,
+    launcher,
+    timeout_s,
+    ...present({
+      gpus,
+      shard_size: process.env[shardSizeVariable],
+      ac_freq,
+      dtype,
+      attn,
+      compile,
+      optimization_dtype: spec.optimizationDtype,
+      reduce_dtype: spec.reduceDtype,
+      load_in_4bit: spec.loadIn4bit,
+      use_liger: spec.useLiger,
+      fsdp_cpu_offload: spec.fsdpCpuOffload,
+      optim_cpu_offload: spec.optimCpuOffload,
+      freeze_moe_router: spec.freezeMoeRouter,
+    }),
+  };
+}
 
 /** `say` receives messages about waiting for a remote server. */
 export async function openTrainer(
@@ -27,12 +53,8 @@ export async function openTrainer(
         ...present({ recomputesEvery: spec.acFreq }),
       });
     case 'torch': {
-      const { program, ranks, dtype, acFreq, gpuIds: gpus, launcher, rankTimeoutS } = spec;
-      const python = await findTorchPython(program, process.cwd());
-      const options = { ranks, dtype, launcher, timeout_s: rankTimeoutS, threads: 1 };
-      const nodes = nodesOf(spec.nodes);
-      const more = present({ ac_freq: acFreq, shard_size: process.env[shardSizeVariable], gpus, nodes });
-      return new TorchTrainer({ python, ...options, ...more }, { say });
+      const python = await findTorchPython(spec.program, process.cwd());
+      return new TorchTrainer({ python, ...rankOptions(spec), threads: 1, ...present({ nodes: nodesOf(spec.nodes) }) }, { say });
     }
     case 'tinker':
       return new TinkerTrainer(spec, { say });

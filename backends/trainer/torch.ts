@@ -16,7 +16,7 @@ import type { AnyTrainer, SftOutcome, TrainedPart, Trainer, TrainOutcome } from 
 
 /** Figures that JSON cannot write travel as text. */
 const Figure = z.union([z.number(), z.enum(['nan', 'inf', '-inf']).transform(asNumber)]);
-const Opened = z.looseObject({ digest: z.string(), packs: z.boolean() });
+const Opened = z.looseObject({ digest: z.string(), packs: z.boolean(), notes: z.array(z.string()) });
 const Outcome = z.looseObject({
   applied: z.boolean(),
   reason: z.string().optional(),
@@ -60,7 +60,8 @@ export class TorchTrainer implements AnyTrainer {
       await this.#group.close();
       this.#group = null;
     }
-    const { digest, packs } = Opened.parse(await this.#started().call('open', { folder, lora, seed }));
+    const { digest, packs, notes } = Opened.parse(await this.#started().call('open', { folder, lora, seed }));
+    for (const note of notes) this.#say(note);
     if (!packs) this.#say('this model does not keep documents of one line apart: its rows are computed one by one');
     return { digest };
   }
@@ -200,6 +201,7 @@ export class TorchTrainer implements AnyTrainer {
         temperature,
         micro_rows: plan.microBatchSize,
         dropout_seed: plan.dropoutSeed ?? 0,
+        ...(klBeta > 0 ? {} : { reference: referenceFolder, step: plan.step }),
       });
       const outcome = outcomeOf(Outcome.parse(answer));
       return {

@@ -51,17 +51,18 @@ export async function chooseTrainer(
 ): Promise<ChosenTrainer> {
   const { trainer } = spec;
   const gpus = Number(spec.later['trainer.gpus'] ?? 0);
-  const isSaid = ['kind', 'provider'].some((key) => {
+  const isSaid = (key: string): boolean => {
     const { file, line } = placeOf(['trainer', key]);
     return line !== null || file === 'command line';
-  });
-  if (!('provider' in trainer) || isSaid || gpus === 0) return { overrides: {}, says: null };
+  };
+  if (!('provider' in trainer) || isSaid('kind') || isSaid('provider') || gpus === 0) return { overrides: {}, says: null };
   const first = gpuSettingsOf(spec).inferenceGpus ?? 0; // those that sample come first, as with vLLM
   const ids = trainer.gpuIds ?? Array.from({ length: gpus }, (_, i) => first + i);
   const counted = gpus === 1 ? '1 GPU' : `${gpus} GPUs`;
   const named = trainer.gpuIds === undefined ? counted : `${counted} (${ids.join(', ')})`;
   const table = readAs.dialect === 'ratchet' ? 'trainer' : 'ratchet.trainer';
-  const byTorch = { [`${table}.kind`]: 'torch', [`${table}.dtype`]: 'bfloat16' }; // with a rank on each of these GPUs
+  // With a rank on each of these GPUs.
+  const byTorch = { [`${table}.kind`]: 'torch', ...(isSaid('dtype') ? {} : { [`${table}.dtype`]: 'bfloat16' }) };
   const embedded = (why: string, more: Pick<ChosenTrainer, 'isLacking'> = {}): ChosenTrainer => ({
     overrides: {},
     says: `the embedded engine trains on the processor, and not on the ${named} that the file has for the trainer: ${why}`,

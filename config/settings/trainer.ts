@@ -1,9 +1,7 @@
 import { z } from 'zod';
 import { whatTheyAre } from '../../core/kinds/kinds-of.ts';
 import { trainerKinds, trainers } from '../../core/kinds/trainers.ts';
-import { baseUrl, keyVariable, variableName } from '../models/model-access.ts';
-import { hostedTinkerKey, hostedTinkerUrl, TinkerTrainerSpec } from '../models/tinker-spec.ts';
-import { choice, text, whole } from '../toml/values.ts';
+import { choice, whole } from '../toml/values.ts';
 import { otherResume } from './checkpoints.ts';
 import { codeFile, CodeRef, codeRef } from './code.ts';
 import type { RatchetConfig } from './index.ts';
@@ -14,6 +12,8 @@ import { advantage, loss, otherClip } from './learning.ts';
 import { optimizer, passes, schedule } from './optimizer.ts';
 import { inSpec, setting, specFields, table } from './setting.ts';
 import { lengthPenalty, overlongPenalty } from './length-penalty.ts';
+import { tinker, TinkerTrainerSpec, tinkerTrainerSpec } from './tinker.ts';
+import { honouredByTorch, torch } from './torch.ts';
 
 /** `[trainer]`: the trainer and its settings. */
 
@@ -51,56 +51,6 @@ const embeddedGpus = {
   ),
 };
 
-/** Keys of kind "torch". */
-export const torch = {
-  program: setting(text(), 'of kind "torch": the Python that has its packages; by default looked for'),
-  ranks: setting(
-    whole(1),
-    'of kind "torch": processes of a machine that share the weights and the batch, one on each GPU; by default as many as `gpu_ids` or `gpus` has',
-    { neutral: 1, most: [64, 'one machine has no more GPUs', 'at most the GPUs of the machine'] },
-  ),
-  nodes: setting(
-    whole(1),
-    'of kind "torch": machines with so many ranks each; the others join this one ([how](../several-machines.md#a-trainer-on-several-machines))',
-    { default: 1, most: [64, 'several nodes are more than was tried', 'fewer nodes'] },
-  ),
-  launcher: setting(
-    choice('ratchet', 'torchrun'),
-    'of kind "torch": what starts the ranks of a machine; ours imports PyTorch once for all of them',
-    { default: 'ratchet' },
-  ),
-  rank_timeout: setting(
-    whole(1),
-    'of kind "torch": seconds that ranks wait for one another; a group that gives no sign for so long is ended, and its step repeated',
-    { default: 600, as: 'rankTimeoutS' },
-  ),
-  dtype: setting(
-    choice('float32', 'bfloat16'),
-    'of kind "torch": what it computes with, and what exported weights have; weights in training stay in float32',
-    { default: 'float32' },
-  ),
-};
-
-/** The server of kind "tinker", which samples as well. */
-export const tinker = {
-  url: setting(baseUrl(), 'of kind "tinker": where the server is, before `/api/v1`; the hosted service when missing'),
-  api_key_var: setting(
-    variableName(),
-    'the name of the environment variable with its key; `TINKER_API_KEY` for the hosted service, none for SkyRL',
-  ),
-  server: setting(
-    choice('tinker', 'skyrl'),
-    'what it is: the hosted service (`tinker`) or SkyRL; by its `url` when missing',
-  ),
-  base_model: setting(text(), 'what the server calls the model; the only one it has when missing'),
-  loss_reduction: setting(
-    choice('sum', 'sequence_mean'),
-    'what the server makes of the losses of tokens; their sum on the hosted service, the mean per sequence on SkyRL. Whatever it is, the gradient is the one that `aggregation` asks for',
-  ),
-  /** The hosted service accepts an hour to ten years. */
-  checkpoint_ttl: setting(whole(1), 'seconds after which the server may delete a checkpoint; never when missing'),
-};
-
 export const trainer = table({
   kind: setting(choice(...trainerKinds), whatTheyAre(trainers), { default: 'onnx' }),
   ...own('what it is called with'),
@@ -119,6 +69,7 @@ export const trainer = table({
   ...embeddedMemory,
   ...embeddedGpus,
   ...torch,
+  ...honouredByTorch,
   ...tinker,
   ...laterIn('trainer'),
 });
@@ -141,6 +92,8 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
   z.strictObject({
     kind: z.literal('torch'),
     ...specFields(torch),
+    ...specFields(torch),
+    ...specFields(honouredByTorch),
     ...specFields(embeddedMemory),
     ...specFields(embeddedGpus),
   }),
@@ -163,6 +116,7 @@ export function trainerSpec(config: Pick<RatchetConfig, 'trainer'>): TrainerSpec
       return {
         kind: 'torch',
         ...inSpec(torch, { ...trainer, ranks: ranksOf(trainer) }),
+        ...inSpec(honouredByTorch, trainer),
         ...inSpec(embeddedMemory, trainer),
         ...inSpec(embeddedGpus, trainer),
       };
@@ -188,24 +142,4 @@ export function moduleSpec({
   options,
 }: Pick<RatchetConfig['trainer'], 'import' | 'path' | 'options'>): ModuleSpec {
   return { kind: 'module', import: codeRef(file ?? path), options };
-}
-
-/** Without a `url` the server is the hosted service; a server at another address is SkyRL by default. */
-export function tinkerServerOf({
-  trainer,
-}: Pick<RatchetConfig, 'trainer'>): Pick<TinkerTrainerSpec, 'url' | 'apiKeyVar' | 'server'> {
-  const { url = hostedTinkerUrl, api_key_var, server = url === hostedTinkerUrl ? 'tinker' : 'skyrl' } = trainer;
-  return { url, apiKeyVar: keyVariable(api_key_var, server === 'tinker' ? hostedTinkerKey : null), server };
-}
-
-function tinkerTrainerSpec(config: Pick<RatchetConfig, 'trainer'>): TinkerTrainerSpec {
-  const { base_model, loss_reduction, checkpoint_ttl } = config.trainer;
-  const at = tinkerServerOf(config);
-  return {
-    kind: 'tinker',
-    ...at,
-    baseModel: base_model ?? null,
-    reduction: loss_reduction ?? (at.server === 'tinker' ? 'sum' : 'sequence_mean'),
-    checkpointTtlS: checkpoint_ttl ?? null,
-  };
 }

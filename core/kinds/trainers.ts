@@ -44,6 +44,8 @@ interface TrainerTraits {
   readonly oneTemperature: string | null;
   /** Whether it computes activations again instead of keeping them where `ac_freq` says so; else that is its own affair. */
   readonly recomputes: boolean;
+  /** Whether it can leave routers of experts as they are while it trains all weights. */
+  readonly freezesRouters: boolean;
   /** Whether it computes in float32, by which the canary compares: always, where its `dtype` says so, or unknown. */
   readonly computesInFloat32: 'always' | 'said' | 'unknown';
 }
@@ -66,6 +68,7 @@ export const trainers = {
     customLoss: 'graph',
     oneTemperature: null,
     recomputes: true,
+    freezesRouters: false,
     computesInFloat32: 'always',
   },
   torch: {
@@ -85,6 +88,7 @@ export const trainers = {
     customLoss: 'graph',
     oneTemperature: null,
     recomputes: true,
+    freezesRouters: true,
     computesInFloat32: 'said',
   },
   tinker: {
@@ -104,6 +108,7 @@ export const trainers = {
     customLoss: 'graph',
     oneTemperature: 'a Tinker server trains log probabilities at temperature 1',
     recomputes: false,
+    freezesRouters: false,
     computesInFloat32: 'unknown',
   },
   module: {
@@ -123,6 +128,7 @@ export const trainers = {
     customLoss: 'its own',
     oneTemperature: 'a trainer of your own is told one temperature for a whole batch',
     recomputes: false,
+    freezesRouters: false,
     computesInFloat32: 'unknown',
   },
 } as const satisfies Readonly<Record<string, TrainerTraits>>;

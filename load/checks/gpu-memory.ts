@@ -35,7 +35,7 @@ export async function gpuMemoryOf(spec: RunSpec, modelConfig?: string): Promise<
     shape: known.shape,
     lora,
     tokens,
-    dtype: trainer.kind === 'torch' ? trainer.dtype : 'bfloat16',
+    dtype: dtypeOf(spec),
     heldIn: settingOf(spec, 'optimization_dtype') === 'bfloat16' ? 'bfloat16' : 'float32',
     moments: momentsOf[optimizer.type ?? 'adamw'],
     recomputesEvery: trainer.acFreq ?? 0,
@@ -45,6 +45,12 @@ export async function gpuMemoryOf(spec: RunSpec, modelConfig?: string): Promise<
     isPacked: true,
   };
   return { model: known.name, load, memory: trainingMemory(load), length };
+}
+
+/** Where PyTorch would be chosen for the file's GPUs, it would compute in bfloat16 unless the file says otherwise. */
+function dtypeOf(spec: RunSpec): TrainingLoad['dtype'] {
+  const said = settingOf(spec, 'dtype') ?? (spec.trainer.kind === 'torch' ? 'float32' : 'bfloat16');
+  return said === 'bfloat16' ? 'bfloat16' : 'float32';
 }
 
 /** A setting of the trainer, wherever the spec has it. */

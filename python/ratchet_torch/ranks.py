@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from .folders import Folders
 from .rendezvous import Rendezvous
+from .wire import Refused
 
 # The other ranks wait for the next request of rank 0 as long as it takes; all else has a limit.
 idle = timedelta(days=365)
@@ -94,6 +95,19 @@ class Ranks:
         dist.broadcast_object_list(box, src=0, group=self._control)
         return box[0]
 
+    def first(self, find):
+        """What rank 0 finds; None on the others. All refuse what it refuses."""
+        found, refusal = None, None
+        if self.is_first:
+            try:
+                found = find()
+            except Refused as error:
+                refusal = error.code, str(error)
+        refusal = self.share(refusal)
+        if refusal is not None:
+            raise Refused(*refusal)
+        return found
+
     def gather(self, value):
         """Gives all ranks the values of all, in the order of ranks."""
         if self.world == 1:
@@ -102,9 +116,10 @@ class Ranks:
         dist.all_gather_object(box, value)
         return box
 
-    def send(self, tensor, source):
-        """Gives all ranks the bytes of a rank, in place."""
-        dist.broadcast(tensor, src=source)
+    def send(self, tensor, source=0):
+        """Gives all ranks the tensor of one of them, in place."""
+        if self.world > 1:
+            dist.broadcast(tensor, src=source)
 
     def total(self, values):
         """Sums over ranks, in double precision."""

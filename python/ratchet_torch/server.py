@@ -8,6 +8,7 @@ import peft
 import torch
 import transformers
 
+from .model import attention_for
 from .ranks import Ranks
 from .trainer import Trainer
 from .wire import Refused, no_space
@@ -70,6 +71,10 @@ def says_full_disk(error):
     return any(sign in str(error) for sign in ("No space left on device", "Disk quota exceeded"))
 
 
+# Further settings on which bits depend, where they are not usual.
+deciding = ("optimization_dtype", "reduce_dtype", "use_liger", "compile", "load_in_4bit")
+
+
 def fingerprint(options, ranks):
     """Names everything that bits depend on besides inputs: equal fingerprints promise equal bits."""
     device = torch.cuda.get_device_name() if ranks.device.type == "cuda" else platform.machine()
@@ -81,6 +86,7 @@ def fingerprint(options, ranks):
         options.get("dtype", "float32"),
         f"{ranks.world} ranks",
         f"{options.get('threads', 1)} threads",
-        f"attention {options.get('attn', 'sdpa')}",
+        f"attention {options.get('attn') or attention_for(options, ranks.device)}",
+        *[f"{name} {options[name]}" for name in deciding if options.get(name, False) not in (False, "float32")],
     ]
     return ", ".join(parts)

@@ -33,8 +33,14 @@ export function canaryThreshold(
     servedType === null ? inference.vllm !== undefined && isFloat32(inference.vllm) : servedType === 'float32';
   const isSampledSo = sampled === 'always' || (sampled === 'said' && isSaid);
   const { computesInFloat32: trained } = trainerTraits(trainer);
-  const isTrainedSo = trained === 'always' || (trained === 'said' && 'dtype' in trainer && trainer.dtype === 'float32');
+  const isTrainedSo = trained === 'always' || (trained === 'said' && computesExactly(trainer));
   return isTrainedSo && isSampledSo ? canaryDifferenceMaxInFloat32 : canaryDifferenceMax;
+}
+
+/** A base in 4 bits differs from the weights that servers have. */
+function computesExactly(trainer: RunSettings['trainer']): boolean {
+  const { dtype = 'float32', loadIn4bit = false } = trainer;
+  return dtype === 'float32' && !loadIn4bit;
 }
 
 /** Whether the file says that the server computes in float32. */
