@@ -54,7 +54,10 @@ export async function openTrainer(
       });
     case 'torch': {
       const python = await findTorchPython(spec.program, process.cwd());
-      return new TorchTrainer({ python, ...rankOptions(spec), threads: 1, ...present({ nodes: nodesOf(spec.nodes) }) }, { say });
+      return new TorchTrainer(
+        { python, ...rankOptions(spec), threads: 1, ...present({ nodes: nodesOf(spec.nodes) }) },
+        { say },
+      );
     }
     case 'tinker':
       return new TinkerTrainer(spec, { say });

@@ -55,7 +55,8 @@ export async function chooseTrainer(
     const { file, line } = placeOf(['trainer', key]);
     return line !== null || file === 'command line';
   };
-  if (!('provider' in trainer) || isSaid('kind') || isSaid('provider') || gpus === 0) return { overrides: {}, says: null };
+  if (!('provider' in trainer) || isSaid('kind') || isSaid('provider') || gpus === 0)
+    return { overrides: {}, says: null };
   const first = gpuSettingsOf(spec).inferenceGpus ?? 0; // those that sample come first, as with vLLM
   const ids = trainer.gpuIds ?? Array.from({ length: gpus }, (_, i) => first + i);
   const counted = gpus === 1 ? '1 GPU' : `${gpus} GPUs`;

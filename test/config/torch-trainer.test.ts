@@ -133,7 +133,11 @@ max_grad_norm = 0.5
     assert.ok(own.ok, JSON.stringify(own));
     assert.deepEqual(own.spec.lora?.modulesToSave, ['lm_head']);
     for (const kind of ['vllm', 'embedded'])
-      assert.deepEqual(problemsOf(sampled(`kind = "${kind}"`)), ['lora.modules_to_save'], `${kind} loads no such adapter`);
+      assert.deepEqual(
+        problemsOf(sampled(`kind = "${kind}"`)),
+        ['lora.modules_to_save'],
+        `${kind} loads no such adapter`,
+      );
     assert.deepEqual(problemsOf(parse('kind = "torch"\nload_in_4bit = true')), ['trainer.load_in_4bit']);
     assert.deepEqual(problemsOf(parse('[lora]\nmodules_to_save = ["lm_head"]')), ['lora.modules_to_save']);
   });
