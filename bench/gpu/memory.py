@@ -1,6 +1,6 @@
 """
 Peaks of memory of training steps on the CPU, for test/data/torch-memory.json: reads a list of that form, and prints them with
-the peak that was measured now.
+the peak that was measured now. Logits are computed as on a GPU. There is no reference policy: on a GPU it is in the memory of the CPU.
 
     python memory.py < test/data/torch-memory.json > measured.json
 """
@@ -18,6 +18,7 @@ sys.path[:0] = [here, os.path.join(here, "../../python")]
 import torch
 import transformers
 
+from ratchet_torch import logprobs
 from ratchet_torch.ranks import Ranks
 from ratchet_torch.trainer import Trainer
 from rows import plan, write_rows
@@ -47,14 +48,15 @@ def peak_of(case, ranks):
     lora = {"r": case["loraR"], "alpha": 32, "dropout": 0.0, "targetModules": modules} if case["loraR"] else None
     with tempfile.TemporaryDirectory() as folder:
         transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(folder)
-        parts = write_rows(folder, case["rows"], case["length"], case["vocabulary"])
+        # Rows that share a micro-batch have two lengths: only then a mask keeps them apart.
+        parts = write_rows(folder, case["rows"], case["length"], case["vocabulary"], is_uneven=bool(case["microTokens"]))
         activities = [torch.profiler.ProfilerActivity.CPU]
         with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
             trainer = Trainer(options, ranks)
             trainer.open(folder, lora, 1)
-            trainer.train_step(parts, plan, folder, None)
+            trainer.train_step(parts, plan, None, None)
             second = time.time_ns()
-            trainer.train_step(parts, plan, folder, None)
+            trainer.train_step(parts, plan, None, None)
     events = sorted((event.start_ns(), event.nbytes()) for event in profile.profiler.kineto_results.events() if event.name() == "[memory]")
     now = peak = 0
     for at, change in events:
@@ -65,6 +67,8 @@ def peak_of(case, ranks):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    logprobs.chunk_elements["cpu"] = logprobs.chunk_elements["cuda"]
+    logprobs.log_softmax_ = lambda z: torch.log_softmax(z, dim=-1)
     cases = json.load(sys.stdin)
     with tempfile.TemporaryDirectory() as folder:
         ranks = Ranks({"ranks": 1, "device": "cpu", "folder": folder}, None)

@@ -18,17 +18,19 @@ plan = {
 }
 
 
-def write_rows(folder, count, length, vocabulary):
-    total = count * length
+def write_rows(folder, count, length, vocabulary, is_uneven=False):
+    """Rows of one length; uneven, every other one has a token less."""
+    lengths = torch.tensor([length - (row % 2 if is_uneven else 0) for row in range(count)], dtype=torch.int32)
+    total = int(lengths.sum())
     generator = torch.Generator().manual_seed(1)
     mask = torch.ones(total)
-    mask[::length] = 0
+    mask[lengths.cumsum(0) - lengths] = 0
     columns = {
         "tokens": torch.randint(0, vocabulary, (total,), generator=generator, dtype=torch.int32),
         "mask": mask,
         "behavior": torch.full((total,), -1.0),
         "advantages": torch.randn(total, generator=generator),
-        "row.length": torch.full((count,), length, dtype=torch.int32),
+        "row.length": lengths,
         "row.distilled": torch.zeros(count, dtype=torch.int32),
         "row.rollout": torch.full((count,), -1, dtype=torch.int32),
         "row.rollouts": torch.full((count,), -1, dtype=torch.int32),

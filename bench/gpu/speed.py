@@ -59,16 +59,17 @@ def synchronize(device):
 
 
 def measure(trainer, folder, asked, config, is_lora):
+    """Steps without a reference policy: what it reports of the distance to one is no part of a model's utilisation."""
     parts = write_rows(folder, asked.rows, asked.length, config.vocab_size)
     trainer.open(folder, lora if is_lora else None, 1)
-    trainer.train_step(parts, plan, folder, None)
+    trainer.train_step(parts, plan, None, None)
     if asked.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     seconds = []
     for _ in range(asked.steps):
         synchronize(asked.device)
         begun = time.perf_counter()
-        outcome = trainer.train_step(parts, plan, folder, None)
+        outcome = trainer.train_step(parts, plan, None, None)
         synchronize(asked.device)
         seconds.append(time.perf_counter() - begun)
     rate = flops_of(config, asked.rows, asked.length, is_lora) / min(seconds)

@@ -42,7 +42,7 @@ export const vllmFeature = 'vLLM';
 /** Honoured where PyTorch trains. */
 export const torchFeature = 'PyTorch';
 
-const severalGpus = 'a trainer on several GPUs';
+const moreOfTorch = 'more of what PyTorch can do';
 /** GPUs of a trainer, which PyTorch's has. */
 export const gpusFeature = 'PyTorch on GPUs';
 
@@ -50,7 +50,7 @@ export const gpusFeature = 'PyTorch on GPUs';
 export function whenHonoured(feature: string): string {
   if (feature === vllmFeature) return 'where vLLM samples';
   if (feature === torchFeature || feature === gpusFeature) return 'where PyTorch trains: kind = "torch"';
-  return feature === severalGpus ? `needs ${severalGpus}` : `to come: ${feature}`;
+  return `to come: ${feature}`;
 }
 
 /** What a field that a file has waits for. `trainer`: the kind of trainer that the file asks for. */
@@ -67,7 +67,7 @@ const onTorch = (key: keyof typeof honouredByTorch, here: string, met?: SettingT
   here,
   ...present({ met }),
 });
-const onGpus = (here: string, met?: SettingToCome['met']) => later(severalGpus, { here, ...present({ met }) });
+const onMoreOfTorch = (here: string, met?: SettingToCome['met']) => later(moreOfTorch, { here, ...present({ met }) });
 const oneProcess = 'one process computes all of it';
 const inMemory = 'weights and moments are in the memory of the CPU anyway';
 const furtherFields = refused('further fields of a request', 'only those that [sampling] has by name');
@@ -93,19 +93,19 @@ const hostedSettings: Readonly<Record<string, SettingToCome>> = {
 
 const primeRlSettings: Readonly<Record<string, SettingToCome>> = {
   'inference.client': onVllm(args(), 'what prime-rl says further of servers that run elsewhere'),
-  'trainer.ac_offloading': onGpus('activations are in the memory of the CPU anyway', false)(
+  'trainer.ac_offloading': onMoreOfTorch('activations are in the memory of the CPU anyway', false)(
     flag(),
     'whether activations wait in the memory of the CPU',
   ),
-  'trainer.cp': onGpus(oneProcess, 1)(whole(1), 'GPUs that share a row'),
-  'trainer.dp_replicate': onGpus(oneProcess, 1)(whole(1), 'groups of GPUs that each hold all weights'),
-  'trainer.ep': onGpus(oneProcess, '1')(text(), 'GPUs that share the experts of a layer'),
-  'trainer.impl': onGpus('the embedded engine’s own')(
+  'trainer.cp': onMoreOfTorch(oneProcess, 1)(whole(1), 'GPUs that share a row'),
+  'trainer.dp_replicate': onMoreOfTorch(oneProcess, 1)(whole(1), 'groups of GPUs that each hold all weights'),
+  'trainer.ep': onMoreOfTorch(oneProcess, '1')(text(), 'GPUs that share the experts of a layer'),
+  'trainer.impl': onMoreOfTorch('the embedded engine’s own')(
     choice('auto', 'hf', 'custom'),
     'whose implementation of the model',
   ),
-  'trainer.tp': onGpus(oneProcess, 1)(whole(1), 'GPUs that hold a layer together'),
-  'trainer.trust_remote_code': onGpus('no code that comes with a model is run', false)(
+  'trainer.tp': onMoreOfTorch(oneProcess, 1)(whole(1), 'GPUs that hold a layer together'),
+  'trainer.trust_remote_code': onMoreOfTorch('no code that comes with a model is run', false)(
     flag(),
     'whether code that comes with the model is run',
   ),

@@ -93,17 +93,17 @@ gpus = 2
     );
   });
 
-  test('what needs several GPUs or PyTorch is said to, with what the trainer of the file does instead', () => {
+  test('what PyTorch honours, or is to, is said, with what the trainer of the file does instead', () => {
     const said = (trainer: string): Record<string, unknown> => {
       const text = `model = "m"\n[lora]\n[trainer]\n${trainer}\n[[env]]\nid = "reverse-text"\n`;
       const parsed = parseRunConfig(text, { file: 'run.toml', dialect: 'ratchet' });
       assert(parsed.ok, JSON.stringify(parsed));
       return Object.fromEntries(parsed.notYet.map(({ path, feature, here }) => [path, [whenHonoured(feature), here]]));
     };
-    const severalGpus = 'needs a trainer on several GPUs';
+    const more = 'to come: more of what PyTorch can do';
     const torch = 'where PyTorch trains: kind = "torch"';
     assert.deepEqual(said('optimization_dtype = "bfloat16"\nuse_liger = true\ntp = 2'), {
-      'trainer.tp': [severalGpus, 'one process computes all of it'],
+      'trainer.tp': [more, 'one process computes all of it'],
       'trainer.optimization_dtype': [torch, 'weights are held in float32'],
       'trainer.use_liger': [torch, 'the embedded engine has kernels of its own'],
     });
