@@ -48,7 +48,7 @@ def peak_of(case, ranks):
     lora = {"r": case["loraR"], "alpha": 32, "dropout": 0.0, "targetModules": modules} if case["loraR"] else None
     with tempfile.TemporaryDirectory() as folder:
         transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(folder)
-        # Rows that share a micro-batch have two lengths: only then a mask keeps them apart.
+        # Rows that share a micro-batch differ in length: only then a mask keeps them apart.
         parts = write_rows(folder, case["rows"], case["length"], case["vocabulary"], is_uneven=bool(case["microTokens"]))
         activities = [torch.profiler.ProfilerActivity.CPU]
         with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:

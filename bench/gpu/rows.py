@@ -19,8 +19,8 @@ plan = {
 
 
 def write_rows(folder, count, length, vocabulary, is_uneven=False):
-    """Rows of one length; uneven, every other one has a token less."""
-    lengths = torch.tensor([length - (row % 2 if is_uneven else 0) for row in range(count)], dtype=torch.int32)
+    """Rows of one length; uneven, each has a token less than the one before."""
+    lengths = torch.tensor([length - (row if is_uneven else 0) for row in range(count)], dtype=torch.int32)
     total = int(lengths.sum())
     generator = torch.Generator().manual_seed(1)
     mask = torch.ones(total)

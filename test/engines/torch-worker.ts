@@ -27,7 +27,7 @@ const trainer = new TorchTrainer({
 });
 const rows = await rowsOf(model);
 const plan = planOf({ loss: lossOf('grpo') });
-const stateFolder = await mkdtemp(path.join(tmpdir(), 'torch-worker-state-'));
+const states = await mkdtemp(path.join(tmpdir(), 'torch-worker-states-'));
 let state: OptimizerState | null = null;
 
 const operations: Readonly<Record<string, (given: string) => Promise<unknown>>> = {
@@ -35,7 +35,7 @@ const operations: Readonly<Record<string, (given: string) => Promise<unknown>>> 
   step: async (step) =>
     trainer.trainStep({ plan: { ...plan, step: Number(step) }, batch: batchOf(rows), referenceFolder: model }),
   logprobs: async () => (await trainer.logprobs(rows, 1)).map((values) => [...values]),
-  save: async () => (state = await trainer.saveOptimizer(stateFolder)),
+  save: async () => (state = await trainer.saveOptimizer(await mkdtemp(path.join(states, 'state-')))),
   restore: () => trainer.restoreOptimizer(state),
   waits: () => Promise.resolve(trainer.waitsFor()),
   pids: () => trainer.pids(),
@@ -53,5 +53,5 @@ for await (const line of createInterface(process.stdin)) {
   );
   void answer.then((told) => process.stdout.write(`${JSON.stringify({ id, ...told })}\n`));
 }
-await rm(stateFolder, { recursive: true });
+await rm(states, { recursive: true });
 process.exit(0);
