@@ -1,5 +1,5 @@
 import type { Own } from './dialects/dialect.ts';
-import { settingsToCome, waitsFor } from './settings/later.ts';
+import { gpusFeature, settingsToCome, torchFeature, waitsFor } from './settings/later.ts';
 import { placesOf } from './dialects/places.ts';
 import { formatPath, type KeyPath, pathKey } from './toml/positions.ts';
 import type { JsonValue } from './run-spec.ts';
@@ -28,7 +28,9 @@ export function unsupportedSettings(file: Table, own: Own): UnsupportedSetting[]
   const kind = valueAt(own.table, ['trainer', 'kind']);
   const trainer = typeof kind === 'string' ? kind : 'onnx';
   const isHonoured = (field: string): boolean =>
-    (isVllm && ofVllm.has(field)) || (isOneOnCuda && field === 'trainer.gpus');
+    (isVllm && ofVllm.has(field)) ||
+    (isOneOnCuda && field === 'trainer.gpus') ||
+    (trainer === 'torch' && ofTorch.has(settingsToCome[field]!.feature));
   return Object.entries(settingsToCome).flatMap(([field, { instead = null, met }]) =>
     isHonoured(field)
       ? []
@@ -39,7 +41,7 @@ export function unsupportedSettings(file: Table, own: Own): UnsupportedSetting[]
             .sourcesOf(path)
             .flatMap((source) => leavesAt(file, source))
             .filter((leaf) => !told.has(pathKey(leaf.path)) && told.add(pathKey(leaf.path)));
-          const { feature, here = null } = waitsFor(field, value, trainer);
+          const { feature, here = null } = waitsFor(field, trainer);
           return [{ path, value, feature, here, instead, written }];
         }),
   );
@@ -47,6 +49,8 @@ export function unsupportedSettings(file: Table, own: Own): UnsupportedSetting[]
 
 /** These fields, which otherwise wait for GPU support, are arguments of vLLM. */
 const ofVllm: ReadonlySet<string> = new Set(['inference.gpus', 'inference.vllm']);
+
+const ofTorch: ReadonlySet<string> = new Set([torchFeature, gpusFeature]);
 
 /** The values in a table, each with its path; lists are values. */
 function leavesAt(file: Table, path: KeyPath): { path: KeyPath; value: JsonValue }[] {

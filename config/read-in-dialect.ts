@@ -58,7 +58,9 @@ export function readInDialect(dialect: Dialect, file: Table, layers: readonly La
     notYet: later.flatMap(({ path, value, feature, here, written }) =>
       written.length > 0
         ? written.map((one) => ({ ...reporter.placeOfWritten(one.path), value: one.value, feature, here }))
-        : [{ ...placeOf(path), value, feature, here }],
+        : path.at(-1) === 'dtype'
+          ? [] // every other system's default is bfloat16, and float32 is what it stands for
+          : [{ ...placeOf(path), value, feature, here }],
     ),
     advice: adviseSettings(spec).map(({ paths, ...said }) => ({ ...said, ...placeOf(...paths) })),
     placeOf,

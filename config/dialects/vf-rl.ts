@@ -74,7 +74,7 @@ export const vfRl: Dialect = {
     sampling: { temperature: 1 },
     checkpoints: { interval: 50, keep_last: -1 },
     ...wholeBatches,
-    trainer: { micro_batch_size: 8, decay_matrices_only: true, loss: maskedImportanceSampling },
+    trainer: { micro_batch_size: 8, decay_matrices_only: true, dtype: 'bfloat16', loss: maskedImportanceSampling },
   },
   mayBe: ({ trainer, inference }) => (isTable(trainer) || isTable(inference)) && !isAllOlder(trainer),
   synonyms: { lr: 'learning_rate' },

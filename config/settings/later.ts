@@ -2,6 +2,7 @@ import type { z } from 'zod';
 import { present } from '../../core/present.ts';
 import { args, atLeastZero, choice, countOrAll, flag, text, whole } from '../toml/values.ts';
 import { type Setting, setting } from './setting.ts';
+import { honouredByTorch } from './torch.ts';
 
 /**
  * A setting without support. One that only affects speed or place is kept in the run's spec (`later`), and listed by
@@ -38,27 +39,35 @@ const refused =
 /** Another system's setting of vLLM: honoured if vLLM samples. */
 export const vllmFeature = 'vLLM';
 
-const severalGpus = 'a trainer on several GPUs';
-/** Training on one GPU exists, but only on explicit request. */
-export const oneGpuFeature = '--trainer.provider cuda';
+/** Honoured where PyTorch trains. */
+export const torchFeature = 'PyTorch';
+
+const moreOfTorch = 'more of what PyTorch can do';
+/** GPUs of a trainer, which PyTorch's has. */
+export const gpusFeature = 'PyTorch on GPUs';
 
 /** Describes the feature that a field waits for. */
 export function whenHonoured(feature: string): string {
   if (feature === vllmFeature) return 'where vLLM samples';
-  if (feature === oneGpuFeature) return `the embedded engine trains on the CPU; on one GPU: ${oneGpuFeature}`;
-  return feature === severalGpus ? `needs ${severalGpus}` : `to come: ${feature}`;
+  if (feature === torchFeature || feature === gpusFeature) return 'where PyTorch trains: kind = "torch"';
+  return `to come: ${feature}`;
 }
 
 /** What a field that a file has waits for. `trainer`: the kind of trainer that the file asks for. */
-export function waitsFor(field: string, value: unknown, trainer: string): Pick<SettingToCome, 'feature' | 'here'> {
+export function waitsFor(field: string, trainer: string): Pick<SettingToCome, 'feature' | 'here'> {
   const { feature, here } = settingsToCome[field]!;
-  if (field === 'trainer.gpus' && value === 1 && trainer === 'onnx') return { feature: oneGpuFeature };
   if (here === undefined) return { feature };
   return { feature, here: trainer === 'onnx' ? here : `trainer.kind = "${trainer}" decides` };
 }
 
 const onVllm = later(vllmFeature);
-const onGpus = (here: string, met?: SettingToCome['met']) => later(severalGpus, { here, ...present({ met }) });
+const onTorch = (key: keyof typeof honouredByTorch, here: string, met?: SettingToCome['met']): SettingToCome => ({
+  ...honouredByTorch[key],
+  feature: torchFeature,
+  here,
+  ...present({ met }),
+});
+const onMoreOfTorch = (here: string, met?: SettingToCome['met']) => later(moreOfTorch, { here, ...present({ met }) });
 const oneProcess = 'one process computes all of it';
 const inMemory = 'weights and moments are in the memory of the CPU anyway';
 const furtherFields = refused('further fields of a request', 'only those that [sampling] has by name');
@@ -76,14 +85,7 @@ const hostedSettings: Readonly<Record<string, SettingToCome>> = {
   ),
   'env[].sampling.extra_body': furtherFields(args(), 'sent with each request'),
   'sampling.extra_body': furtherFields(args(), 'sent with each request'),
-  'trainer.gpus': onGpus('one process trains, on the CPU, or on one GPU with --trainer.provider cuda')(
-    whole(1),
-    'GPUs that train',
-  ),
-  'trainer.use_liger': onGpus('the embedded engine has kernels of its own', false)(
-    flag(),
-    'whether it computes with Liger’s kernels',
-  ),
+  'trainer.gpus': later(gpusFeature, { here: 'one process trains, on the CPU' })(whole(1), 'GPUs that train'),
   'val.interval': validation(whole(1), 'steps between them'),
   'val.num_examples': validation(countOrAll('examples'), 'examples of one'),
   'val.rollouts_per_example': validation(whole(1), 'rollouts of each'),
@@ -91,40 +93,40 @@ const hostedSettings: Readonly<Record<string, SettingToCome>> = {
 
 const primeRlSettings: Readonly<Record<string, SettingToCome>> = {
   'inference.client': onVllm(args(), 'what prime-rl says further of servers that run elsewhere'),
-  'trainer.ac_offloading': onGpus('activations are in the memory of the CPU anyway', false)(
+  'trainer.ac_offloading': onMoreOfTorch('activations are in the memory of the CPU anyway', false)(
     flag(),
     'whether activations wait in the memory of the CPU',
   ),
-  'trainer.attn': onGpus('the embedded engine has one kind')(text(), 'the attention kernel'),
-  'trainer.compile': onGpus('graphs are compiled in any case')(flag(), 'whether the model is compiled'),
-  'trainer.cp': onGpus(oneProcess, 1)(whole(1), 'GPUs that share a row'),
-  'trainer.dp_replicate': onGpus(oneProcess, 1)(whole(1), 'groups of GPUs that each hold all weights'),
-  'trainer.ep': onGpus(oneProcess, '1')(text(), 'GPUs that share the experts of a layer'),
-  'trainer.fsdp_cpu_offload': onGpus(inMemory, false)(
-    flag(),
-    'whether weights and moments are in the memory of the CPU',
-  ),
-  'trainer.impl': onGpus('the embedded engine’s own')(
+  'trainer.cp': onMoreOfTorch(oneProcess, 1)(whole(1), 'GPUs that share a row'),
+  'trainer.dp_replicate': onMoreOfTorch(oneProcess, 1)(whole(1), 'groups of GPUs that each hold all weights'),
+  'trainer.ep': onMoreOfTorch(oneProcess, '1')(text(), 'GPUs that share the experts of a layer'),
+  'trainer.impl': onMoreOfTorch('the embedded engine’s own')(
     choice('auto', 'hf', 'custom'),
     'whose implementation of the model',
   ),
-  'trainer.optim_cpu_offload': onGpus(inMemory, false)(flag(), 'whether moments are in the memory of the CPU'),
-  'trainer.optimization_dtype': onGpus('computed in float32', 'float32')(
-    choice('bfloat16', 'float32'),
-    'of the forward and the backward pass',
-  ),
-  'trainer.reduce_dtype': onGpus('gradients are added up in float32', 'float32')(
-    choice('bfloat16', 'float32'),
-    'in which gradients of several GPUs are added up',
-  ),
-  'trainer.tp': onGpus(oneProcess, 1)(whole(1), 'GPUs that hold a layer together'),
-  'trainer.trust_remote_code': onGpus('no code that comes with a model is run', false)(
+  'trainer.tp': onMoreOfTorch(oneProcess, 1)(whole(1), 'GPUs that hold a layer together'),
+  'trainer.trust_remote_code': onMoreOfTorch('no code that comes with a model is run', false)(
     flag(),
     'whether code that comes with the model is run',
   ),
 };
 
-export const settingsToCome: Readonly<Record<string, SettingToCome>> = { ...hostedSettings, ...primeRlSettings };
+const torchSettings: Readonly<Record<string, SettingToCome>> = {
+  'trainer.dtype': onTorch('dtype', 'computed in float32', 'float32'),
+  'trainer.optimization_dtype': onTorch('optimization_dtype', 'weights are held in float32', 'float32'),
+  'trainer.reduce_dtype': onTorch('reduce_dtype', 'gradients are added up in float32', 'float32'),
+  'trainer.attn': onTorch('attn', 'the embedded engine has one kind'),
+  'trainer.compile': onTorch('compile', 'graphs are compiled in any case'),
+  'trainer.use_liger': onTorch('use_liger', 'the embedded engine has kernels of its own', false),
+  'trainer.fsdp_cpu_offload': onTorch('fsdp_cpu_offload', inMemory, false),
+  'trainer.optim_cpu_offload': onTorch('optim_cpu_offload', inMemory, false),
+};
+
+export const settingsToCome: Readonly<Record<string, SettingToCome>> = {
+  ...hostedSettings,
+  ...primeRlSettings,
+  ...torchSettings,
+};
 
 const untyped = {};
 /** Settings of one table. They are identified by path alone, and no part of its type. */

@@ -93,28 +93,31 @@ gpus = 2
     );
   });
 
-  test('what needs several GPUs is said to, with what the trainer of the file does instead', () => {
+  test('what PyTorch honours, or is to, is said, with what the trainer of the file does instead', () => {
     const said = (trainer: string): Record<string, unknown> => {
       const text = `model = "m"\n[lora]\n[trainer]\n${trainer}\n[[env]]\nid = "reverse-text"\n`;
       const parsed = parseRunConfig(text, { file: 'run.toml', dialect: 'ratchet' });
       assert(parsed.ok, JSON.stringify(parsed));
       return Object.fromEntries(parsed.notYet.map(({ path, feature, here }) => [path, [whenHonoured(feature), here]]));
     };
-    const severalGpus = 'needs a trainer on several GPUs';
-    assert.deepEqual(said('optimization_dtype = "bfloat16"\nuse_liger = true'), {
-      'trainer.use_liger': [severalGpus, 'the embedded engine has kernels of its own'],
-      'trainer.optimization_dtype': [severalGpus, 'computed in float32'],
+    const more = 'to come: more of what PyTorch can do';
+    const torch = 'where PyTorch trains: kind = "torch"';
+    assert.deepEqual(said('optimization_dtype = "bfloat16"\nuse_liger = true\ntp = 2'), {
+      'trainer.tp': [more, 'one process computes all of it'],
+      'trainer.optimization_dtype': [torch, 'weights are held in float32'],
+      'trainer.use_liger': [torch, 'the embedded engine has kernels of its own'],
     });
     const met = 'optimization_dtype = "float32"\nreduce_dtype = "float32"\nuse_liger = false\ntp = 1\ncompile = false';
     assert.deepEqual(Object.keys(said(met)), ['trainer.compile'], 'what is done anyway waits for nothing');
     assert.deepEqual(said('gpus = 1'), {
-      'trainer.gpus': ['the embedded engine trains on the CPU; on one GPU: --trainer.provider cuda', null],
+      'trainer.gpus': [torch, 'one process trains, on the CPU'],
     });
-    assert.equal((said('gpus = 2')['trainer.gpus'] as string[])[0], severalGpus);
+    const byTorch = parseRunConfig('model = "m"\n[trainer]\nkind = "torch"\ngpus = 2\n[inference]\nkind = "vllm"\n[[env]]\nid = "reverse-text"\n', { file: 'run.toml' }); // prettier-ignore
+    assert(byTorch.ok && byTorch.notYet.length === 0, 'PyTorch has GPUs');
     assert.deepEqual(said('gpus = 1\nprovider = "cuda"'), {});
     const own = said('kind = "module"\nimport = "./mine.ts"\noptimization_dtype = "bfloat16"\ngpus = 1');
-    const decides = [severalGpus, 'trainer.kind = "module" decides'];
-    assert.deepEqual(own, { 'trainer.gpus': decides, 'trainer.optimization_dtype': decides });
+    const decides = 'trainer.kind = "module" decides';
+    assert.deepEqual(own, { 'trainer.gpus': [torch, decides], 'trainer.optimization_dtype': [torch, decides] });
   });
 
   test('what is honoured is not listed', () => {

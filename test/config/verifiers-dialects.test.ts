@@ -21,7 +21,7 @@ describe('vf-rl', () => {
       [spec.seqLen, spec.maxPromptTokens, spec.maskTruncated, spec.zeroTruncated],
       [2048, 512, false, false],
     );
-    assert.deepEqual(spec.later, { 'inference.gpus': 1, 'trainer.gpus': 2 });
+    assert.deepEqual(spec.later, { 'inference.gpus': 1, 'trainer.dtype': 'bfloat16', 'trainer.gpus': 2 });
   });
 
   test('its loss, its adapters and its schedule are what the arguments say', () => {

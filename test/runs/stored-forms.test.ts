@@ -131,6 +131,7 @@ const sampleKeys: Readonly<Record<keyof typeof storedForms, string>> = {
   claim: 'claims/claim_1.json',
   commit: 'lineages/l2/steps/step_3.json',
   manifest: 'lineages/l2/checkpoints/step_3/manifest.json',
+  optimizerFiles: 'lineages/l2/checkpoints/step_3/optimizer/optimizer.json',
   warmUp: 'checkpoints/warm_up/step_50/state.json',
   leases: `lineages/l2/${round}leases.json`,
   playedPart: `${round}chunk_words_1_of_2_from_5.json`,

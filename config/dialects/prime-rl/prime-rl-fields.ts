@@ -175,19 +175,13 @@ export const trained: Rows = {
     z.union([whole(1), choice('auto', 'disabled')]).meta({ expected: 'an integer ≥ 1, or "disabled"' }),
   ),
   conversion_dir: processes(text()),
-  freeze_moe_router: together(
-    'refused where a router would be trained: with all weights of a model that has experts',
-    flag(),
-    {
-      usual: 'false',
-    },
-  ),
+  freeze_moe_router: becomes('trainer.freeze_moe_router', { usual: 'false' }),
   'debug.force_balanced_routing': only(false, 'each token goes to the experts that its router picks', flag()),
   'lora.rank': becomes('lora.r'),
   'lora.alpha': becomes('lora.alpha', { usual: '32' }),
   'lora.dropout': becomes('lora.dropout'),
   'lora.target_modules': together('`lora.target_modules`', texts()),
-  'lora.modules_to_save': together('refused unless it is empty', texts()),
+  'lora.modules_to_save': together('`lora.modules_to_save`', texts()),
   'debug.num_layers?': refused('training a part of a model; name a smaller model'),
   'debug.random_init': only(false, 'weights are those of the model; for others name a preset', flag()),
 };

@@ -1,4 +1,3 @@
-import { knownModel } from '../../models/known-models.ts';
 import { formatPath, type KeyPath } from '../../toml/positions.ts';
 import { loraModules } from '../../settings/optimizer.ts';
 import { isTable, type Table, tableOr, valueAt } from '../../toml/tables.ts';
@@ -17,7 +16,7 @@ export const usual: Table = {
   seq_len: 2048,
   sampling: { max_tokens: 2048 },
 };
-export const usualTrainer: Table = { weight_decay: 0.01 };
+export const usualTrainer: Table = { weight_decay: 0.01, dtype: 'bfloat16' };
 /** Since 0.8 the trainer saves memory by default. */
 export const usualTrainerSince08: Table = { ...usualTrainer, ac_freq: 1, ac_offloading: true, optim_cpu_offload: true };
 
@@ -251,13 +250,7 @@ function setLora(written: Table, own: Own, version: Pick<Version, 'trainer'>): v
     }
   }
   const saved = lora['modules_to_save'];
-  if (Array.isArray(saved) && saved.length > 0) {
-    own.refuse({
-      paths: [[...at, 'modules_to_save']],
-      expected: 'an empty list: beside its adapters a run here trains nothing',
-      received: JSON.stringify(saved),
-    });
-  }
+  if (Array.isArray(saved)) own.set(['lora', 'modules_to_save'], saved, [...at, 'modules_to_save']);
   const type = found(written, 'weight_broadcast.type') ?? found(written, 'trainer.weight_broadcast.type');
   if (type && type.value !== 'filesystem') {
     own.refuse({
@@ -276,27 +269,6 @@ function setLora(written: Table, own: Own, version: Pick<Version, 'trainer'>): v
       received: JSON.stringify(served.value),
     });
   }
-}
-
-/** A frozen router. Adapters leave it unchanged, but not the warm-up before them; a dense model has none. */
-export function setRouter(written: Table, own: Own, version: Pick<Version, 'trainer'>): void {
-  const frozen = found(written, ofTrainer(version, 'model', 'freeze_moe_router').join('.'));
-  if (frozen?.value !== true) return;
-  const model = own.get(['model']);
-  const known = typeof model === 'string' ? knownModel(model) : undefined;
-  const isDense = known !== undefined && known.shape.experts === null;
-  const isAdapted = own.get(['lora', 'enabled']) === true && valueAt(written, ['ratchet', 'sft']) === undefined;
-  if (isAdapted || isDense) {
-    const why = isDense ? `${known.name} has no experts` : 'adapters leave routers as they are';
-    own.warn(`${formatPath(frozen.at)} has no effect here: ${why}.`);
-    return;
-  }
-  const lora = ofTrainer(version, 'model', 'lora').join('.');
-  own.refuse({
-    paths: [frozen.at],
-    expected: `false, or [${lora}] without a warm-up ([ratchet.sft]): where all weights are trained, routers are trained with their experts`,
-    received: 'true',
-  });
 }
 
 /** Warns of names of models and tokenizers that differ from the trained model. */

@@ -5,14 +5,7 @@ import type { Dialect, Own, Rename } from '../dialect.ts';
 import { placed, placesOf } from '../places.ts';
 import { sayCheckpoints, sayPlayers } from './prime-rl-differs.ts';
 import { setHosted } from './prime-rl-hosted.ts';
-import {
-  setMaxSteps,
-  setRouter,
-  setTraining,
-  usualTrainerSince08,
-  type Version,
-  warnOfOtherModels,
-} from './prime-rl-meaning.ts';
+import { setMaxSteps, setTraining, usualTrainerSince08, type Version, warnOfOtherModels } from './prime-rl-meaning.ts';
 import { setServerArguments } from './prime-rl.ts';
 import { setRecomputation, withSwitches } from './prime-rl-memory.ts';
 import { setNoClipping, setOptimizer } from './prime-rl-optimizer.ts';
@@ -92,7 +85,6 @@ function together(asWritten: Table, own: Own): void {
   setServerArguments(written, own);
   setRecomputation(written, own, version);
   setNoClipping(written, own, version);
-  setRouter(written, own, version);
   setOptimizer(written, own, version);
   setRows(written, own);
   setEvaluation(written, own);
