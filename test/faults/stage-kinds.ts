@@ -102,7 +102,7 @@ function continuousRun(options: RunOptions): string {
 
 /** Rollouts are over before the step that trains meanwhile. So that step's broadcast leases the round after theirs. */
 function besideTrainingRun(options: RunOptions): string {
-  return fakeRun({ ...options, asyncLevel: 1, stepMs: 500 });
+  return fakeRun({ ...options, asyncLevel: 1, stepMs: 1_000 });
 }
 
 /** Whether groups are in play while steps train, so that chance decides which come for which step. */
