@@ -68,6 +68,15 @@ export const createLeaseGroups =
     return { ...leased, ...present({ workers, otherVersions: others.length === 0 ? undefined : others }) };
   };
 
+/** Leases for an activity that does something else as well. */
+export const leaseBeside =
+  (work: 'broadcast' | 'pack', leaseGroups: LeaseGroups): LeaseGroups =>
+  async (input) => {
+    const leased = await leaseGroups(input);
+    await failpoint(`${work}.leased`);
+    return leased;
+  };
+
 async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
   const { run, step, count, groupsPerChunk = count, datasets, policy, prompts } = input;
   const curriculum = await curriculumUnder(run, input.curriculum, prompts ?? {});

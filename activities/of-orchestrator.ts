@@ -10,7 +10,7 @@ import { createPlanNewest } from './evaluation/plan-newest.ts';
 import { createHoldVersion, findEvaluation } from './hold-version.ts';
 import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterAgain } from './filter-groups.ts';
-import { createLeaseGroups, type LeaseDependencies } from './lease-groups.ts';
+import { createLeaseGroups, leaseBeside, type LeaseDependencies } from './lease-groups.ts';
 import { beginLineage, checkBehind, checkRewind } from '../runs/lineages/lineages.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
 import { createPackBatch } from './pack-batch.ts';
@@ -43,10 +43,10 @@ export const createOrchestratorActivities = (
     leaseGroups,
     reopenRounds,
     filterGroups: filterAgain,
-    packBatch: createPackBatch(leaseGroups),
+    packBatch: createPackBatch(leaseBeside('pack', leaseGroups)),
     commitStep: createCommitStep(dependencies.codeVersion),
     auditRun,
-    broadcastWeights: createBroadcastWeights(dependencies.inference, leaseGroups),
+    broadcastWeights: createBroadcastWeights(dependencies.inference, leaseBeside('broadcast', leaseGroups)),
     saveCheckpoint,
     nextTrainerEpoch,
     findUnpublished,

@@ -16,6 +16,9 @@ import { RatchetError } from '../core/errors.ts';
  * - `play.generated`: all of a chunk have ended, its newest groups are not stored
  * - `play.stored`: groups are scored and stored, their run has no report yet
  * - `gepa.part`: some answers of a prompt search are stored
+ * - `lease.stored`: a round is leased, by whichever activity
+ * - `broadcast.leased`, `pack.leased`: the broadcast, or the batch before it, has leased a round, and its run has no answer
+ * - `plan.stored`: what a step trains on is fixed, nothing is trained
  * - `train.applied`: the weights in memory are new, nothing is stored
  * - `canary.compared`: the servers that differ are not recorded yet
  * - in a step on a Tinker server: `tinker.gradients` (not applied yet), `tinker.stepped` (not saved), `tinker.saved`

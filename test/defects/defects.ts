@@ -226,7 +226,7 @@ export const defects: readonly Defect[] = [
   {
     what: 'canary: quantized weights are held to the bound of float32',
     file: 'canary.ts',
-    text: "if (inference.kind === 'embedded' && inference.quantize !== undefined) return canaryDifferenceMaxQuantized;",
+    text: "if (engine === 'embedded' && quantize !== undefined) return canaryDifferenceMaxQuantized;",
     instead: '',
     tests: ['canary.test.ts'],
   },

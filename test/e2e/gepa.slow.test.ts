@@ -20,6 +20,7 @@ import type {
 } from '../../core/gepa/prompt-search.ts';
 import { startSearch } from '../../core/gepa/search.ts';
 import { defaultSettings } from '../../core/gepa/settings.ts';
+import { memoKeys } from '../../core/names.ts';
 import { answersIn } from './gepa-answers.ts';
 import { openSmallProject, type SmallProject } from './small-run.ts';
 import { until } from '../eventually.ts';
@@ -142,6 +143,7 @@ test('a search that continues as new continues where it was', async () => {
   const started = await project.client.workflow.start<typeof optimizePrompt>('optimizePrompt', {
     workflowId: 'gepa.carried',
     taskQueue: 'ratchet',
+    memo: { [memoKeys.takenOverFrom]: 'x' }, // without it no client may begin one with such a state
     args: [carried],
   });
   assert.deepEqual(await started.result(), undisturbed.result);

@@ -146,11 +146,14 @@ test('when = "pause" leaves servers that hold several versions to an evaluation,
   const told = textOf(events, 'eval');
   assert.equal(told.length, 2);
   for (const text of told) assert.match(text, /training paused \d+\.\ds for it$/);
-  assert.deepEqual(textOf(events, 'warning'), []);
+  // On a busy machine the GPU worker of the run before takes a while to be free.
+  const warnings = textOf(events, 'warning').filter((text) => !text.startsWith('waiting for a GPU worker'));
+  assert.deepEqual(warnings, []);
 });
 
 test('on_regression = "stop" in a file ends a run that got worse beyond chance', async () => {
-  const top = 'max_async_level = 0\nlearning_rate = 0.3';
+  // With more the second evaluation never comes: a policy that is always wrong keeps no group.
+  const top = 'max_async_level = 0\nlearning_rate = 0.03';
   const handle = await start('ruined', 'on_regression = "stop"', 1_000, { top, asksItself: true });
   const { step } = await handle.result();
   assert.ok(step < 1_000, String(step));

@@ -119,6 +119,11 @@ export async function openReflectionServer(): Promise<ReflectionServer> {
     const parts: Buffer[] = [];
     request.on('data', (part: Buffer) => parts.push(part));
     request.on('end', () => {
+      // A worker asks a server on the loopback first whether it is the project's own.
+      if (request.method === 'GET') {
+        response.writeHead(404).end();
+        return;
+      }
       reflections += 1;
       const { model } = JSON.parse(Buffer.concat(parts).toString()) as { model: string };
       const isSick = model === 'sick';

@@ -17,7 +17,7 @@ export const activityFaults = {
     stage: 'fake',
     action: 'repeat',
     strike: nothingMore,
-    cannot: { generate: inside, generated: inside, train: inside },
+    cannot: { 'broadcast-lease': inside, generate: inside, generated: inside, train: inside },
   },
   'completion twice: done again elsewhere, then the first answer comes': {
     stage: 'fake',
@@ -31,6 +31,7 @@ export const activityFaults = {
       'continue-as-new': local,
       eval: ofItsOwn,
       branch: ofItsOwn,
+      'broadcast-lease': inside,
       generate: inside,
       generated: inside,
       train: inside,

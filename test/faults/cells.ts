@@ -10,7 +10,7 @@ import { type Column, type Gap, gapOf } from './columns.ts';
 import { branchOutcome, branchOverrides } from './branch-column.ts';
 import { scoredGroups } from './continuous-faults.ts';
 import { judgeByWeights } from './judge.ts';
-import { kindOf } from './stage-kinds.ts';
+import { isContinuous, kindOf } from './stage-kinds.ts';
 import { stepsOfRun, type UndisturbedRun } from './row.ts';
 import type { SampledLine } from './fake-inference.ts';
 import { type RowName, rowOf } from './rows.ts';
@@ -91,8 +91,8 @@ async function playCell(
   const { failpoint, continuesAsNew = false } = gapOfCell(cell);
   const fired = await stage.fired(failpoint, run);
   assert.ok(fired, `${failpoint} fired`);
-  const isContinuous = kindOf(rowOf(cell.row).stage).engine === 'level 2';
-  const countNow = (): Promise<number> => (isContinuous ? countUnscored(run) : countInFlight(run));
+  const isByChance = isContinuous(kindOf(rowOf(cell.row).stage).engine);
+  const countNow = (): Promise<number> => (isByChance ? countUnscored(run) : countInFlight(run));
   let inFlight = 0;
   const noteInFlight = async (): Promise<void> => {
     inFlight = Math.max(inFlight, await countNow());
@@ -111,7 +111,7 @@ async function playCell(
     assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));
     await judge({ stage, run, column, summary, weights: await weightsDigest(run, summary), undisturbed });
     if (undisturbed.branch !== undefined) assert.equal(await branchOutcome(stage, other ?? run), undisturbed.branch);
-    const lost = isContinuous ? run.sampled().length - seedsSampled(run).size : sampledAgain(run);
+    const lost = isByChance ? run.sampled().length - seedsSampled(run).size : sampledAgain(run);
     const lostMax = losesNothing ? 0 : inFlight;
     assert.ok(
       lost <= lostMax,

@@ -4,7 +4,10 @@
 const slowSampleMs = 2_000;
 
 /** Trainer or sampler of a run that is neither a fake nor the embedded engine; or its way of sampling. */
-export type EngineName = 'tinker' | 'vllm' | 'level 2';
+export type EngineName = 'tinker' | 'vllm' | SamplingName;
+
+/** Ways of sampling in which groups are in play while steps train. */
+export type SamplingName = 'level 1' | 'level 2';
 
 /** A gap, by the failpoint in it. */
 export interface Gap {
@@ -27,7 +30,11 @@ export const columns = {
   // The run's folder has its settings, and its workflow does not know it.
   open: { failpoint: 'openRun.done', at: 1 },
   'warm-up': { failpoint: 'warmUp.done', at: 1 },
-  lease: { failpoint: 'lease.stored', at: 2 },
+  // By an activity of its own, as for the first step; by the broadcast of the version that the round begins with; and by the batch before it.
+  lease: { failpoint: 'lease.stored', at: 1 },
+  'broadcast-lease': { failpoint: 'broadcast.leased', at: 1 },
+  // By rounds: without, a busy machine's chunks may count as slow, and the window is then filled beside the packing.
+  'batch-lease': { failpoint: 'pack.leased', at: 1, engine: 'level 1', overrides: { tasks_per_minute: '1000000' } },
   generate: { failpoint: 'generate.part', at: 2, sampleMs: slowSampleMs },
   generated: { failpoint: 'play.generated', at: 2 },
   score: { failpoint: 'playGroups.done', at: 2 },

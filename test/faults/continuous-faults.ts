@@ -1,4 +1,7 @@
-/** Rows of runs at level 2: groups of all ages are in flight when a step, a commit, or an execution ends. */
+/**
+ * Rows of runs above level 0. At level 1 the next step's round is leased with the batch before it, or with the broadcast; at level 2 groups
+ * of all ages are in flight when a step, a commit, or an execution ends.
+ */
 import assert from 'node:assert/strict';
 import { setTimeout as delay } from 'node:timers/promises';
 import { decodeRows } from '../../store/objects.ts';
@@ -6,6 +9,7 @@ import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import { layout } from '../../runs/layout.ts';
 import { until } from '../eventually.ts';
 import type { Column } from './columns.ts';
+import { deleteDatabase } from './database-faults.ts';
 import { heartbeatTimeoutMs } from './fake-run.ts';
 import { kill } from './process-faults.ts';
 import type { Judged, Row, Rows, Struck } from './row.ts';
@@ -25,14 +29,39 @@ const only: readonly Column[] = [
   'continue-as-new',
 ];
 
+const asAtLevel0 = 'the same at every level: see the rows of the first table';
+
+const atLevel1 = {
+  stage: 'level 1',
+  action: 'hold',
+  columns: { only: ['broadcast-lease', 'batch-lease', 'trained', 'commit', 'continue-as-new'], because: asAtLevel0 },
+  judge: judgeByLedger,
+} as const satisfies Partial<Row>;
+
 const atLevel2 = {
   stage: 'level 2',
   action: 'hold',
-  columns: { only, because: 'the same at every level: see the rows of the first table' },
+  // While groups are in play, a round is leased by an activity of its own; the first one meets none.
+  gaps: { lease: { failpoint: 'lease.stored', at: 2 } },
+  columns: { only, because: asAtLevel0 },
   judge: judgeByLedger,
 } as const satisfies Partial<Row>;
 
 export const continuousFaults = {
+  'orchestrator worker killed (level 1)': {
+    ...atLevel1,
+    strike: ({ stage }) => kill(stage, 'orchestrator worker'),
+    losesNothing: true,
+  },
+  'rollout worker killed (level 1)': { ...atLevel1, strike: ({ stage }) => kill(stage, 'rollout worker') },
+  'GPU worker killed (level 1)': {
+    ...atLevel1,
+    strike: ({ stage }) => kill(stage, 'train worker'),
+    losesNothing: true,
+  },
+  'Temporal server killed (level 1)': { ...atLevel1, strike: ({ stage }) => kill(stage, 'Temporal server') },
+  'database deleted (level 1)': { ...atLevel1, strike: deleteDatabase },
+  'activity fails (level 1)': { ...atLevel1, action: 'fail', strike: () => Promise.resolve() },
   'orchestrator worker killed (level 2)': {
     ...atLevel2,
     strike: ({ stage }) => kill(stage, 'orchestrator worker'),

@@ -1,6 +1,6 @@
 import type { FailpointPlan, FiredFailpoint } from '../../store/failpoints.ts';
 import { type Column, type Gap, gapOf } from './columns.ts';
-import { kindOf, type StageKindName } from './stage-kinds.ts';
+import { isContinuous, kindOf, type StageKindName } from './stage-kinds.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 
 /** Long enough for a checkpoint, a step after it, and one to recover in. */
@@ -90,7 +90,7 @@ export function whyNot(row: Row, column: Column): string | null {
   const { engine } = kindOf(row.stage);
   if (needed !== undefined && needed !== engine) return elsewhere;
   if (engine !== undefined && hasBranch) return ofNoEngine;
-  if (engine !== undefined && engine !== 'level 2' && continuesAsNew) return ofNoEngine;
+  if (engine !== undefined && !isContinuous(engine) && continuesAsNew) return ofNoEngine;
   if (hasBranch === true && row.stage === 'real') return severalVersions;
   const reason = row.cannot?.[column];
   if (reason !== undefined) return reason;

@@ -2,7 +2,7 @@ import type { RoleOptions } from '../../workers/stack/roles.ts';
 import type { Role } from '../../workers/stack/supervisor.ts';
 import type { StartedVllm } from '../../workers/stack/vllm-role.ts';
 import type { StandInProcess } from '../stand-ins/tinker/process.ts';
-import type { EngineName } from './columns.ts';
+import type { EngineName, SamplingName } from './columns.ts';
 import { withBreakableEnvironment } from './breakable-environment.ts';
 import { fakeRun, type RunOptions } from './fake-run.ts';
 import { realRun } from './real-run.ts';
@@ -56,6 +56,7 @@ export const stageKinds = {
   s3: { run: fakeRun, surround: makeS3 },
   'small disk': { run: fakeRun, surround: makeSmallDisk },
   environment: { run: fakeRun, changeRole: withBreakableEnvironment },
+  'level 1': { run: besideTrainingRun, engine: 'level 1' },
   'level 2': { run: continuousRun, engine: 'level 2' },
   'level 2, two rollout workers': { run: continuousRun, engine: 'level 2', count: { rollout: 2 } },
   'two GPU workers': { run: fakeRun, count: { train: 2 } },
@@ -97,6 +98,16 @@ async function versionBefore(folder: string): Promise<OtherVersion> {
 /** Rollouts take longer than a step, and a third of what is in the window is in flight at a time. */
 function continuousRun(options: RunOptions): string {
   return fakeRun({ sampleMs: 600, ...options, asyncLevel: 2, maxConcurrent: 32 });
+}
+
+/** Rollouts are over before the step that trains meanwhile. So that step's broadcast leases the round after theirs. */
+function besideTrainingRun(options: RunOptions): string {
+  return fakeRun({ ...options, asyncLevel: 1, stepMs: 1_000 });
+}
+
+/** Whether groups are in play while steps train, so that chance decides which come for which step. */
+export function isContinuous(engine: EngineName | undefined): engine is SamplingName {
+  return engine === 'level 1' || engine === 'level 2';
 }
 
 export function kindOf(name: StageKindName): StageKind {
