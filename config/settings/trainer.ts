@@ -92,7 +92,6 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
   z.strictObject({
     kind: z.literal('torch'),
     ...specFields(torch),
-    ...specFields(torch),
     ...specFields(honouredByTorch),
     ...specFields(embeddedMemory),
     ...specFields(embeddedGpus),
