@@ -62,7 +62,7 @@ test('a bug in a workflow is named wherever it is shown what the run waits for, 
     const begun = await client.workflow.start('trainRun', {
       workflowId: freshName(),
       taskQueue,
-      workflowTaskTimeout: '2s',
+      workflowTaskTimeout: '1m', // on a busy machine a task would time out before it fails
       args: ['words.toml'],
     });
     await until('a workflow task that failed', async () => (await whyStuck(begun, begun.workflowId)) !== null);
