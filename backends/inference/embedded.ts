@@ -1,5 +1,6 @@
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../core/errors.ts';
+import { onAbort } from '../../core/on-abort.ts';
 import { OpenAiInference } from './openai/openai.ts';
 import type { PoolMember } from './pool-member.ts';
 import type { ServerPool } from './pool.ts';
@@ -10,7 +11,8 @@ import { samplesIn, samplingBody, withTokenIds } from './openai/openai-bodies.ts
 /**
  * Ratchet's own policy servers, over their OpenAI-compatible routes. Calls in one turn of the event loop are sent as
  * one `/v1/completions` request with many prompts (token ids in, token ids out), one for each server. So an environment
- * may be written one rollout at a time, and 512 of them cost one round trip.
+ * may be written one rollout at a time, and 512 of them cost one round trip. Rollouts that can be given up one by one
+ * travel with their group alone: it is ready only when all of them have ended.
  */
 export class EmbeddedInference extends OpenAiInference {
   readonly #pool: ServerPool;
@@ -45,10 +47,11 @@ export class EmbeddedInference extends OpenAiInference {
 
   async #complete(to: PoolMember | null, batch: readonly [Waiting, ...Waiting[]]): Promise<void> {
     const requests = batch.map(({ request }) => request);
-    const { policy, signal } = requests[0]!;
+    const { policy } = requests[0]!;
+    const { signal, release } = abortedTogether(batch);
     const call = { to, size: batch.length, signal };
     try {
-      const samples = await askFor(this.#pool, policy, call, (member) => complete(member, requests));
+      const samples = await askFor(this.#pool, policy, call, (member) => complete(member, requests, signal));
       batch.forEach(({ resolve }, i) => resolve(samples[i]!));
     } catch (error) {
       const half = batch.length >> 1;
@@ -60,12 +63,36 @@ export class EmbeddedInference extends OpenAiInference {
       // An error for one prompt hits the whole request; what is too large together may fit in halves.
       await this.#complete(to, first);
       await this.#complete(to, second);
+    } finally {
+      release();
     }
   }
 }
 
-async function complete({ server }: PoolMember, requests: readonly SampleRequest[]): Promise<Sample[]> {
-  const { policy, signal } = requests[0]!;
+/** A signal that is raised once those of all calls are; before that, a call whose own is raised ends alone. `release` forgets them. */
+function abortedTogether(batch: readonly Waiting[]): {
+  readonly signal: AbortSignal | undefined;
+  readonly release: () => void;
+} {
+  const signals = batch.map(({ request }) => request.signal);
+  const [first] = signals;
+  if (signals.every((one) => one === first)) return { signal: first, release: () => undefined };
+  const controller = new AbortController();
+  const undo = batch.map(({ request: { signal }, reject }) =>
+    onAbort(signal, () => {
+      if (signals.every((one) => one?.aborted)) controller.abort(signal?.reason);
+      else reject(signal?.reason);
+    }),
+  );
+  return { signal: controller.signal, release: () => undo.forEach((forget) => forget()) };
+}
+
+async function complete(
+  { server }: PoolMember,
+  requests: readonly SampleRequest[],
+  signal: AbortSignal | undefined,
+): Promise<Sample[]> {
+  const { policy } = requests[0]!;
   const body = {
     model: policy.name,
     prompt: requests.map(({ promptTokenIds }) => promptTokenIds),
@@ -92,9 +119,8 @@ function isFilled(batch: readonly Waiting[]): batch is readonly [Waiting, ...Wai
   return batch.length > 0;
 }
 
-/** A signal stops the whole request, so only calls with one signal share a request. */
+/** All answers of a request come at once, and a signal stops it whole: calls share it that have one signal, or one group. */
 function travelTogether(a: SampleRequest, b: SampleRequest): boolean {
-  return (
-    a.policy.name === b.policy.name && a.signal === b.signal && isDeepStrictEqual(samplingBody(a), samplingBody(b))
-  );
+  const isOneCall = a.signal === b.signal || (a.group !== undefined && a.group === b.group);
+  return isOneCall && a.policy.name === b.policy.name && isDeepStrictEqual(samplingBody(a), samplingBody(b));
 }

@@ -303,6 +303,33 @@ describe('stopping', () => {
   });
 });
 
+test('rollouts of a group travel together, each with a signal of its own, and the request ends once all of them are given up', async (t) => {
+  const open = new Set<ServerResponse>();
+  const { url, calls } = await fakeServer(t, {
+    '/v1/completions': (_, response) => {
+      open.add(response);
+      response.on('close', () => open.delete(response));
+    },
+  });
+  const inference = openEmbedded(url);
+  const controllers = Array.from({ length: 4 }, () => new AbortController());
+  const samples = controllers.map(({ signal }, i) => inference.sample(ask([i], { signal, group: `run/${i >> 1}` })));
+  await until('both groups are asked for', () => open.size === 2);
+  const asked = calls.flatMap(({ body }) => (body.prompt ? [body.prompt] : []));
+  assert.deepEqual(asked, [
+    [[0], [1]],
+    [[2], [3]],
+  ]);
+  controllers[0]!.abort(new Error('too old'));
+  await assert.rejects(samples[0]!, /too old/);
+  assert.equal(open.size, 2, 'the other one is still wanted');
+  controllers[1]!.abort(new Error('too old as well'));
+  await assert.rejects(samples[1]!);
+  await until('the server is told', () => open.size === 1);
+  for (const controller of controllers.slice(2)) controller.abort();
+  await Promise.all(samples.slice(2).map((one) => assert.rejects(one)));
+});
+
 test('bringing a server to a version names its folder and digest, and waits out weather', async (t) => {
   let asked = 0;
   const { url, calls } = await fakeServer(t, {
