@@ -1,6 +1,6 @@
 import type { Dialect } from './dialects/dialect.ts';
 import type { FindEnvironment } from './find-environment.ts';
-import type { JsonValue, RunSpec } from './run-spec.ts';
+import type { RunSpec } from './run-spec.ts';
 import type { SettingAdvice } from './setting-advice.ts';
 import type { Layer } from './toml/layers.ts';
 import type { KeyPath } from './toml/positions.ts';
@@ -32,16 +32,6 @@ export interface MissingEnvironment extends Problem {
   readonly install: string | null;
 }
 
-/** A field that is read, checked and kept, and that no part of Ratchet honours yet. */
-export interface NotYet extends Place {
-  /** The value as written. */
-  readonly value: JsonValue;
-  /** The feature that will honour it. */
-  readonly feature: string;
-  /** What is done in its place; null = nothing is to be said of that. */
-  readonly here: string | null;
-}
-
 export type Advice = Omit<SettingAdvice, 'paths'> & Place;
 
 export interface RunConfig {
@@ -49,7 +39,6 @@ export interface RunConfig {
   readonly warnings: string[];
   /** The step to go on from, where the config asks for one: −1 = the latest. */
   readonly resumeStep: number | null;
-  readonly notYet: readonly NotYet[];
   readonly advice: readonly Advice[];
   /** Place in the file of one of our fields. */
   readonly placeOf: (...names: KeyPath[]) => Place;

@@ -26,7 +26,7 @@ export async function chooseTrainer(
   const { trainer } = spec;
   const { file, line } = placeOf(['trainer', 'provider']);
   const isSaid = line !== null || file === 'command line';
-  const gpus = Number(spec.later['trainer.gpus'] ?? 0);
+  const gpus = spec.requested?.trainerGpus ?? 0;
   if (readAs.dialect === 'ratchet' || !('provider' in trainer) || isSaid || gpus === 0)
     return { provider: null, says: null };
   const ids = trainer.gpuIds ?? Array.from({ length: gpus }, (_, i) => i);

@@ -9,11 +9,11 @@ import type { ConfigLayer } from '../../core/config-layer.ts';
 import { openRunStore } from '../../store/index.ts';
 import { grantNamed, namedIn } from '../../load/grants/grant.ts';
 import { refuseUnfit, saidBefore } from './fit-to-train.ts';
-import { chooseSampler, type ChosenSampler, notYetBeside } from './choose-sampler.ts';
+import { chooseSampler, type ChosenSampler } from './choose-sampler.ts';
 import { readAsLines } from './read-as.ts';
 import { runOfFile } from './run-of-file.ts';
 import { refuseOneOfMany } from '../typed/one-of-many.ts';
-import { notYetLine, obstacleLines } from '../describe/run-file.ts';
+import { obstacleLines } from '../describe/run-file.ts';
 import { toldWhenSlow } from '../output/told-when-slow.ts';
 
 interface Asked {
@@ -48,7 +48,6 @@ export async function openTraining(
   for (const line of readAsLines(file, loaded.readAs)) say(line);
   for (const line of [sampler.says, sampler.trainerSays]) if (line !== null) say(line);
   if (meant !== null && meant.says !== null) say(meant.says);
-  for (const field of notYetBeside(loaded.notYet, sampler)) say(`not yet honoured: ${notYetLine(field)}`);
   await refuseUnfit(loaded.spec, { file, slow: usual.slow, isMeant: yes === true });
   if (usual.slow !== null) say(`warning: ${usual.slow}`);
   for (const warning of usual.before) say(`warning: ${warning}`);

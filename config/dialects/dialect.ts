@@ -18,7 +18,7 @@ export interface Dialect {
    * Keyed by path: `orchestrator.sampling.max_tokens`, `orchestrator.env[].id` in a list of tables. The path of a table
    * of free keys (`env[].args`) has a record as its schema. A path that is the beginning of others (`wandb` beside
    * `wandb.project`) is for the table as a whole, even if empty, or for its short spelling; with a record as its schema
-   * the table accepts further keys.
+   * the table accepts further keys. Our own dialect has here only what it refuses.
    */
   readonly fields: Readonly<Record<string, Field>>;
   /** Replaces the schema made from the fields: for our own dialect, which needs no translation. */

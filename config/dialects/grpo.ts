@@ -3,7 +3,7 @@ import { describe } from '../toml/reporter.ts';
 import { isTable, type Table, valueAt } from '../toml/tables.ts';
 import { args, atLeastZero, choice, flag, positive, whole } from '../toml/values.ts';
 import { wholeBatches } from './common-words.ts';
-import { becomes, converted, type Dialect, ignored, type Own, refused, together } from './dialect.ts';
+import { becomes, converted, type Dialect, ignored, only, type Own, refused, together } from './dialect.ts';
 import { all, type Rows } from './ours.ts';
 import {
   argumentsOf,
@@ -53,9 +53,7 @@ const trainerArguments: Rows = {
   ),
   sync_ref_model: together('whether there is a `kl_penalty.ref_sync_steps`', flag()),
   ref_model_sync_steps: becomes('kl_penalty.ref_sync_steps'),
-  ref_model_mixup_alpha: converted('kl_penalty.ref_mixup_alpha', atLeastZero(), (share) =>
-    share === 1 ? undefined : share,
-  ),
+  ref_model_mixup_alpha: only(1, 'the reference is renewed as a whole', atLeastZero()),
   disable_dropout: ignored('models are trained without dropout of their own', flag()),
   ds3_gather_for_generation: ignored('it is a setting of DeepSpeed', flag()),
   model_init_kwargs: ignored('models are read as their files say', args()),

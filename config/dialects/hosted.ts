@@ -17,6 +17,7 @@ import {
   setRunName,
   wholeBatches,
   withVersion,
+  noValidation,
 } from './common-words.ts';
 import { setRetries, setTimeouts } from './limit-words.ts';
 import { becomes, type Dialect, type Field, ignored, only, type Own, refused, together } from './dialect.ts';
@@ -57,7 +58,8 @@ const shared: Readonly<Record<string, Field>> = {
   ...same('eval.env[]', 'name args'),
   'eval.env[].version': together('`eval.env[].id`: `owner/name@version`', text()),
   ...same('eval.env[]', 'num_examples rollouts_per_example'),
-  ...same('val', 'num_examples rollouts_per_example interval'),
+  'val.num_examples': ignored(noValidation, countOrAll('examples')),
+  ...all('val.rollouts_per_example val.interval', ignored(noValidation, whole(1))),
   ...same('wandb', 'entity project name'),
   'checkpoints.interval': becomes('checkpoints.interval'),
   'checkpoints.keep_cloud': becomes('checkpoints.keep_last'),

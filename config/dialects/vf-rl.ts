@@ -34,7 +34,7 @@ const olderArguments: Rows = {
 const trainerArguments: Rows = {
   ...transformersArguments,
   ...olderArguments,
-  use_liger: becomes('trainer.use_liger'),
+  use_liger: ignored('the trainer has kernels of its own', flag()),
   use_lora: becomes('lora.enabled'),
   lora_rank: becomes('lora.r'),
   lora_alpha: becomes('lora.alpha'),

@@ -12,7 +12,6 @@ import { timeoutFates } from '../../core/settings/environments.ts';
 import { baseUrl } from '../models/model-access.ts';
 import { atLeastZero, choice, flag, fraction, positive, text, whole } from '../toml/values.ts';
 import type { RatchetConfig } from './index.ts';
-import { laterIn } from './later.ts';
 import { type Bound, optionalTable, required, setting, specFields, table } from './setting.ts';
 
 /** Settings of the run as a whole, at the top of a file. Each constant is a part of the spec as well. */
@@ -262,7 +261,6 @@ export const klPenalty = optionalTable({
   target_kl: setting(positive(), 'beta is doubled or halved when the divergence leaves [target/1.5, 1.5·target]'),
   beta: setting(atLeastZero(), 'coefficient of the divergence in the loss', { default: 0.1 }),
   ref_sync_steps: setting(whole(1), 'steps between renewals of the reference policy; else it stays v0'),
-  ...laterIn('kl_penalty'),
 });
 
 export const KlSpec = z.strictObject({

@@ -7,7 +7,6 @@ import { choice, text, whole } from '../toml/values.ts';
 import { otherResume } from './checkpoints.ts';
 import { codeFile, CodeRef, codeRef } from './code.ts';
 import type { RatchetConfig } from './index.ts';
-import { laterIn } from './later.ts';
 import { correction } from './correction.ts';
 import { echo } from './echo.ts';
 import { advantage, loss, otherClip } from './learning.ts';
@@ -104,7 +103,10 @@ export const trainer = table({
   ...embeddedGpus,
   ...torch,
   ...tinker,
-  ...laterIn('trainer'),
+  gpus: setting(
+    whole(1),
+    'how many GPUs another system’s file has for its trainer; the embedded engine trains on one of them',
+  ),
 });
 
 /** The user's own trainer or inference: the default export of a file, called with `options`. */

@@ -28,7 +28,7 @@ export class ContextTooSmall extends RatchetError {
 
 /** Warns of a context longer than the model's, with which vLLM does not start. */
 export function contextWarning(
-  run: Pick<RunSpec, 'inference' | 'later'>,
+  run: Pick<RunSpec, 'inference' | 'requested'>,
   { positionsMax }: KnownContext,
 ): string | null {
   const { max_model_len: length } = vllmArgumentsOf(run);

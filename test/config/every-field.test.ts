@@ -6,7 +6,6 @@ import { parse, stringify } from 'smol-toml';
 import { z } from 'zod';
 import type { Dialect } from '../../config/dialects/dialect.ts';
 import { dialects } from '../../config/dialects/index.ts';
-import { settingsToCome } from '../../config/settings/later.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import { tablesOf } from '../../config/toml/schema-reader.ts';
 import { copied, isTable, setAt, type Table, valueAt } from '../../config/toml/tables.ts';
@@ -270,9 +269,6 @@ describe('nothing is accepted and dropped', () => {
       const plain = bases[dialect.name] ?? usualBase;
       const read = createReader(dialect);
       const dropped = fieldsOf(dialect).flatMap(([field]) => {
-        const fate = dialect.fields[field]?.fate;
-        // Refused by name, see `later-fields.test.ts`.
-        if (settingsToCome[fate?.kind === 'becomes' ? fate.path : field]?.instead !== undefined) return [];
         const fixed = field.includes('temp_scheduler')
           ? without(plain, field.replace(/temp_scheduler.*/, 'temperature'))
           : plain;

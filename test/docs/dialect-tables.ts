@@ -1,7 +1,6 @@
 /** docs/made/dialects.md: what every field of every dialect takes, its default, and what becomes of it. */
 import { type Dialect, type Field, schemaOf } from '../../config/dialects/dialect.ts';
 import { dialects } from '../../config/dialects/index.ts';
-import { settingsToCome, whenHonoured } from '../../config/settings/later.ts';
 import { expectedAt } from '../../config/toml/schema-reader.ts';
 import { valueAt } from '../../config/toml/tables.ts';
 import { keysOfRunFiles } from './run-keys.ts';
@@ -75,11 +74,8 @@ export function defaultOf({ fate, usual, isRequired }: Field, { defaults }: Dial
 
 export function becomesOf({ fate }: Field): string {
   switch (fate.kind) {
-    case 'becomes': {
-      const later = settingsToCome[fate.path];
-      if (later?.instead !== undefined) return `refused: ${later.feature} are not there; ${later.instead}`;
-      return `\`${fate.path}\`${fate.convert ? ', converted' : ''}${later ? ` (${whenHonoured(later.feature)})` : ''}`;
-    }
+    case 'becomes':
+      return `\`${fate.path}\`${fate.convert ? ', converted' : ''}`;
     case 'together':
       return fate.what;
     case 'only':

@@ -27,8 +27,8 @@ interface CheckOptions {
 }
 
 const afterHelp = `
-For each file: what it was read as, everything that is wrong with it, with file, line and column; else what it is, what is read but not
-yet honoured, what prevents training it here, and advice from rules of thumb. Exit code 2 where anything in a
+For each file: what it was read as, everything that is wrong with it, with file, line and column; else what it is, what of it has no
+effect here, what prevents training it here, and advice from rules of thumb. Exit code 2 where anything in a
 file is wrong, 1 where the files are right and something is in the way of training here, 0 where they can be trained.
 Servers of [inference] kind = "openai" are asked, if they answer, what they have of what training needs: two tokens of each; a
 [teacher], whether it has its model and answers as needed, one token of it; the one that rewrites prompts for [gepa], what models

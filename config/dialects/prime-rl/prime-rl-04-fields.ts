@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { anyNumber, atLeastZero, choice, flag, text, whole } from '../../toml/values.ts';
-import { becomes, converted, type Field, ignored, only, refused, together } from '../dialect.ts';
+import { becomes, type Field, ignored, only, refused, together } from '../dialect.ts';
 import { all, into, type Rows, same, under, wordsOf } from '../ours.ts';
 import { optimizerType } from './prime-rl-optimizer.ts';
 import { gpuIds, port, primeRlFields, why } from './prime-rl-fields.ts';
@@ -26,9 +26,7 @@ const asNow: Readonly<Record<string, string>> = {
   ckpt: 'interval keep_last keep_interval',
   wandb: 'project name offline',
   'trainer.model': `name seq_len fsdp_cpu_offload optim_cpu_offload trust_remote_code dp_replicate tp cp impl
-    optimization_dtype reduce_dtype reshard_after_forward moe_use_grouped_mm`,
-  'trainer.model.compile': 'fullgraph',
-  'trainer.model.ac_offloading': 'pin_memory max_inflight_activations',
+    optimization_dtype reduce_dtype reshard_after_forward moe_use_grouped_mm compile ac_offloading`,
   'trainer.model.lora': 'rank alpha dropout target_modules modules_to_save',
   'trainer.model.debug': 'num_layers random_init',
   'trainer.tokenizer': 'name trust_remote_code chat_template',
@@ -108,17 +106,15 @@ const otherwise: Rows = {
   ),
   ...all('trainer.weight_broadcast.host orchestrator.weight_broadcast.host', texts(why.broadcast)),
   ...under('trainer', {
-    'model.attn': becomes(
-      'trainer.attn',
+    'model.attn': ignored(
+      why.speed,
       choice('sdpa', 'flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'fa4'),
     ),
     // In the months before, Liger's kernels were an implementation.
-    'model.impl': converted('trainer.impl', choice('auto', 'hf', 'custom', 'liger_kernel'), (impl) =>
-      impl === 'liger_kernel' ? 'hf' : impl,
-    ),
+    'model.impl': ignored(why.speed, choice('auto', 'hf', 'custom', 'liger_kernel')),
     'weight_broadcast.adapter_only': ignored(why.adapters, flag()),
     'model.ac.freq': together('`trainer.ac_freq`', whole(1), { usual: '1' }),
-    'model.ep': converted('trainer.ep', whole(1), String),
+    'model.ep': ignored(why.speed, whole(1)),
     'model.fused_lm_head_chunk_size': ignored(
       why.speed,
       z.union([whole(512), choice('auto', 'disabled')]).meta({ expected: 'an integer ≥ 512, "auto" or "disabled"' }),
@@ -149,9 +145,9 @@ const otherwise: Rows = {
   }),
   ...under('orchestrator', {
     ...under('client.elastic', {
-      hostname: becomes('inference.client.elastic.hostname', text()),
-      port: becomes('inference.client.elastic.port', port()),
-      sync_interval: becomes('inference.client.elastic.sync_interval', atLeastZero()),
+      hostname: ignored(why.client, text()),
+      port: ignored(why.client, port()),
+      sync_interval: ignored(why.client, atLeastZero()),
     }),
     'sampling.temperature?': becomes('sampling.temperature'),
     'sampling.max_tokens?': becomes('sampling.max_tokens', { usual: 'seq_len' }),
@@ -205,4 +201,4 @@ export const primeRl04Tables = `
   orchestrator.heartbeat orchestrator.model.lora orchestrator.prime_monitor orchestrator.prime_monitor.log_extras
   orchestrator.sampling.temp_scheduler orchestrator.val orchestrator.wandb orchestrator.wandb.log_extras
   trainer.bench trainer.ckpt trainer.ckpt.weights trainer.data.fake trainer.heartbeat trainer.metrics_server
-  trainer.model.ac trainer.model.ac_offloading trainer.model.compile trainer.model.lora trainer.wandb`;
+  trainer.model.ac trainer.model.lora trainer.wandb`;

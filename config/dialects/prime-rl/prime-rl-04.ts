@@ -112,7 +112,6 @@ function setGpus(written: Table, own: Own): void {
     const freq = found(written, 'trainer.model.ac.freq');
     own.set(['trainer', 'ac_freq'], freq?.value ?? 1, freq?.at ?? [...table, isOn('ac') ? 'ac' : 'ac_offloading']);
   }
-  if (isOn('ac_offloading')) own.set(['trainer', 'ac_offloading'], true, [...table, 'ac_offloading']);
 }
 
 function idsOf(ids: Found | undefined): readonly unknown[] {

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { headersFromEnv, serverUrls } from '../../models/model-access.ts';
 import { anyNumber, args, choice, flag, fraction, positive, text, texts, whole } from '../../toml/values.ts';
-import { filters } from '../common-words.ts';
+import { filters, noPrecision, noValidation } from '../common-words.ts';
 import { becomes, converted, type Field, ignored, only, refused, together } from '../dialect.ts';
 import { all, into, type Rows, under } from '../ours.ts';
 import { hostedKeys } from './prime-rl-hosted.ts';
@@ -18,6 +18,9 @@ export const why = {
     'a server of the teacher’s own is not started here: start it, and name its client.base_url in orchestrator.teacher_model',
   processes: 'Ratchet starts and places its own processes',
   speed: 'it is about the speed or the memory of GPUs alone',
+  modelCode: 'no code that comes with a model is run',
+  client: 'requests are sent as [ratchet.inference] says',
+
   replay: 'log probabilities are of all tokens, and [trainer.correction] weighs what was drawn',
   experts: 'which experts compute a token is found anew in training; the engine keeps no record of it',
   logs: 'logs are kept by role, see `ratchet logs`',
@@ -65,7 +68,7 @@ const common: Rows = {
   'model.name': modelName,
   'model.vlm?': refused('models that see; Ratchet trains on text'),
   ...all('tokenizer.name?', together('a warning where it is not the model’s', text())),
-  'tokenizer.trust_remote_code?': becomes('trainer.trust_remote_code'),
+  'tokenizer.trust_remote_code?': ignored(why.modelCode, flag()),
   'tokenizer.chat_template?': becomes('tokenizer.chat_template'),
   env_vars: ignored('environment variables are set where the workers run', variables()),
   ...all('log.level? log.vf_level', ignored(why.logs, text())),
@@ -142,10 +145,13 @@ export const top: Rows = {
 
 export const trained: Rows = {
   seq_len: together('`seq_len`', whole(1), { usual: '2048' }),
-  attn: becomes('trainer.attn', choice('flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'auto', 'sdpa')),
-  ...into('trainer', 'trust_remote_code fsdp_cpu_offload optim_cpu_offload dp_replicate tp cp impl'),
-  ...into('trainer', 'optimization_dtype reduce_dtype'),
-  ep: converted('trainer.ep', workers(), String),
+  attn: speed(choice('flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'auto', 'sdpa')),
+  trust_remote_code: ignored(why.modelCode, flag()),
+  ...all('fsdp_cpu_offload optim_cpu_offload', speed(flag())),
+  ...all('dp_replicate tp cp', speed(whole(1))),
+  impl: speed(choice('auto', 'hf', 'custom')),
+  ...all('optimization_dtype reduce_dtype', ignored(noPrecision, choice('bfloat16', 'float32'))),
+  ep: speed(workers()),
   'ac.freq': together('`trainer.ac_freq`', whole(0), { usual: '1' }),
   'ac.mode': speed(choice('full', 'selective', 'full_moe', 'projections', 'attention', 'matmul')),
   'ac.layer_modes?': speed(texts()),
@@ -158,11 +164,10 @@ export const trained: Rows = {
   'pp_activation_offload?': speed(args()),
   freeze_engram_tables: ignored('models here have no engram tables', flag()),
   'ac.targets?': speed(texts()),
-  ...all('compile.fullgraph ac_offloading.pin_memory reshard_after_forward fusions.shard_fused_on_dim1', speed(flag())),
-  'compile.mode?': speed(text()),
+  ...all('compile? ac_offloading?', speed(args())),
+  ...all('reshard_after_forward fusions.shard_fused_on_dim1', speed(flag())),
   'fusions.enabled': speed(texts()),
   ...all('moe_use_grouped_mm moe_fused_kernel fp8', speed(flag())),
-  'ac_offloading.max_inflight_activations': speed(whole(0)),
   ...all('deepep_num_sms deepep_token_chunk_size?', speed(whole(1))),
   full_offload: speed(z.union([flag(), args()]).meta({ expected: 'true, false or a table' })),
   ...all('quantization? index_cache?', speed(args())),
@@ -380,11 +385,11 @@ export const client: Rows = {
   base_url: becomes('inference.url', serverUrls()),
   ...into('inference', 'api_key_var headers'),
   headers_from_env: becomes('inference.headers_from_env', headersFromEnv()),
-  connect_timeout: becomes('inference.client.connect_timeout', positive()),
-  'admin_base_url?': becomes('inference.client.admin_base_url', texts()),
-  'router_url?': becomes('inference.client.router_url', text()),
-  extra_headers_from_state: becomes('inference.client.extra_headers_from_state', variables()),
-  'elastic?': becomes('inference.client.elastic', args()),
+  connect_timeout: ignored(why.client, positive()),
+  'admin_base_url?': ignored(why.client, texts()),
+  'router_url?': ignored(why.client, text()),
+  extra_headers_from_state: ignored(why.client, variables()),
+  'elastic?': ignored(why.client, args()),
   ...all('wait_for_ready_timeout dp_rank_count', processes(whole(1))),
   skip_model_check: ignored('it is about how prime-rl starts', flag()),
 };
@@ -416,9 +421,7 @@ const before: Rows = {
   use_token_client: ignored('the policy server answers with tokens', flag()),
   env_install_prerelease: ignored('`ratchet env install` installs environments', flag()),
   'verification.enabled': only(true, scored, flag()),
-  'val.num_examples': becomes('val.num_examples', whole(1), { usual: '16' }),
-  'val.rollouts_per_example': becomes('val.rollouts_per_example', { usual: '1' }),
-  'val.interval': becomes('val.interval', { usual: '10' }),
+  ...all('val.num_examples val.rollouts_per_example val.interval', ignored(noValidation, whole(1))),
   'max_concurrent?': becomes('max_concurrent'),
   workers_per_env: processes(whole(1)),
   max_env_worker_restarts: processes(z.int().min(-1).meta({ expected: 'an integer ≥ 0, or -1' })),
@@ -437,7 +440,7 @@ const orchestrator: Rows = {
       usual: '{ type = "grpo" }',
     },
   ),
-  'model.trust_remote_code': becomes('trainer.trust_remote_code'),
+  'model.trust_remote_code': ignored(why.modelCode, flag()),
   'model.lora.name?': ignored('adapters are served under the name of the policy', text()),
   'model.lora.rank?': together('as trainer.model.lora.rank, or refused', whole(1)),
   'model.lora.alpha?': together('as trainer.model.lora.alpha, or refused', atLeastZero()),
@@ -533,4 +536,4 @@ export const primeRlTables = `
   orchestrator.ckpt orchestrator.eval orchestrator.heartbeat orchestrator.model.lora orchestrator.monitors.file
   orchestrator.monitors.prime orchestrator.monitors.wandb orchestrator.prime_monitor orchestrator.train.sampling.temp_scheduler
   orchestrator.train.source[].curriculum orchestrator.val orchestrator.wandb trainer.ckpt trainer.gc trainer.heartbeat
-  trainer.metrics_server trainer.model.compile trainer.model.lora trainer.monitors.file trainer.monitors.wandb trainer.wandb`;
+  trainer.metrics_server trainer.model.lora trainer.monitors.file trainer.monitors.wandb trainer.wandb`;

@@ -18,8 +18,8 @@ export const usual: Table = {
   sampling: { max_tokens: 2048 },
 };
 export const usualTrainer: Table = { weight_decay: 0.01 };
-/** Since 0.8 the trainer saves memory by default. */
-export const usualTrainerSince08: Table = { ...usualTrainer, ac_freq: 1, ac_offloading: true, optim_cpu_offload: true };
+/** Since 0.8 activations are recomputed by default. */
+export const usualTrainerSince08: Table = { ...usualTrainer, ac_freq: 1 };
 
 export const advantageHint =
   'prime-rl would train on raw rewards; for that write a function of yours and name it in [ratchet.trainer.advantage] import';
@@ -60,12 +60,11 @@ export function setTraining(
   own: Own,
   version: Pick<Version, 'trainer' | 'wandb'> & { readonly maxSteps: number },
 ): void {
-  setGpus(written, own, version);
+  setGpus(written, own);
   setCheckpoints(written, own, version.maxSteps);
   setWandb(written, own, version);
   setScheduler(written, own, version);
   setLora(written, own, version);
-  refuseTwoOffloads(written, own, version);
   if (hasTable(written, 'resume') && !found(written, 'resume.step')) own.set(['resume', 'step'], -1, ['resume']);
 }
 
@@ -139,24 +138,11 @@ export function setAnswerLimit(own: Own, ours: KeyPath, tokens: unknown, from: K
   if (own.get([...ours, 'context_tokens']) !== undefined) own.set([...ours, 'context_tokens'], undefined);
 }
 
-function setGpus(written: Table, own: Own, version: Pick<Version, 'trainer'>): void {
+function setGpus(written: Table, own: Own): void {
   for (const role of ['trainer', 'inference']) {
     const ids = take(written, own, `${role}_gpu_ids`, [role, 'gpu_ids']);
     if (Array.isArray(ids?.value)) own.set([role, 'gpus'], ids.value.length, ids.at);
   }
-  const compile = ofTrainer(version, 'model', 'compile');
-  if (hasTable(written, compile.join('.'))) own.set(['trainer', 'compile'], true, compile);
-}
-
-function refuseTwoOffloads(written: Table, own: Own, version: Pick<Version, 'trainer'>): void {
-  const keys = ['fsdp_cpu_offload', 'optim_cpu_offload'];
-  if (keys.some((key) => own.get(['trainer', key]) !== true)) return;
-  const isSaid = found(written, ofTrainer(version, 'model', 'optim_cpu_offload').join('.')) !== undefined;
-  own.refuse({
-    paths: keys.map((key) => ofTrainer(version, 'model', key)),
-    expected: 'false: fsdp_cpu_offload beside it moves the moments already',
-    received: isSaid ? 'true' : 'nothing, which is true',
-  });
 }
 
 function warnOfFractions(written: Table, own: Own): void {

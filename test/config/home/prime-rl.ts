@@ -214,8 +214,9 @@ const optimizer: readonly Meaning[] = [
 /** Until v0.5 prime-rl made its Muon without the betas of the file (#1754). */
 function optimizerOf(home: Home): unknown {
   const at = (key: string): unknown => home.at(`trainer.optim.${key}`);
-  const type = at('type');
-  const [beta1, beta2] = [at('betas1'), at('betas2')];
+  // Files of August 2025 name no type: AdamW with PyTorch's betas was the only one.
+  const type = at('type') ?? 'adamw';
+  const [beta1, beta2] = [at('betas1') ?? 0.9, at('betas2') ?? 0.999];
   if (type === 'muon') {
     const momentum = at('mu');
     return momentum === undefined
