@@ -10,13 +10,13 @@ import type { Table } from './toml/tables.ts';
 /** Options for reading a run file, and the result. */
 
 export interface ParseOptions {
-  /** As the user named it; appears in errors, and its stem is the run's name when nothing else names it. */
+  /** The file's name as the user typed it; appears in errors, and its stem is the run's name when nothing else names it. */
   readonly file: string;
   /** Dotted keys with values as typed: `{ 'sampling.temperature': '0.7', 'max-steps': '5' }`. In the words of the file's dialect. */
   readonly overrides?: Readonly<Record<string, string>>;
   /** The name given on the command line; wins over the file's. */
   readonly runName?: string;
-  /** What ids stand for, if the caller knows: others are then refused here, with their line, and the spec has what was found. */
+  /** Resolves ids, if the caller can: others are then refused here, with their line, and the spec has what was found. */
   readonly findEnvironment?: FindEnvironment;
   /** Environments that are not here are told (`missing`) and not refused: the file is only looked at. */
   readonly isOnlyLookedAt?: boolean;

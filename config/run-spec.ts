@@ -96,7 +96,7 @@ export const RunSpec = z.strictObject({
   /** Missing = no notices are sent. */
   notify: NotifySpec.optional(),
   sft: SftSpec.nullable(),
-  /** Missing = steps are trained on rollouts. With it there are no environments but those that are evaluated. */
+  /** Missing = steps are trained on rollouts. If set, all environments are for evaluations. */
   data: RowsSpec.optional(),
   trainer: TrainerSpec,
   inference: InferenceSpec,

@@ -31,7 +31,7 @@ export async function makeBase(
   if (elsewhere) return { step: 0, policy: { step: 0, weights, ...elsewhere }, optimizer: null, loss: null };
   const opened = await openModel(spec.model, { seed: spec.seed });
   const template = await storedTemplate(run, spec);
-  // With the weights, every later version has it: whoever serves or fetches one renders as it was trained.
+  // Every later version gets the template with its weights, so servers and downloads render as in training.
   const model = template === null ? opened : withChatTemplate(opened, template);
   if (keptRows(spec)) {
     const { tokenizer, config } = model;

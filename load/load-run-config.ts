@@ -90,7 +90,7 @@ export async function readRunFile(
 }
 
 /**
- * A table accepts any contents, and a run's settings reveal them. Where files are not open to everyone, a file for a
+ * A table accepts any contents, and a run's settings reveal them. If files are not open to everyone, a file for a
  * table is accepted only from a caller who sends its text, which proves access.
  */
 function requireSent({ file, section }: ConfigLayer, text: string, sent: SentFiles | undefined): void {

@@ -2,7 +2,7 @@ import type { LoadedConfig } from '../../load/load-run-config.ts';
 import { gpusHere } from '../../workers/stack/gpus-here.ts';
 import { cudaLacks } from './cuda-lacks.ts';
 
-/** Where the embedded engine trains a run whose file is another system's and names GPUs for its trainer. */
+/** Device of the embedded trainer, for a run whose file is another system's and names GPUs for its trainer. */
 interface ChosenTrainer {
   readonly provider: 'cuda' | null;
   /** The choice in a line; null when the file makes it, or names no GPUs that train. */

@@ -30,7 +30,9 @@ export async function openTraining(
   asked: LoadOptions & { readonly over: readonly ConfigLayer[] },
   { name, fresh, yes, allow }: Asked,
   say: (line: string) => void,
-): Promise<LoadedConfig & Pick<ChosenSampler, 'overrides'> & { readonly run: string; readonly isUsualName: boolean }> {
+): Promise<
+  LoadedConfig & Pick<ChosenSampler, 'overrides'> & { readonly run: string; readonly isDefaultName: boolean }
+> {
   refuseOneOfMany(file, process.env);
   const look = (): Promise<LoadedConfig> => loadRunConfig(file, { ...asked, isOnlyLookedAt: true });
   // Before anything of it is downloaded, or a program that it names is looked up.
@@ -40,11 +42,11 @@ export async function openTraining(
   const sampler = await chooseSampler(file, asked, isFetched ? await look() : here);
   const load = { ...asked, overrides: sampler.overrides };
   const usual = await loadForTraining(file, load, sampler.looked);
-  const usualName = usual.spec.name;
+  const defaultName = usual.spec.name;
   const typed = { file, over: asked.over, dialect: asked.dialect, overrides: asked.overrides ?? {} };
   const meant = fresh || name !== undefined ? null : await runOfFile(usual.spec, typed);
-  const run = fresh ? await freshName(name, usual.spec) : (meant?.run ?? name ?? usualName);
-  const loaded = run === usualName ? usual : await loadRunConfig(file, { ...load, run });
+  const run = fresh ? await freshName(name, usual.spec) : (meant?.run ?? name ?? defaultName);
+  const loaded = run === defaultName ? usual : await loadRunConfig(file, { ...load, run });
   for (const line of readAsLines(file, loaded.readAs)) say(line);
   for (const line of [sampler.says, sampler.trainerSays]) if (line !== null) say(line);
   if (meant !== null && meant.says !== null) say(meant.says);
@@ -53,7 +55,7 @@ export async function openTraining(
   for (const warning of usual.before) say(`warning: ${warning}`);
   if (allow) await allow(loaded.spec);
   else grantNamed(load.projectFolder, [file, ...load.over.map((layer) => layer.file), ...namedIn(loaded.spec)]);
-  return { ...loaded, run, isUsualName: run === usualName, overrides: sampler.overrides };
+  return { ...loaded, run, isDefaultName: run === defaultName, overrides: sampler.overrides };
 }
 
 /** A given name is kept if it is free. */

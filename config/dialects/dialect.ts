@@ -57,7 +57,7 @@ export interface Field {
   /** Whether the system itself refuses a file without it. */
   readonly isRequired?: boolean;
   /** The system's default, for the documentation. */
-  readonly usual?: string;
+  readonly default?: string;
   /** Whether the system's own null resets the field to that default. */
   readonly isNullable?: boolean;
   readonly fate: Fate;
@@ -118,7 +118,7 @@ export const together = (what: string, schema: z.ZodType, more: Omit<Field, 'sch
 });
 export const only = (value: string | number | boolean, because: string, schema: z.ZodType): Field => ({
   schema,
-  usual: String(value),
+  default: String(value),
   fate: { kind: 'only', value, because },
 });
 export const ignored = (why: string, schema: z.ZodType, more: Omit<Field, 'schema' | 'fate'> = {}): Field => ({

@@ -36,7 +36,7 @@ const trainerArguments: Rows = {
   max_seq_len: together('`seq_len`, and what dr_grpo divides by', whole(1)),
   max_completion_length: together('the older name of max_seq_len', whole(1)),
   max_prompt_length: becomes('max_prompt_len'),
-  max_tokens: becomes('sampling.max_tokens', { usual: 'max_seq_len' }),
+  max_tokens: becomes('sampling.max_tokens', { default: 'max_seq_len' }),
   num_batches_ahead: becomes('max_async_level', whole(0)),
   async_generation_timeout: converted('generation_timeout', positive(), (seconds) => Math.ceil(seconds)),
   async_max_queue_size: ignored(noQueue, whole(1)),
@@ -71,7 +71,7 @@ const itsOwn = new Set(
   ),
 );
 
-const seqLenUsual = 2048;
+const seqLenDefault = 2048;
 
 export const grpo: Dialect = {
   name: 'grpo',
@@ -82,7 +82,7 @@ export const grpo: Dialect = {
     rollouts_per_example: 8,
     learning_rate: 1e-6,
     seed: 42,
-    seq_len: seqLenUsual,
+    seq_len: seqLenDefault,
     mask_truncated_completions: true,
     max_prompt_len: 512,
     sampling: { temperature: 1 },
@@ -166,7 +166,7 @@ function setBatch({ value, path }: Arguments, own: Own): void {
 
 function setLengths({ value, path }: Arguments, own: Own): void {
   const named = value('max_completion_length') === undefined ? 'max_seq_len' : 'max_completion_length';
-  const length = value(named) ?? seqLenUsual;
+  const length = value(named) ?? seqLenDefault;
   own.set(['seq_len'], length, path(named));
   if (value('max_tokens') === undefined) own.set(['sampling', 'max_tokens'], length, path(named));
   if (named === 'max_completion_length') {

@@ -130,7 +130,7 @@ export const staleness = {
   ),
 };
 
-/** What may become of a rollout that is not finished in time: verifiers' older API truncates it, prime-rl's dispatcher drops it. */
+/** Fates of a rollout that is not finished in time: verifiers' older API truncates it, prime-rl's dispatcher drops it. */
 
 /** Temporal's limit for an activity is two hours, minus time for storing. */
 const generationTimeoutMaxS = 6000;
@@ -199,7 +199,7 @@ export const tokenizer = table({
  * A chat template that replaces the model's own: the SHA-256 of its text, which is stored with the run and its weights.
  */
 export const ChatTemplateSpec = z.strictObject({
-  /** Absolute path of the file that was read; null = the text was in the config. As written until the file is read. */
+  /** Absolute path of the file that was read; null = the text was in the config. Until the file is read, its path as written. */
   path: z.string().min(1).nullable(),
   /** Hex, of the text; null until it was read. */
   sha256: z.string().nullable(),

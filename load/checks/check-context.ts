@@ -37,7 +37,7 @@ export function contextWarning(
 }
 
 /**
- * Where `max_tokens` takes up the whole context of the model: servers refuse a turn whose prompt and `max_tokens` do not fit together, so
+ * Settings whose `max_tokens` takes up the whole context of the model: servers refuse a turn whose prompt and `max_tokens` do not fit together, so
  * no rollout could begin.
  */
 export function contextProblems(

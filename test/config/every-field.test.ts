@@ -35,7 +35,7 @@ const bases: Readonly<Record<string, Table>> = {
   grpo: { model, env: environment, trainer: { args: { max_steps: 10, num_generations: 4 } } },
   ratchet: { model: 'preset:x', env: [{ id: 'reverse-text' }] },
 };
-const usualBase: Table = { model, env: [environment] };
+const defaultBase: Table = { model, env: [environment] };
 
 /** Fields that mean something only beside others, and what those are. */
 const beside: Readonly<Record<string, Table>> = {
@@ -266,7 +266,7 @@ describe('nothing is accepted and dropped', () => {
   // Ages of prime-rl have one table of fields.
   for (const dialect of dialects.filter(({ name }) => !['prime-rl-0.5', 'prime-rl-0.9'].includes(name))) {
     test(`every field of ${dialect.title} changes the run, or is said to have no effect`, () => {
-      const plain = bases[dialect.name] ?? usualBase;
+      const plain = bases[dialect.name] ?? defaultBase;
       const read = createReader(dialect);
       const dropped = fieldsOf(dialect).flatMap(([field]) => {
         const fixed = field.includes('temp_scheduler')
@@ -290,7 +290,7 @@ describe('nothing is accepted and dropped', () => {
     test(`what ${dialect.title} is known to have and cannot be honoured is refused by name`, () => {
       for (const [field, { fate }] of Object.entries(dialect.fields)) {
         if (fate.kind !== 'refused') continue;
-        const written = withField(bases[dialect.name] ?? usualBase, field, 1);
+        const written = withField(bases[dialect.name] ?? defaultBase, field, 1);
         const parsed = parseRunConfig(stringify(written), { file: 'run.toml', dialect: dialect.name });
         assert.ok(!parsed.ok, field);
         assert.match(

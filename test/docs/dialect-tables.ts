@@ -62,9 +62,9 @@ const ownDefaults = new Map(
   ]),
 );
 
-export function defaultOf({ fate, usual, isRequired }: Field, { defaults }: Dialect): string {
+export function defaultOf({ fate, default: theirs, isRequired }: Field, { defaults }: Dialect): string {
   if (isRequired === true) return 'required';
-  if (usual !== undefined) return escaped(usual);
+  if (theirs !== undefined) return escaped(theirs);
   if (fate.kind !== 'becomes' || fate.convert !== undefined) return '–';
   const path = fate.path.replaceAll('[]', '');
   const own = valueAt(defaults, path.split('.'));

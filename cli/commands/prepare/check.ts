@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { describeTinker, examineTinker } from '../../../load/checks/check-tinker.ts';
 import { examineRunFile, type RunFileReport } from '../../../load/checks/examine-run-file.ts';
 import { readRunFile } from '../../../load/load-run-config.ts';
@@ -19,12 +19,6 @@ import { describeReflection, describeServers, describeTeacher, vllmLacks } from 
 import { print, printJson } from '../../output/print.ts';
 import { otherKind } from '../../start/other-kinds.ts';
 import { toldWhenSlow } from '../../output/told-when-slow.ts';
-
-interface CheckOptions {
-  readonly import?: boolean;
-  readonly json?: boolean;
-  readonly dialect?: string;
-}
 
 const afterHelp = `
 For each file: what it was read as, everything that is wrong with it, with file, line and column; else what it is, what of it has no
@@ -50,7 +44,7 @@ export const checkCommand = new Command('check')
   .option('--json', 'as one JSON object: ok, files')
   .addHelpText('after', afterHelp)
   .allowUnknownOption()
-  .action(async (typed: string[], options: CheckOptions) => {
+  .action(async (typed, options) => {
     const first = typed.findIndex((word, i) => word.startsWith('--') || (word === '@' && i > 0));
     const files = (first === -1 ? typed : typed.slice(0, first)).filter((word) => word !== '@');
     const settings = first === -1 ? [] : typed.slice(first);

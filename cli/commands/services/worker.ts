@@ -1,10 +1,10 @@
 import { setFlagsFromString } from 'node:v8';
-import { Command, Option } from 'commander';
+import { Command, Option } from '@commander-js/extra-typings';
 import { workerRoles, type WorkerRole } from '../../../core/names.ts';
 import { RatchetError } from '../../../core/errors.ts';
 import { present } from '../../../core/present.ts';
 import { readCount } from '../../typed/read-count.ts';
-import { graceSecondsUsual, readGrace } from '../../typed/read-grace.ts';
+import { graceSecondsDefault, readGrace } from '../../typed/read-grace.ts';
 import { print, printAside } from '../../output/print.ts';
 
 interface WorkerOptions {
@@ -34,7 +34,7 @@ export const workerCommand = new Command('worker')
     'rollouts that a rollout worker plays at once; it asks for more when it has room',
     (text) => readCount('--max-rollouts', text),
   )
-  .action(async (options: WorkerOptions) => {
+  .action(async (options) => {
     try {
       await work(options);
     } catch (error) {
@@ -69,7 +69,7 @@ async function work({ role, policyUrl, grace, maxRollouts }: WorkerOptions): Pro
     ...credentials,
     projectFolder,
     policyUrl,
-    graceMs: (grace ?? graceSecondsUsual[role]) * 1000,
+    graceMs: (grace ?? graceSecondsDefault[role]) * 1000,
     ...present({ maxRollouts }),
   });
   const { address, namespace } = credentials.temporal;

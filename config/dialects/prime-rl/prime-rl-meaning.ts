@@ -17,9 +17,9 @@ export const usual: Table = {
   seq_len: 2048,
   sampling: { max_tokens: 2048 },
 };
-export const usualTrainer: Table = { weight_decay: 0.01 };
+export const defaultTrainer: Table = { weight_decay: 0.01 };
 /** Since 0.8 activations are recomputed by default. */
-export const usualTrainerSince08: Table = { ...usualTrainer, ac_freq: 1 };
+export const defaultTrainerSince08: Table = { ...defaultTrainer, ac_freq: 1 };
 
 export const advantageHint =
   'prime-rl would train on raw rewards; for that write a function of yours and name it in [ratchet.trainer.advantage] import';
@@ -81,7 +81,7 @@ export function setMaxSteps(own: Own): number {
   return stepsWithoutEnd;
 }
 
-const lengthUsual = 2048;
+const lengthDefault = 2048;
 
 /** Rows are cut at the orchestrator's length; the trainer's must be equal. */
 function setLengths(written: Table, own: Own, version: Version): void {
@@ -116,10 +116,10 @@ function compareLengths(
   { trained, collected }: { readonly trained: Found | undefined; readonly collected: Found | undefined },
   { otherwise }: Version,
 ): void {
-  const [longest, cut] = [Number(trained?.value ?? lengthUsual), Number(collected?.value ?? lengthUsual)];
+  const [longest, cut] = [Number(trained?.value ?? lengthDefault), Number(collected?.value ?? lengthDefault)];
   if (longest < cut && !trained && otherwise === 'warn') {
     own.warn(
-      `trainer.model.seq_len is not written and would be ${lengthUsual}, less than ${formatPath(collected!.at)} (${cut}): that is taken for both. One seq_len at the top says it for both.`,
+      `trainer.model.seq_len is not written and would be ${lengthDefault}, less than ${formatPath(collected!.at)} (${cut}): that is taken for both. One seq_len at the top says it for both.`,
     );
   } else if (longest < cut) {
     own.refuse({
@@ -128,7 +128,9 @@ function compareLengths(
       received: trained ? String(longest) : `nothing, which is trainer.model.seq_len = ${longest}`,
     });
   } else if (trained && !collected) {
-    own.warn(`${formatPath(trained.at)} has no effect: rows are cut at orchestrator.seq_len, which is ${lengthUsual}.`);
+    own.warn(
+      `${formatPath(trained.at)} has no effect: rows are cut at orchestrator.seq_len, which is ${lengthDefault}.`,
+    );
   }
 }
 

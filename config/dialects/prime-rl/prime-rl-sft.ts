@@ -9,7 +9,7 @@ import {
   setMaxSteps,
   setRouter,
   setTraining,
-  usualTrainerSince08,
+  defaultTrainerSince08,
   type Version,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
@@ -34,7 +34,7 @@ export const primeRlSft: Dialect = {
     model: 'Qwen/Qwen3-0.6B',
     learning_rate: 1e-6,
     loss: 'sft',
-    trainer: usualTrainerSince08,
+    trainer: defaultTrainerSince08,
     data: { name: 'PrimeIntellect/Reverse-Text-SFT', seq_len: 128, batch_size: 128 },
   },
   prepare: (table) => withoutNulls(withSwitches(table, version), primeRlSft, primeRlSftTables),
