@@ -4,8 +4,8 @@ import { versionName } from '../core/names.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import { failpoint } from '../store/failpoints.ts';
-import { isSound } from '../store/objects.ts';
-import { isVersionSound } from '../store/version-files.ts';
+import { isVersionSound, type VerifyOptions } from '../store/version-files.ts';
+import { isOptimizerSound } from '../runs/versions/optimizer-state.ts';
 import type { TrainOutcome } from '../backends/trainer/index.ts';
 import { EngineFailures, halvedRows } from '../core/rl/engine-failures.ts';
 import { lastProgress, withHeartbeat } from './around/heartbeat.ts';
@@ -163,10 +163,15 @@ interface Remade {
 }
 
 /** Whether a version is complete in the store, byte for byte, with the optimizer's state if it has one. */
-export async function isStored(run: RunHandle, policy: PolicyVersion, optimizer: ObjectRef | null): Promise<boolean> {
+export async function isStored(
+  run: RunHandle,
+  policy: PolicyVersion,
+  optimizer: ObjectRef | null,
+  options: VerifyOptions = {},
+): Promise<boolean> {
   const store = storeOf(run);
   if (!(await store.list(policy.weights)).includes(policy.file.key)) return false; // before anything is fetched
-  return (await isVersionSound(store, policy)) && (optimizer === null || isSound(store, optimizer));
+  return (await isVersionSound(store, policy, options)) && (optimizer === null || isOptimizerSound(store, optimizer));
 }
 
 /** Versions of these committed steps whose upload was interrupted, or whose file on a disk was damaged since. */
@@ -188,8 +193,7 @@ export async function findUnpublished(input: {
 /** A bucket guarantees its bytes, and copies are compared when made; a disk does neither. */
 async function isWhole(run: RunHandle, policy: PolicyVersion): Promise<boolean> {
   const store = storeOf(run);
-  const isRead = store.uri.startsWith('file:') && policy.file.bytes <= weightsReadWholeBytesMax;
-  if (isRead) return isStored(run, policy, null);
+  if (store.uri.startsWith('file:')) return isStored(run, policy, null, { weightsBytesMax: weightsReadWholeBytesMax });
   const there = await store.list(policy.weights);
   return there.includes(policy.file.key) && there.includes(policy.sums.key);
 }

@@ -82,9 +82,7 @@ export const createWarmUp = (
         const files = await trainer.exportTo(run, weights);
         // v0 begins with a fresh optimizer: the moments of another loss are no help (learning rate and scale differ).
         if (isLast) await trainer.resetOptimizer();
-        const state = isLast
-          ? null
-          : await storeOf(run).put(`${layout.warmUp(end)}optimizer.state`, await trainer.saveOptimizer());
+        const state = isLast ? null : await trainer.saveOptimizer(run, layout.warmUp(end), 'optimizer.state');
         // The RL steps train adapters, with another trainer: it opens v0 as after a crash.
         if (isLast && spec.lora && !trainer.hasAdaptersOnly) await trainer.close();
         return {

@@ -31,6 +31,7 @@ import { smollm2Parity } from './smollm2-parity.ts';
 import { smollm2Train } from './smollm2-train.ts';
 import { statusLatency } from './status-latency.ts';
 import { tinkerOverhead } from './tinker-overhead.ts';
+import { torchTrain } from './torch-train.ts';
 import { trl } from './trl.ts';
 import { trlGeneration } from './trl-generation.ts';
 import { view } from './view.ts';
@@ -76,6 +77,7 @@ for (const command of [
   inFlight,
   gepa,
   tinkerOverhead,
+  torchTrain,
   reference,
 ])
   bench.addCommand(command);

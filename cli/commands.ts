@@ -53,6 +53,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'environments: write one of your own, list them, look at one',
       load: async () => (await import('./commands/prepare/env.ts')).envCommand,
     },
+    engine: {
+      line: 'install PyTorch or vLLM, to train and sample on GPUs',
+      load: async () => (await import('./commands/prepare/engine.ts')).engineCommand,
+    },
   },
   'Evaluate, improve prompts:': {
     eval: {

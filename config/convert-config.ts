@@ -8,10 +8,11 @@ import type { ParsedRunConfig } from './run-config.ts';
 import type { TomlFile } from './toml/parse-toml.ts';
 import { formatPath, type KeyPath } from './toml/positions.ts';
 import type { Problem } from './toml/problems.ts';
-import type { RunSpec } from './run-spec.ts';
+import type { JsonValue, RunSpec } from './run-spec.ts';
 import { RatchetConfig, settingsByPath } from './settings/index.ts';
 import { nameInFile } from './setting-names.ts';
 import { withRequested } from './settings/requested.ts';
+import { insteadOfTorch } from './settings/torch.ts';
 import { settingsWithPlaces } from './settings/relations/bounds.ts';
 import { copied, differencesOf, isTable, setAt, type Table, valueAt } from './toml/tables.ts';
 
@@ -84,7 +85,7 @@ interface Comparison {
 const defaultsOfOthers: readonly {
   readonly name: string;
   /** null = unset. */
-  readonly of: (spec: RunSpec) => number | null;
+  readonly of: (spec: RunSpec) => JsonValue;
   readonly without: (spec: RunSpec) => RunSpec;
 }[] = [
   { name: 'seq_len', of: ({ seqLen }) => seqLen, without: (spec) => ({ ...spec, seqLen: null }) },
@@ -100,6 +101,14 @@ const defaultsOfOthers: readonly {
       ...spec,
       ...(requested && withRequested({ ...requested, [key]: null })),
     }),
+  })),
+  ...Object.keys(insteadOfTorch).map((key) => ({
+    name: nameInFile(`requested.torch.${key}`),
+    of: ({ requested }: RunSpec) => requested?.torch[key] ?? null,
+    without: ({ requested, ...spec }: RunSpec): RunSpec => {
+      const { [key]: _, ...torch } = requested?.torch ?? {};
+      return { ...spec, ...(requested && withRequested({ ...requested, torch })) };
+    },
   })),
   {
     // Trades time for memory, with the same result.

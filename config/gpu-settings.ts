@@ -37,13 +37,15 @@ export function gpuSettingsOf({ requested, inference }: Pick<RunSpec, 'requested
   };
 }
 
-/** The GPU of the trainer on this machine, after those of a vLLM that is started beside it; null = any. */
+/** GPUs of the trainer on this machine, after those of a vLLM that is started beside it; null = any. */
 export function trainerGpusOf({
   trainer,
   inference,
 }: Pick<RunSpec, 'trainer' | 'inference'>): readonly number[] | null {
-  if (!('provider' in trainer) || trainer.provider !== 'cuda') return null;
-  if (trainer.gpuIds) return trainer.gpuIds;
+  if (trainer.kind !== 'torch' && trainsOn({ trainer }) !== 'cuda') return null;
+  if ('gpuIds' in trainer && trainer.gpuIds) return trainer.gpuIds;
   const taken = 'vllm' in inference && inference.url === null ? inference.vllm.gpuIds : null;
-  return taken === null ? null : [Math.max(...taken, -1) + 1];
+  if (taken === null) return null;
+  const first = Math.max(...taken, -1) + 1;
+  return Array.from({ length: trainer.kind === 'torch' ? trainer.ranks : 1 }, (_, i) => first + i);
 }

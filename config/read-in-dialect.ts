@@ -44,17 +44,24 @@ export function readInDialect(dialect: Dialect, file: Table, layers: readonly La
 
   // A valid config that gives no RunSpec is a bug of the dialect, so this may throw.
   const spec = RunSpec.parse(toRunSpec(config, name));
-  const unused = unusedRequests(spec, (path) => formatPath(own.writtenAt(path) ?? path));
+  const writtenAt = (path: KeyPath): string | undefined => {
+    const found = own.writtenAt(path);
+    return found && formatPath(found);
+  };
+  const unused = unusedRequests(spec, writtenAt);
   const placeOf = (...names: KeyPath[]): Place => reporter.placeOf(names);
+  const isSaid = (...path: KeyPath): boolean => placeOf(path).line !== null || placeOf(path).file === 'command line';
+  const isTrainerSaid = !('provider' in spec.trainer) || isSaid('trainer', 'kind') || isSaid('trainer', 'provider');
   return {
     ok: true,
     spec: withFound(spec, environments.found),
-    // GPUs of another system's file are reported with the choice of sampler and trainer (cli/start/).
+    // GPUs that choose the trainer, or the sampler of another system's file, are reported with that choice (cli/start/).
     warnings: [
       ...own.warnings,
       ...warningsOf(config),
-      ...unused.vllm,
-      ...(dialect.schema ? unused.gpus : []),
+      ...unused.settings,
+      ...(isTrainerSaid ? unused.trainer : []),
+      ...(dialect.schema ? unused.inference : []),
       ...environments.said,
     ],
     resumeStep: resumeStepOf(config),

@@ -32,6 +32,7 @@ const placesInFile: Readonly<Record<string, string>> = {
   'requested.trainerGpus': 'trainer.gpus',
   'requested.inferenceGpus': 'inference.gpus',
   'requested.vllm': 'inference.vllm',
+  'requested.torch': 'trainer',
   'inference.endpoints': 'inference.endpoint_id',
   // Names of overrides by `ratchet set`.
   maxGradNorm: 'trainer.max_grad_norm',

@@ -58,7 +58,7 @@ function tokensOfRollout({ environments, sampling }: RunSpec, turns: TurnsOf): n
 }
 
 const instead = ({ data }: RunSpec): string =>
-  `Smaller ${data ? '[data] seq_len' : 'max_tokens'} and batch_size, or a GPU (provider = "cuda", vLLM, Tinker), make it less`;
+  `Smaller ${data ? '[data] seq_len' : 'max_tokens'} and batch_size, or GPUs (kind = "torch", vLLM, Tinker), make it less`;
 
 /** Warning about slow steps on this machine's processor; null if steps are quick, or computed elsewhere. */
 export function slowStepWarning(spec: RunSpec, counts: ModelCounts, turns: TurnsOf = new Map()): string | null {

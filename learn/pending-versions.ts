@@ -1,18 +1,19 @@
 import { randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { mkdir, rm, writeFile } from 'node:fs/promises';
+import { mkdir, rm, rmdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
-import { layout } from '../runs/layout.ts';
+import { layout, stepOf } from '../runs/layout.ts';
 import { versionsPendingMax } from '../core/limits.ts';
 import { firstLineage } from '../core/names.ts';
 import type { Canary } from '../core/rl/learning/canary.ts';
-import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import type { ObjectRef, OptimizerState, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { sha256 } from '../store/file-store.ts';
 import { sumFolder } from '../store/version-files.ts';
 import { encodeStored } from '../runs/forms/stored-forms.ts';
 import { storeOf } from '../runs/run-access.ts';
 import { pendingNames } from '../runs/lineages/settle-version.ts';
+import { listedFiles, optimizerFolder, optimizerName } from '../runs/versions/optimizer-state.ts';
 
 export interface PendingVersion {
   readonly policy: PolicyVersion;
@@ -28,7 +29,8 @@ interface PendingInput {
   readonly version: MadeVersion;
   /** `base`: the model that adapters name as their base. */
   readonly write: (folder: string, options: { readonly base: string }) => Promise<void>;
-  readonly optimizer: Uint8Array | null;
+  /** Saves the optimizer's state, in the empty folder where it is files. */
+  readonly optimizer: ((folder: string) => Promise<OptimizerState>) | null;
   /** Called once the weights are written. */
   readonly canary: () => Promise<Canary | null>;
 }
@@ -135,13 +137,7 @@ export class PendingVersions {
       beside.push({ key, file: path.join(folder, name) });
       return { key, sha256: sha256(content), bytes: content.byteLength };
     };
-    const state =
-      optimizer &&
-      (await add(
-        pendingNames.optimizer,
-        `${layout.checkpoint(run.lineage, version.step)}optimizer.safetensors`,
-        optimizer,
-      ));
+    const state = optimizer && (await addOptimizer());
     if (scored) {
       const key = layout.canary(run.lineage, version.step, version.replay);
       await add(pendingNames.canary, key, encodeStored(key, scored));
@@ -150,6 +146,21 @@ export class PendingVersions {
     const weights = path.join(folder, pendingNames.weights);
     const files = [...beside, ...names.map((name) => ({ key: prefix + name, file: path.join(weights, name) }))];
     return { policy, optimizer: state, pendingAt, owner: ownerOf(run), folder, files };
+
+    async function addOptimizer(): Promise<ObjectRef> {
+      const checkpoint = layout.checkpoint(run.lineage, version.step);
+      const place = path.join(at, optimizerFolder);
+      await mkdir(place, { mode: 0o700 });
+      const saved = await optimizer!(place);
+      if (saved instanceof Uint8Array) {
+        await rmdir(place);
+        return add(optimizerName, checkpoint + optimizerName, saved);
+      }
+      const { ref, files: listed } = await listedFiles(place, checkpoint + optimizerFolder);
+      for (const { key } of [...listed, ref])
+        beside.push({ key, file: path.join(folder, key.slice(checkpoint.length)) });
+      return ref;
+    }
   }
 
   /** Compares the step as well: a step that changes nothing has the digest of the one before. */
@@ -191,6 +202,11 @@ function fullDisk(error: unknown, folder: string): unknown {
     `No space left in ${folder}, where new weights wait for their upload. Free some space, or set RATCHET_PENDING to a folder on another disk; the run continues by itself.`,
     { cause: error },
   );
+}
+
+/** Where files are made that are stored below `prefix` without a commit that moves them there. */
+export function madeAt(run: RunHandle, prefix: string): { readonly prefix: string; readonly pendingAt: string } {
+  return { prefix, pendingAt: layout.pending(run.lineage, stepOf(prefix) ?? 0, `made.${randomUUID().slice(0, 8)}`) };
 }
 
 /** From another folder of the run to the weights that adapters name as their base. */

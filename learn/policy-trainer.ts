@@ -2,19 +2,20 @@ import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
 import { canaryTokens, rowsAtOnceTokensMax } from '../core/limits.ts';
 import { type PackedRow, type RowSource, windowsOf } from '../core/rl/learning/batch.ts';
-import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
+import type { ObjectRef, OptimizerState, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
+import type { AnyTrainer, SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
 import { putMade, type VersionFiles, verifyVersion } from '../store/version-files.ts';
 import { weightsFolder } from '../store/weights-folder.ts';
 import { openBatch, type StoredBatch } from '../runs/rollouts/batches.ts';
 import { correctBatch } from './correct-batch.ts';
 import { readCommit, readJson, requireCommit, specOf, storeOf } from '../runs/run-access.ts';
 import { trainerFailure } from '../core/rl/engine-failures.ts';
-import { readManifest, sealedFor } from '../runs/versions/checkpoints.ts';
+import { specOfCommit } from '../runs/forms/stored-spec.ts';
+import { openOptimizer, putOptimizer, readManifest, sealedFor } from '../runs/versions/checkpoints.ts';
 import { RestorableSteps } from '../runs/lineages/restorable-steps.ts';
 import { putTokenScores } from '../runs/rollouts/token-scores.ts';
-import { type MadeVersion, pathToBase, type PendingVersion, type PendingVersions } from './pending-versions.ts';
+import { madeAt, type MadeVersion, pathToBase, type PendingVersion, type PendingVersions } from './pending-versions.ts';
 import type { Canary } from '../core/rl/learning/canary.ts';
 
 /** How a trainer reached a version: with nothing to do, or from a checkpoint and stored batches. */
@@ -28,6 +29,8 @@ export interface Recovery {
   readonly damaged: readonly string[];
   /** Set when training again gave other weights than the commits record. */
   readonly differs: Difference | null;
+  /** Set when the trainer is another engine than the one that made the version: its bits may differ from here on. */
+  readonly engines?: { readonly before: string; readonly now: string };
 }
 
 interface Difference {
@@ -37,7 +40,11 @@ interface Difference {
   readonly digest: string;
   /** Whether the commit was made on the very same engine, which promises equal bits: then a difference is a bug. */
   readonly isSameEngine: boolean;
+  /** The checkpoint was made by another kind of trainer: these are its weights, without its optimizer's moments. */
+  readonly isOfOtherTrainer?: boolean;
 }
+
+type FirstDifference = Omit<Difference, 'digest'>;
 
 /** Asked before each batch that is trained, and before weights are written: throws when this process should stop. */
 export type MayGoOn = () => Promise<void>;
@@ -56,8 +63,8 @@ interface Start {
  * another GPU worker may have trained the run since.
  */
 export class PolicyTrainer {
-  readonly #open: (run: RunHandle) => Promise<Trainer>;
-  #trainer: Trainer | null = null;
+  readonly #open: (run: RunHandle) => Promise<AnyTrainer>;
+  #trainer: AnyTrainer | null = null;
   #owner: string | null = null;
   #digest: string | null = null;
   /** Step of the held version; null if it holds none, as during a warm-up. */
@@ -72,7 +79,7 @@ export class PolicyTrainer {
   /** The batch that was trained last: its first rows are the canary's. */
   #batch: { readonly of: string; readonly batch: StoredBatch } | null = null;
 
-  constructor(open: (run: RunHandle) => Promise<Trainer>) {
+  constructor(open: (run: RunHandle) => Promise<AnyTrainer>) {
     this.#open = open;
   }
 
@@ -95,11 +102,15 @@ export class PolicyTrainer {
     for (const { step, lineage } of await this.#startsFor(run, version)) {
       try {
         await mayGoOn();
-        if (lineage !== null) await this.#restore(run, lineage, step);
-        else if (!(await this.#leadsOn(run, step, version))) continue;
-        const differs = await this.#replay(run, step, version, mayGoOn);
+        if (lineage === null && !(await this.#leadsOn(run, step, version))) continue;
+        const restored = lineage === null ? null : await this.#restore(run, lineage, step);
+        const differs = await this.#replay(run, { from: step, restored }, version, mayGoOn);
         const restoredFrom = lineage === null ? null : step;
-        return arrived({ restoredFrom, replayedSteps: version.step - step, damaged, differs });
+        const replayedSteps = version.step - step;
+        return {
+          ...arrived({ restoredFrom, replayedSteps, damaged, differs }),
+          ...(await this.#changed(run, version)),
+        };
       } catch (error) {
         if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
         // The trainer now holds the last step that was repeated, so the next candidate is a checkpoint.
@@ -138,7 +149,7 @@ export class PolicyTrainer {
   async startFrom(
     run: RunHandle,
     folder: string,
-    { optimizer, isWarmUp }: { readonly optimizer: Uint8Array | null; readonly isWarmUp: boolean },
+    { optimizer, isWarmUp }: { readonly optimizer: OptimizerState | null; readonly isWarmUp: boolean },
   ): Promise<{ digest: string }> {
     const { lora, seed } = await this.#opened(run);
     const opened = await this.#use(async (trainer) => {
@@ -164,7 +175,7 @@ export class PolicyTrainer {
   ): Promise<({ readonly digest: string } & StoredFiles) | null> {
     const { lora, seed } = await this.#opened(run);
     if (this.#trainer?.makeBase === undefined) return null;
-    const version = await putMade(storeOf(run), prefix, async (folder) => {
+    const version = await putMade(storeOf(run), madeAt(run, prefix), async (folder) => {
       const texts = await files();
       return this.#use((trainer) => trainer.makeBase!(folder, { lora, seed, files: texts }));
     });
@@ -216,7 +227,7 @@ export class PolicyTrainer {
   /** Stores the policy as Hugging Face files below `prefix`. */
   async exportTo(run: RunHandle, prefix: string): Promise<StoredFiles> {
     const base = pathToBase(prefix);
-    const { files } = await putMade(storeOf(run), prefix, (folder) =>
+    const { files } = await putMade(storeOf(run), madeAt(run, prefix), (folder) =>
       this.#use((trainer) => trainer.exportTo(folder, { base })),
     );
     return files;
@@ -231,7 +242,7 @@ export class PolicyTrainer {
     return pending.add(run, {
       version,
       write: (folder, options) => this.#use((trainer) => trainer.exportTo(folder, options)),
-      optimizer: snapshot ? await this.saveOptimizer() : null,
+      optimizer: snapshot ? (folder) => this.#use((trainer) => trainer.saveOptimizer(folder)) : null,
       canary: async () => canary && this.#canary(run, canary, version.digest),
     });
   }
@@ -251,8 +262,11 @@ export class PolicyTrainer {
     this.#step = 0;
   }
 
-  saveOptimizer(): Promise<Uint8Array> {
-    return this.#use((trainer) => trainer.saveOptimizer());
+  /** Stores the optimizer's state below `prefix`; the bytes of one under `name`. */
+  saveOptimizer(run: RunHandle, prefix: string, name: string): Promise<ObjectRef> {
+    return putOptimizer(storeOf(run), { ...madeAt(run, prefix), name }, (folder) =>
+      this.#use((trainer) => trainer.saveOptimizer(folder)),
+    );
   }
 
   async close(): Promise<void> {
@@ -261,23 +275,34 @@ export class PolicyTrainer {
     await trainer?.close();
   }
 
-  /** `lineage` is the one that sealed the checkpoint: this run's, or one that it continues. */
-  async #restore(run: RunHandle, lineage: string, step: number): Promise<void> {
+  /**
+   * `lineage` is the one that sealed the checkpoint: this run's, or one that it continues. Each kind of trainer has digests and moments of its own: what
+   * another kind sealed is the same weights as a version of their own.
+   */
+  async #restore(run: RunHandle, lineage: string, step: number): Promise<FirstDifference | null> {
     const store = storeOf(run);
     const manifest = await readManifest({ ...run, lineage }, step);
     await verifyVersion(store, manifest.policy, { anew: new Map() }); // throws when a byte of it changed
-    const optimizer = manifest.optimizer && (await store.get(manifest.optimizer));
+    const isOfOtherTrainer = await this.#isOfOtherTrainer(run, lineage, step);
+    const optimizer = isOfOtherTrainer ? null : manifest.optimizer && (await openOptimizer(store, manifest.optimizer));
     const { digest } = await this.startFrom(run, await weightsFolder(store, manifest.policy.weights), {
       optimizer,
       isWarmUp: false,
     });
-    if (digest !== manifest.policy.digest) {
+    if (digest !== manifest.policy.digest && !isOfOtherTrainer) {
       throw new RatchetError(
         'CheckpointDamaged',
         `${manifest.policy.weights} holds other weights than checkpoint ${step} names.`,
       );
     }
     this.#step = step;
+    return digest === manifest.policy.digest ? null : { step, isSameEngine: false, isOfOtherTrainer };
+  }
+
+  async #isOfOtherTrainer(run: RunHandle, lineage: string, step: number): Promise<boolean> {
+    const place = { ...run, lineage };
+    const { spec } = await specOfCommit(place, (await requireCommit(place, step)).commit);
+    return spec.trainer.kind !== (await specOf(run)).trainer.kind;
   }
 
   #isOf(run: RunHandle): boolean {
@@ -307,8 +332,13 @@ export class PolicyTrainer {
     return steps.leadOn(step, version.step);
   }
 
-  async #replay(run: RunHandle, from: number, version: PolicyVersion, mayGoOn: MayGoOn): Promise<Difference | null> {
-    let first: Pick<Difference, 'step' | 'isSameEngine'> | null = null;
+  async #replay(
+    run: RunHandle,
+    { from, restored }: { readonly from: number; readonly restored: FirstDifference | null },
+    version: PolicyVersion,
+    mayGoOn: MayGoOn,
+  ): Promise<Difference | null> {
+    let first = restored;
     for (let step = from + 1; step <= version.step; step++) {
       await mayGoOn();
       const { commit } = await requireCommit(run, step);
@@ -322,6 +352,11 @@ export class PolicyTrainer {
     const difference = { ...first, digest: this.#digest! };
     this.#standsFor = { version, difference };
     return difference;
+  }
+
+  async #changed(run: RunHandle, version: PolicyVersion): Promise<Pick<Recovery, 'engines'>> {
+    const [before, now] = [(await readCommit(run, version.step))?.commit.engine, await this.fingerprint()];
+    return before !== undefined && now !== null && before !== now ? { engines: { before, now } } : {};
   }
 
   /** Scores all rows, in windows of so many tokens; null if the trainer cannot. All results stay in memory. */
@@ -361,7 +396,7 @@ export class PolicyTrainer {
   }
 
   /** A failed trainer is in an unknown state: it is dropped, and the next step restores. */
-  async #use<T>(work: (trainer: Trainer) => Promise<T>): Promise<T> {
+  async #use<T>(work: (trainer: AnyTrainer) => Promise<T>): Promise<T> {
     if (!this.#trainer) throw new RatchetError('TrainerDetached', 'The trainer holds no policy yet.');
     try {
       return await work(this.#trainer);

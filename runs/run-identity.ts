@@ -74,6 +74,11 @@ const changeableInEnvironment = ['sha256', 'python', 'variables', 'limits', 'age
 const ofProcesses = [
   'trainer.threads',
   'trainer.gpuIds',
+  'trainer.program',
+  'trainer.ranks',
+  'trainer.nodes',
+  'trainer.launcher',
+  'trainer.rankTimeoutS',
   'inference.vllm.program',
   'inference.vllm.port',
   'inference.vllm.gpuIds',

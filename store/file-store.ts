@@ -69,8 +69,8 @@ export class FileStore implements Store {
     return { key, sha256: sha256(bytes), bytes: bytes.byteLength };
   }
 
-  async putFile(key: string, file: string): Promise<ObjectRef> {
-    const source = await openRegular(file, { within: [path.dirname(file)] });
+  async putFile(key: string, file: string, within = [path.dirname(file)]): Promise<ObjectRef> {
+    const source = await openRegular(file, { within });
     const hash = createHash('sha256');
     let bytes = 0;
     try {

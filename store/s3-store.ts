@@ -44,9 +44,9 @@ export class S3Store implements Store {
     return { key, sha256: source.sha256, bytes: source.bytes };
   }
 
-  async putFile(key: string, file: string): Promise<ObjectRef> {
+  async putFile(key: string, file: string, within = [path.dirname(file)]): Promise<ObjectRef> {
     const target = this.#inside(key);
-    return withFileSource(file, async (source) => {
+    return withFileSource(file, within, async (source) => {
       await upload(this.#requests, target, source, namedAs(key));
       return { key, sha256: source.sha256, bytes: source.bytes };
     });

@@ -1,6 +1,5 @@
 import { present } from '../core/present.ts';
 import { createHash } from 'node:crypto';
-import path from 'node:path';
 import type { PutObjectCommandInput } from '@aws-sdk/client-s3';
 import { openRegular } from '../host/regular-file.ts';
 import { answeredWith, headObject } from './s3-download.ts';
@@ -34,8 +33,12 @@ export function sourceOfBytes(bytes: Uint8Array): UploadSource {
 }
 
 /** Opens a file as a source and closes it afterwards. The file is read twice: for its hash, and for the upload. */
-export async function withFileSource<T>(file: string, work: (source: UploadSource) => Promise<T>): Promise<T> {
-  const handle = await openRegular(file, { within: [path.dirname(file)] });
+export async function withFileSource<T>(
+  file: string,
+  within: readonly string[],
+  work: (source: UploadSource) => Promise<T>,
+): Promise<T> {
+  const handle = await openRegular(file, { within });
   try {
     const hash = createHash('sha256');
     for await (const chunk of handle.createReadStream({ autoClose: false, start: 0 })) hash.update(chunk as Buffer);

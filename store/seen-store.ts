@@ -63,8 +63,8 @@ export class SeenStore implements Store {
     return this.#write(() => this.#store.put(key, bytes));
   }
 
-  putFile(key: string, file: string): Promise<ObjectRef> {
-    return this.#write(() => this.#store.putFile(key, file));
+  putFile(...given: Parameters<Store['putFile']>): Promise<ObjectRef> {
+    return this.#write(() => this.#store.putFile(...given));
   }
 
   putIfAbsent(key: string, bytes: Uint8Array): Promise<{ readonly stored: boolean; readonly bytes: Uint8Array }> {

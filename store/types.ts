@@ -8,8 +8,8 @@ export interface Store {
   readonly uri: string;
   /** Durable when it returns. Writing a key again replaces it: only for keys that determine their content. */
   put(key: string, bytes: Uint8Array): Promise<ObjectRef>;
-  /** Stores a local file (weights) without holding it in memory; otherwise like `put`. */
-  putFile(key: string, file: string): Promise<ObjectRef>;
+  /** Stores a local file (weights) without holding it in memory; otherwise like `put`. `within`: where a link may lead, its own folder by default. */
+  putFile(key: string, file: string, within?: readonly string[]): Promise<ObjectRef>;
   /** Durable when it returns. One of several writers wins; all get the stored bytes. */
   putIfAbsent(key: string, bytes: Uint8Array): Promise<{ readonly stored: boolean; readonly bytes: Uint8Array }>;
   /** Throws `CheckpointDamaged` when a reference's bytes have another sha256. */

@@ -6,7 +6,7 @@ import { writeAtOnce } from '../host/write-at-once.ts';
 import { NotAFile, readRegular, readRegularText } from '../host/regular-file.ts';
 import { isErrno, requireSha256, sha256, sha256OfFile } from './file-store.ts';
 import { damaged } from './objects.ts';
-import { inTemporaryFolder } from './temporary-folder.ts';
+import { putFolder } from './put-folder.ts';
 import type { Store } from './types.ts';
 import { AdapterBase } from './weights-folder.ts';
 
@@ -18,7 +18,7 @@ import { AdapterBase } from './weights-folder.ts';
 export const sumsName = 'SHA256SUMS';
 
 export interface VersionFiles {
-  /** The only safetensors file. */
+  /** Its only safetensors file, or the index of several; see {@link weightsNameIn}. */
   readonly file: ObjectRef;
   readonly sums: ObjectRef;
   /** In the order in which they are stored: a folder that has its weights is whole. */
@@ -28,9 +28,7 @@ export interface VersionFiles {
 /** Writes the list of a folder's files, which will be stored below `prefix`, into a file beside them. */
 export async function sumFolder(store: Store, folder: string, prefix: string): Promise<VersionFiles> {
   const names = (await readdir(folder)).filter((name) => name !== sumsName).sort();
-  const weights = names.filter((name) => name.endsWith('.safetensors'));
-  if (weights.length !== 1) throw new Error(`${folder} holds ${weights.length} weights files, expected one.`);
-  const [name] = weights as [string];
+  const name = weightsNameIn(names, folder);
   const found = await Promise.all(
     names.map(async (each) => ({ name: each, sha256: (await sha256OfFile(path.join(folder, each)))! })),
   );
@@ -47,26 +45,27 @@ export async function sumFolder(store: Store, folder: string, prefix: string): P
   };
 }
 
-/**
- * Makes the files of a version in a folder of their own, and puts them into the store. `made` is the result of making
- * them.
- */
-export async function putMade<T>(
-  store: Store,
-  prefix: string,
-  make: (folder: string) => Promise<T>,
-): Promise<{ readonly made: T; readonly files: Pick<VersionFiles, 'file' | 'sums'> }> {
-  return inTemporaryFolder('version', async (folder) => {
-    const made = await make(folder);
-    return { made, files: await putVersion(store, folder, prefix) };
-  });
+/** The file that is stored last, and whose presence says that all weights are there: the only safetensors file, or the index of several. */
+export function weightsNameIn(names: readonly string[], folder: string): string {
+  const files = names.filter((name) => name.endsWith('.safetensors'));
+  const named = files.length === 1 ? files : names.filter((name) => name.endsWith('.safetensors.index.json'));
+  if (files.length > 0 && named.length === 1) return named[0]!;
+  throw new Error(
+    `${folder} holds ${files.length} weights files${files.length > 1 ? ` and ${named.length} indices` : ''}, expected one, or several with an index.`,
+  );
 }
 
-/** Puts a folder's files into the store, the weights last: a folder that has them is whole. */
-async function putVersion(store: Store, folder: string, prefix: string): Promise<Pick<VersionFiles, 'file' | 'sums'>> {
-  const { file, sums, names } = await sumFolder(store, folder, prefix);
-  for (const name of names) await store.putFile(prefix + name, path.join(folder, name));
-  return { file, sums };
+/** Makes the files of a version, and puts them into the store. `made` is the result of making them. */
+export async function putMade<T>(
+  store: Store,
+  place: { readonly prefix: string; readonly pendingAt: string },
+  make: (folder: string) => Promise<T>,
+): Promise<{ readonly made: T; readonly files: Pick<VersionFiles, 'file' | 'sums'> }> {
+  return putFolder(store, place, async (folder) => {
+    const made = await make(folder);
+    const { names, file, sums } = await sumFolder(store, folder, place.prefix);
+    return { result: { made, files: { file, sums } }, names };
+  });
 }
 
 /** Stores the list of a folder whose files are in the store already. `files`: their references. */
@@ -79,8 +78,8 @@ export async function putSums(store: Store, prefix: string, files: readonly Obje
 /** Files read during one verification: the sha256 of each, by its state on disk. */
 export type ReadAnew = Map<string, string>;
 
-interface VerifyOptions {
-  /** Larger weights are only checked for existence. */
+export interface VerifyOptions {
+  /** Weights whose files are larger together are only checked for existence. */
   readonly weightsBytesMax?: number;
   /**
    * Reads every byte, even of files that this process has compared before and that look unchanged. Files read during
@@ -116,9 +115,9 @@ export async function verifyVersion(
   }
   const bases = new Set(listed.map(({ name }) => path.posix.dirname(name)).filter((place) => place !== '.'));
   for (const place of bases) await store.localFolder(path.posix.join(prefix, place, '/'));
+  const large = await largeWeights(folder, listed, weightsBytesMax);
   for (const { name, sha256: digest } of listed) {
-    const isLarge = name.endsWith('.safetensors') && (await sizeOf(path.join(folder, name))) > weightsBytesMax;
-    if (isLarge) continue;
+    if (large.has(name)) continue;
     const bytes = prefix + name === file.key ? file.bytes : 0;
     await verifyFile(store, folder, { key: path.posix.join(prefix, name), sha256: digest, bytes }, anew, name);
   }
@@ -129,6 +128,18 @@ export async function verifyVersion(
       `${sums.key} in ${store.uri} does not list ${file.key} as its commit does.`,
     );
   }
+}
+
+/** Size of a version's weights, whose index may name several files; without the ones that are missing. */
+export async function weightBytes(
+  store: Store,
+  { weights, file }: Pick<PolicyVersion, 'weights' | 'file'>,
+): Promise<number> {
+  if (file.key.endsWith('.safetensors')) return file.bytes;
+  const folder = await store.localFolder(weights);
+  const names = (await readdir(folder).catch(() => [])).filter((name) => name.endsWith('.safetensors'));
+  const sizes = names.map(async (name) => (await stat(path.join(folder, name)).catch(() => null))?.size ?? 0);
+  return (await Promise.all(sizes)).reduce((sum, size) => sum + size, 0);
 }
 
 /** Whether the whole version is unchanged. */
@@ -249,6 +260,14 @@ async function lookOf(file: string): Promise<{ readonly look: string; readonly s
   }
 }
 
-async function sizeOf(file: string): Promise<number> {
-  return (await stat(file).catch(() => null))?.size ?? 0;
+/** Names of the weights that are there, of a version and of its base, where the files of one of these are larger together. */
+async function largeWeights(folder: string, listed: readonly Sum[], bytesMax: number): Promise<ReadonlySet<string>> {
+  const sizes = new Map<string, number>();
+  for (const { name } of bytesMax === Number.POSITIVE_INFINITY ? [] : listed) {
+    const found = name.endsWith('.safetensors') ? await stat(path.join(folder, name)).catch(() => null) : null;
+    if (found?.isFile()) sizes.set(name, found.size);
+  }
+  const together = new Map<string, number>();
+  for (const [name, size] of sizes) together.set(path.dirname(name), (together.get(path.dirname(name)) ?? 0) + size);
+  return new Set([...sizes.keys()].filter((name) => together.get(path.dirname(name))! > bytesMax));
 }

@@ -106,7 +106,10 @@ export class ModelServer {
     const known = this.#loading.get(loaded);
     if (known) return known;
     const rendering = templateTime === undefined ? {} : { template_time: templateTime };
-    const loading = this.#load({ name, weight_dir: folder, digest: version.digest, ...rendering, ...this.#how() });
+    const { digest, sums } = version;
+    // A teacher's folder has no list of its files.
+    const files = { weight_dir: folder, digest, ...present({ sums: sums.sha256 || undefined }) };
+    const loading = this.#load({ name, ...files, ...rendering, ...this.#how() });
     this.#loading.set(loaded, loading);
     try {
       await loading;

@@ -7,7 +7,7 @@ import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { decisions } from './decisions.ts';
 import { OnnxTrainer } from '../trainer/onnx.ts';
-import type { TrainedPart, Trainer, TrainOutcome } from '../trainer/index.ts';
+import type { AnyTrainer as Trainer, TrainedPart, TrainOutcome } from '../trainer/index.ts';
 import {
   type ContractLoss,
   contractLosses,
@@ -266,7 +266,7 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
       const second = { ...first, step: 2 };
       await stage.step(trainer, first);
       const folder = await stage.exported(trainer);
-      const state = await trainer.saveOptimizer();
+      const state = await trainer.saveOptimizer(await temporaryFolder(t));
       const onward = await stage.step(trainer, second);
       const undisturbed = scores || exportsModels ? await logprobsOf(stage, trainer) : null;
 

@@ -1,9 +1,10 @@
-import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type ErrorCode, RatchetError } from '../../core/errors.ts';
 import { LineReader } from '../environments/verifiers/line-reader.ts';
 import { hostOf, type TorchHost } from './host.ts';
+import type { NodesPlace } from './node-link.ts';
+import { type HeldNodes, nodesAt, type TrainerNodes } from './nodes.ts';
 import {
   type Answer,
   codeNamed,
@@ -22,10 +23,27 @@ interface Pending {
   readonly reject: (error: Error) => void;
 }
 
+/** After a rank that lost another: what happened on that one's node may be on its way. */
+const echoMs = 2_000;
+/** A second beyond the time in which ranks give each other up: their own words say more. */
+const beyondMs = 10_000;
+const timeoutUsualS = 600;
+/** Loading and writing models of real size take longer than a micro-batch, and say nothing meanwhile. */
+const longer = new Set(['open', 'export', 'save_optimizer', 'restore_optimizer', 'digest']);
+const longerBy = 6;
+const lookMs = 500;
+
 /** A group of ranks, and the socket to the first of them. When it dies every call fails with what it died of; nothing restarts by itself. */
 export class TorchGroup {
   readonly #host: TorchHost;
   readonly #options: RankOptions;
+  readonly #nodes: { readonly count: number; readonly place: NodesPlace } | null;
+  readonly #ended = new AbortController();
+  #joined: TrainerNodes | null = null;
+  #held: HeldNodes | null = null;
+  #pids: readonly number[] = [];
+  #heardAt = 0;
+  #isEchoing = false;
   readonly #pending = new Map<number, Pending>();
   #wire: Socket | null = null;
   #ready: Promise<Ready> | null = null;
@@ -34,14 +52,26 @@ export class TorchGroup {
   #nextId = 1;
   #death: RatchetError | null = null;
 
-  constructor(python: string, options: RankOptions) {
+  /** `nodes`: so many, this one included, the others of which join it there. */
+  constructor(
+    python: string,
+    options: RankOptions,
+    nodes: { readonly count: number; readonly place: NodesPlace } | null = null,
+  ) {
     this.#host = hostOf(python);
     this.#options = options;
+    this.#nodes = nodes;
     void this.#host.ended.then((error) => this.#die(error.message, error.code));
   }
 
   get isAlive(): boolean {
     return this.#death === null;
+  }
+
+  /** Nodes that have to join before it can start, for people; null = none. */
+  waitsFor(): string | null {
+    if (this.#nodes === null || this.#held !== null || this.#death !== null) return null;
+    return this.#joined?.missing(this.#nodes.count - 1) ?? null;
   }
 
   /** Starts the ranks where that has not happened yet. Gives their fingerprint and processes. */
@@ -54,19 +84,23 @@ export class TorchGroup {
     await this.ready();
     if (this.#death) throw this.#death;
     const id = this.#nextId++;
-    return new Promise((resolve, reject) => {
-      this.#pending.set(id, { resolve, reject });
-      this.#wire!.write(`${JSON.stringify({ id, op, args })}\n`);
-    });
+    const watch = this.#watch(op);
+    try {
+      return await new Promise((resolve, reject) => {
+        this.#pending.set(id, { resolve, reject });
+        this.#wire!.write(`${JSON.stringify({ id, op, args })}\n`);
+      });
+    } finally {
+      clearInterval(watch);
+    }
   }
 
-  /** The end of the wire is the order to stop. */
+  /** Resolves when its ranks have ended. */
   async close(): Promise<void> {
     this.#die('The PyTorch trainer was closed.');
     const wire = this.#wire;
-    if (!wire || wire.destroyed) return;
-    const closed = once(wire, 'close');
-    wire.end();
+    if (!wire || wire.closed) return;
+    const closed = new Promise((resolve) => wire.once('close', resolve));
     const stop = new AbortController();
     await Promise.race([closed, delay(closeGraceMs, null, { signal: stop.signal }).catch(() => null)]);
     stop.abort();
@@ -74,6 +108,7 @@ export class TorchGroup {
   }
 
   async #start(): Promise<Ready> {
+    if (this.#nodes !== null) await this.#hold(this.#nodes);
     const socketPath = await this.#host.listening();
     if (this.#death) throw this.#death;
     const ready = new Promise<Ready>((resolve, reject) => {
@@ -85,9 +120,37 @@ export class TorchGroup {
     const lines = new LineReader(lineBytesMax, (line) => this.#hear(line));
     wire.on('data', (chunk: Buffer) => this.#read(lines, chunk));
     wire.on('error', () => undefined); // its end is heard below
-    wire.on('close', () => this.#die(`The PyTorch trainer has ended.${this.#host.tail()}`));
-    wire.write(`${JSON.stringify(this.#options)}\n`);
-    return ready;
+    wire.on('close', () => {
+      if (!this.#isEchoing) this.#die(`The PyTorch trainer has ended.${this.#host.tail()}`);
+    });
+    const options = this.#held ? { ...this.#options, nodes: this.#held.here } : this.#options;
+    wire.write(`${JSON.stringify(options)}\n`);
+    this.#held?.start(this.#options);
+    const watch = this.#watch('start');
+    return ready.finally(() => clearInterval(watch));
+  }
+
+  async #hold({ count, place }: { readonly count: number; readonly place: NodesPlace }): Promise<void> {
+    this.#joined = await nodesAt(place);
+    const { signal } = this.#ended;
+    signal.throwIfAborted();
+    this.#held = await this.#joined.hold(count - 1, this.#options.ranks, signal, ({ code, message }) =>
+      this.#die(message, codeNamed(code)),
+    );
+  }
+
+  /** Ends the group when nothing was heard of it for too long while it works: a rank is stuck, or stopped. */
+  #watch(op: string): NodeJS.Timeout {
+    const limitMs = (this.#options.timeout_s ?? timeoutUsualS) * 1000 * (longer.has(op) ? longerBy : 1) + beyondMs;
+    this.#heardAt = performance.now();
+    return setInterval(() => {
+      if (performance.now() - this.#heardAt <= limitMs) return;
+      this.#die(
+        `The ranks of the PyTorch trainer gave no sign for ${Math.round(limitMs / 1000)} s (${op}). They were ended.`,
+      );
+      this.#kill();
+      if (op === 'start') this.#host.kill(); // it may be what is stuck
+    }, lookMs).unref();
   }
 
   #read(lines: LineReader, chunk: Buffer): void {
@@ -101,9 +164,21 @@ export class TorchGroup {
 
   #hear(line: string): void {
     const message = readMessage(line);
+    this.#heardAt = performance.now();
     if (!('event' in message)) this.#settle(message);
-    else if (message.event === 'ready') this.#tellReady(message as Ready);
-    else if (message.event === 'fatal') this.#die((message as Fatal).message, codeNamed((message as Fatal).code));
+    else if (message.event === 'ready') this.#beReady(message as Ready);
+    else if (message.event === 'fatal') this.#hearFatal(message as Fatal);
+  }
+
+  #beReady(ready: Ready): void {
+    this.#pids = ready.pids.slice(0, this.#options.ranks); // the others are of other nodes
+    this.#tellReady(ready);
+  }
+
+  #hearFatal({ message, code, is_echo: isEcho = false }: Fatal): void {
+    if (!isEcho || this.#held === null) return this.#die(message, codeNamed(code));
+    this.#isEchoing = true;
+    setTimeout(() => this.#die(message, codeNamed(code)), echoMs);
   }
 
   #settle({ id, result, error }: Answer): void {
@@ -113,11 +188,25 @@ export class TorchGroup {
     else pending?.resolve(result ?? null);
   }
 
-  /** The first cause stays. */
+  /** The first cause stays. The end of the wire is the order to stop. */
   #die(message: string, code: ErrorCode = 'EngineDied'): void {
-    this.#death ??= new RatchetError(code, message);
+    if (this.#death) return;
+    this.#death = new RatchetError(code, message);
+    this.#ended.abort(this.#death);
     this.#failReady(this.#death);
     for (const { reject } of this.#pending.values()) reject(this.#death);
     this.#pending.clear();
+    this.#held?.release();
+    this.#wire?.end();
+  }
+
+  #kill(): void {
+    for (const pid of this.#pids) {
+      try {
+        process.kill(pid, 'SIGKILL');
+      } catch {
+        // it has ended
+      }
+    }
   }
 }

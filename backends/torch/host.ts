@@ -57,6 +57,8 @@ export class TorchHost {
         // A process that has computed on several threads cannot fork; ranks are told their number of threads.
         OMP_NUM_THREADS: '1',
         TOKENIZERS_PARALLELISM: 'false',
+        // A process that has asked CUDA for its devices cannot fork ranks that use them; NVML can be asked.
+        PYTORCH_NVML_BASED_CUDA_CHECK: '1',
         PYTHONPATH: [pythonFolder, inherited].filter(Boolean).join(path.delimiter),
       },
       stdio: ['ignore', 'pipe', 'pipe', 'pipe'],
@@ -91,7 +93,7 @@ export class TorchHost {
       const answer = await Promise.race([this.#listening, this.ended, watch.over.then((why) => ({ why }))]);
       if (typeof answer === 'string') return answer;
       if (answer instanceof RatchetError) throw answer;
-      this.#process.kill('SIGKILL');
+      this.kill();
       throw new RatchetError('EngineDied', `The PyTorch trainer was not ready: ${answer.why}.${this.tail()}`);
     } finally {
       watch.end();
@@ -103,6 +105,11 @@ export class TorchHost {
   tail(): string {
     const tail = this.#said.trim();
     return tail === '' ? '' : ` It said last:\n${tail}`;
+  }
+
+  /** Its ranks end with it. */
+  kill(): void {
+    this.#process.kill('SIGKILL');
   }
 
   get #socketPath(): string {

@@ -1,23 +1,15 @@
-import { readdir, readFile, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 
-/** The plain files of a folder as bytes: the length of a list, the list as JSON, the files one after the other. */
+/**
+ * The form of an optimizer's state until 29 November 2026: the plain files of its folder in one object, which begins with the length of a
+ * list, and the list as JSON.
+ */
 
 const lengthBytes = 8;
 const PackedList = z.array(z.strictObject({ name: z.string().regex(/^[\w.-]+$/), bytes: z.int().min(0) }));
-
-export async function packFolder(folder: string): Promise<Uint8Array> {
-  const names = (await readdir(folder)).sort();
-  const files = await Promise.all(
-    names.map(async (name) => ({ name, content: await readFile(path.join(folder, name)) })),
-  );
-  const list = Buffer.from(JSON.stringify(files.map(({ name, content }) => ({ name, bytes: content.length }))));
-  const length = Buffer.alloc(lengthBytes);
-  length.writeBigUInt64LE(BigInt(list.length));
-  return new Uint8Array(Buffer.concat([length, list, ...files.map(({ content }) => content)]));
-}
 
 /** Throws `CheckpointDamaged` where the bytes are no packed folder. */
 export async function unpackFolder(bytes: Uint8Array, folder: string): Promise<void> {

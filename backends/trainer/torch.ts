@@ -4,18 +4,19 @@ import path from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
+import type { OptimizerState } from '../../core/rl/run-state.ts';
 import { type PackedRow, rowsOf, type RowSource, scoredRows, type TokenScores } from '../../core/rl/learning/batch.ts';
 import { decodeSafetensors, LogprobLoss, metricsRow } from '../../engine/index.ts';
 import { inTemporaryFolder } from '../../store/temporary-folder.ts';
 import { cutByRows, policyColumns, writeColumns } from '../torch/columns.ts';
 import { TorchGroup } from '../torch/group.ts';
-import { packFolder, unpackFolder } from '../torch/packed-folder.ts';
+import { unpackFolder } from '../torch/packed-folder.ts';
 import type { RankOptions } from '../torch/protocol.ts';
-import type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
+import type { AnyTrainer, SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
 
 /** Figures that JSON cannot write travel as text. */
 const Figure = z.union([z.number(), z.enum(['nan', 'inf', '-inf']).transform(asNumber)]);
-const Opened = z.looseObject({ digest: z.string(), packs: z.boolean() });
+const Opened = z.looseObject({ digest: z.string(), packs: z.boolean(), notes: z.array(z.string()) });
 const Outcome = z.looseObject({
   applied: z.boolean(),
   reason: z.string().optional(),
@@ -28,26 +29,39 @@ type StepInput = Parameters<Trainer['trainStep']>[0];
 interface TorchOptions extends RankOptions {
   /** The Python that has PyTorch, transformers and PEFT. */
   readonly python: string;
+  /** Nodes with ranks, this one included; where the others join it. */
+  readonly nodes?: Nodes;
 }
 
+type Nodes = NonNullable<ConstructorParameters<typeof TorchGroup>[2]>;
+
 /** PyTorch: transformers' models over FSDP2, in processes of their own (python/ratchet_torch). They start with the first call. */
-export class TorchTrainer implements Trainer {
+export class TorchTrainer implements AnyTrainer {
   readonly #python: string;
   readonly #options: RankOptions;
+  readonly #nodes: Nodes | null;
   readonly #say: (line: string) => void;
   #group: TorchGroup | null = null;
   /** Computes losses that are not written in Python. */
   #losses: LogprobLoss | null = null;
 
-  constructor({ python, ...options }: TorchOptions, { say = () => undefined }: { say?: (line: string) => void } = {}) {
+  constructor(
+    { python, nodes, ...options }: TorchOptions,
+    { say = () => undefined }: { say?: (line: string) => void } = {},
+  ) {
     this.#python = python;
     this.#options = options;
+    this.#nodes = nodes ?? null;
     this.#say = say;
   }
 
   async open(folder: string, { lora, seed }: TrainedPart): Promise<{ digest: string }> {
-    if (this.#group?.isAlive === false) this.#group = null;
-    const { digest, packs } = Opened.parse(await this.#started().call('open', { folder, lora, seed }));
+    if (this.#group?.isAlive === false) {
+      await this.#group.close();
+      this.#group = null;
+    }
+    const { digest, packs, notes } = Opened.parse(await this.#started().call('open', { folder, lora, seed }));
+    for (const note of notes) this.#say(note);
     if (!packs) this.#say('this model does not keep documents of one line apart: its rows are computed one by one');
     return { digest };
   }
@@ -109,19 +123,22 @@ export class TorchTrainer implements Trainer {
     return (await this.#started().ready()).pids;
   }
 
-  async saveOptimizer(): Promise<Uint8Array> {
-    return inTemporaryFolder('torch-state', async (folder) => {
-      await this.#opened().call('save_optimizer', { folder });
-      return packFolder(folder);
+  async saveOptimizer(folder: string): Promise<OptimizerState> {
+    await this.#opened().call('save_optimizer', { folder });
+    return { folder };
+  }
+
+  async restoreOptimizer(state: OptimizerState | null): Promise<void> {
+    const restore = (folder: string | null): Promise<unknown> => this.#opened().call('restore_optimizer', { folder });
+    if (!(state instanceof Uint8Array)) return void (await restore(state && state.folder));
+    await inTemporaryFolder('torch-state', async (folder) => {
+      await unpackFolder(state, folder);
+      await restore(folder);
     });
   }
 
-  async restoreOptimizer(state: Uint8Array | null): Promise<void> {
-    if (state === null) return void (await this.#opened().call('restore_optimizer', { folder: null }));
-    await inTemporaryFolder('torch-state', async (folder) => {
-      await unpackFolder(state, folder);
-      await this.#opened().call('restore_optimizer', { folder });
-    });
+  waitsFor(): string | null {
+    return this.#group?.waitsFor() ?? null;
   }
 
   async close(): Promise<void> {
@@ -184,6 +201,7 @@ export class TorchTrainer implements Trainer {
         temperature,
         micro_rows: plan.microBatchSize,
         dropout_seed: plan.dropoutSeed ?? 0,
+        ...(klBeta > 0 ? {} : { reference: referenceFolder, step: plan.step }),
       });
       const outcome = outcomeOf(Outcome.parse(answer));
       return {
@@ -196,7 +214,7 @@ export class TorchTrainer implements Trainer {
   }
 
   #started(): TorchGroup {
-    return (this.#group ??= new TorchGroup(this.#python, this.#options));
+    return (this.#group ??= new TorchGroup(this.#python, this.#options, this.#nodes));
   }
 
   #opened(): TorchGroup {

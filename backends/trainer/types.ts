@@ -1,5 +1,5 @@
 import type { PackedRow, TokenScores, TrainBatch, TrainSample } from '../../core/rl/learning/batch.ts';
-import type { StepPlan } from '../../core/rl/run-state.ts';
+import type { OptimizerState, StepPlan } from '../../core/rl/run-state.ts';
 import type { LoraSpec, OptimizerSpec } from '../../config/run-spec.ts';
 
 /** The trained part of a folder of weights. */
@@ -31,9 +31,9 @@ export interface TrainOutcome extends SftOutcome {
 
 /**
  * The trainer port. It holds one policy with its optimizer; the calls and their order decide its bits. It knows files
- * and batches, not runs.
+ * and batches, not runs. `State`: the form of its optimizer's state.
  */
-export interface Trainer {
+export interface Trainer<State extends OptimizerState = Uint8Array> {
   /**
    * Loads a folder of Hugging Face files, or of a PEFT adapter and through it its base, and forgets everything else, the
    * optimizer's state included. A new adapter changes nothing, so its digest is that of the base.
@@ -82,10 +82,16 @@ export interface Trainer {
    * such a promise.
    */
   fingerprint?(): Promise<string>;
-  /** The optimizer's state as bytes; `restoreOptimizer` takes them back, null = a fresh optimizer. */
-  saveOptimizer(): Promise<Uint8Array>;
-  restoreOptimizer(state: Uint8Array | null): Promise<void>;
+  /**
+   * The optimizer's state: bytes, or files in `folder`, which is empty, with a list of them that comes last. `restoreOptimizer` takes it
+   * back, null = a fresh optimizer; it throws `CheckpointDamaged` for a folder that is not whole.
+   */
+  saveOptimizer(folder: string): Promise<State>;
+  restoreOptimizer(state: State | null): Promise<void>;
   /** The remote work that it waits for now, in words, for `ratchet status`; null = none. */
   waitsFor?(): string | null;
   close(): Promise<void>;
 }
+
+/** A trainer of any kind. */
+export type AnyTrainer = Trainer<OptimizerState>;

@@ -58,7 +58,7 @@ function processes(spec: RunSpec): string[] {
   if (trainerGpus === null && inferenceGpus === null) return lines;
   return [
     ...lines,
-    `  GPUs          ${trainerGpus ?? 0} to train and ${inferenceGpus ?? 0} to sample are asked for${startedWith(inference) === 'vllm' ? '; a vLLM that is started uses its own' : '; a vLLM uses them ([inference] kind = "vllm"), the embedded engine one where provider = "cuda"'}`,
+    `  GPUs          ${trainerGpus ?? 0} to train and ${inferenceGpus ?? 0} to sample are asked for${startedWith(inference) === 'vllm' ? '; a vLLM that is started uses its own' : '; a vLLM uses them ([inference] kind = "vllm"), PyTorch the others ([trainer] kind = "torch")'}`,
   ];
 }
 

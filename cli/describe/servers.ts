@@ -2,6 +2,7 @@ import type { ReflectionReport, ServerReport, TeacherReport } from '../../backen
 import { isFloat32 } from '../../core/rl/learning/canary.ts';
 import { temperaturesOf } from '../../core/rl/sampling/schedule.ts';
 import { needsFullWeights, type VllmSpec } from '../../config/models/vllm-spec.ts';
+import type { Problem } from '../../config/toml/problems.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 
 const needed =
@@ -164,4 +165,19 @@ function logprobLines(spec: RunSpec, { logprobsAreRaw, givesTokenIds }: ServerRe
       ? 'that is right at temperature 1 alone, which this run has'
       : `this run, at temperature ${others.join(' and ')}, is refused`;
   return [`  → its log probabilities are those before the temperature: ${harm}; start vLLM with ${flag}`];
+}
+
+/** Problems with a vLLM that runs but cannot take the run's weights, reported beside its features. */
+export function serverProblems({ inference }: RunSpec, servers: readonly ServerReport[]): Problem[] {
+  if (!('vllm' in inference)) return [];
+  return servers.flatMap((server) =>
+    vllmLacks(inference.vllm, server).map((expected) => ({
+      file: server.url,
+      line: null,
+      column: null,
+      path: 'inference.url',
+      expected,
+      received: 'a server that was started without',
+    })),
+  );
 }

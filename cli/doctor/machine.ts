@@ -22,8 +22,10 @@ export interface Check {
 }
 
 /** Features that a run file requires; all false without a file. */
-interface Needs {
+export interface Needs {
   readonly cuda: boolean;
+  /** By a Python that is looked for. */
+  readonly trainsByTorch: boolean;
   readonly sandbox: boolean;
 }
 

@@ -2,8 +2,10 @@ import type { RunFileReport } from '../../load/checks/examine-run-file.ts';
 import { type LoadedConfig, type LoadOptions, lookAtRunFile } from '../../load/load-run-config.ts';
 import { startedWith } from '../../core/kinds/inference.ts';
 import { gpusHere } from '../../workers/stack/gpus-here.ts';
-import { chooseTrainer } from './choose-trainer.ts';
+import { chooseTrainer, trainerOfRun } from './choose-trainer.ts';
 import { readRunningStack } from '../../workers/stack/project-lock.ts';
+import type { EnginePackage } from '../../backends/python/engine-python.ts';
+import { sizeOfEngine } from '../../workers/install/engine.ts';
 import { pythonWithVllm } from '../../workers/stack/vllm-role.ts';
 
 /** Sampler of a run whose file is another system's and names GPUs for that system's vLLM. */
@@ -14,29 +16,42 @@ export interface ChosenSampler {
   readonly says: string | null;
   /** The same line about the trainer (`chooseTrainer`). */
   readonly trainerSays: string | null;
+  /** Engines that would be chosen, and are not installed. */
+  readonly lacking: readonly EnginePackage[];
   /** The file, examined with these overrides; null if it is not a valid run file. */
   readonly looked: LoadedConfig | null;
 }
 
-type Sampler = Pick<ChosenSampler, 'overrides' | 'says'>;
+type Sampler = Pick<ChosenSampler, 'overrides' | 'says'> & { readonly isLacking?: boolean };
 
 const setting = 'ratchet.inference.kind';
-const trainerSetting = 'ratchet.trainer.provider';
 
 /**
  * vLLM if the file names GPUs for it and both are on this machine; else the embedded engine. Looks for programs, and
- * starts nothing. The choice is a setting of the command line, so that all workers read the file alike.
+ * starts nothing. The choice is a setting of the command line, so that all workers read the file alike. `run`: its name, null for one that
+ * is new; the file's when left out.
  */
-export async function chooseSampler(file: string, options: LoadOptions, before?: LoadedConfig): Promise<ChosenSampler> {
+export async function chooseSampler(
+  file: string,
+  options: LoadOptions,
+  before?: LoadedConfig,
+  run?: string | null,
+): Promise<ChosenSampler> {
   const { overrides = {}, projectFolder } = options;
   const found = before ?? (await lookAtRunFile(file, options));
-  if (found === null) return { overrides, says: null, trainerSays: null, looked: null };
-  const { provider, says: trainerSays } = await chooseTrainer(found, await othersWork(projectFolder));
-  const trained = provider === null ? overrides : { ...overrides, [trainerSetting]: provider };
-  const chosen = await samplerOf(found, { overrides: trained, projectFolder });
-  const isOther = chosen.overrides !== overrides;
-  const looked = isOther ? await lookAtRunFile(file, { ...options, overrides: chosen.overrides }) : found;
-  return { ...chosen, trainerSays, looked };
+  if (found === null) return { overrides, says: null, trainerSays: null, lacking: [], looked: null };
+  const { name, store } = found.spec;
+  const trainer = await chooseTrainer(found, {
+    projectFolder,
+    othersWork: await othersWork(projectFolder),
+    began: async () => (run === null ? null : trainerOfRun({ name: run ?? name, store: store.uri })),
+  });
+  const trained = { ...overrides, ...trainer.overrides };
+  const sampler = await samplerOf(found, { overrides: trained, projectFolder });
+  const isOther = Object.keys(sampler.overrides).length > Object.keys(overrides).length;
+  const looked = isOther ? await lookAtRunFile(file, { ...options, overrides: sampler.overrides }) : found;
+  const lacking = [...(trainer.isLacking ? ['torch' as const] : []), ...(sampler.isLacking ? ['vllm' as const] : [])];
+  return { overrides: sampler.overrides, says: sampler.says, trainerSays: trainer.says, lacking, looked };
 }
 
 async function samplerOf(
@@ -62,10 +77,10 @@ async function samplerOf(
       `this machine has ${there === 0 ? 'none' : counted(there)}. Elsewhere: --inference.kind vllm, or [ratchet.inference] url (docs/guide/vllm.md)`,
     );
   const python = await pythonWithVllm(projectFolder);
-  if (python === null)
-    return embedded(
-      'no Python here has it: uv venv .venv && uv pip install --python .venv/bin/python vllm (docs/guide/vllm.md)',
-    );
+  if (python === null) {
+    const install = `no Python here has it: npx ratchet-rl engine install vllm (${sizeOfEngine('vllm')}), or train with --yes`;
+    return { ...embedded(install), isLacking: true };
+  }
   return {
     overrides: { ...overrides, [setting]: 'vllm' },
     says: `vLLM samples, started from ${python} on ${counted(gpus)}, as the file asks; the embedded engine does with --inference.kind embedded`,

@@ -1,54 +1,107 @@
+import { newestSpec } from '../../runs/forms/stored-spec.ts';
+import { RatchetError } from '../../core/errors.ts';
+import type { TrainerKind } from '../../core/kinds/trainers.ts';
 import type { LoadedConfig } from '../../load/load-run-config.ts';
+import { findTorchPython } from '../../backends/torch/find-python.ts';
+import { sizeOfEngine } from '../../workers/install/engine.ts';
+import { gpuSettingsOf } from '../../config/gpu-settings.ts';
 import { gpusHere } from '../../workers/stack/gpus-here.ts';
-import { cudaLacks } from './cuda-lacks.ts';
 
-/** Device of the embedded trainer, for a run whose file is another system's and names GPUs for its trainer. */
+/** What trains a run whose file names GPUs for its trainer, and no trainer. */
 interface ChosenTrainer {
-  readonly provider: 'cuda' | null;
+  /** Settings that make PyTorch train; empty otherwise. */
+  readonly overrides: Readonly<Record<string, string>>;
   /** The choice in a line; null when the file makes it, or names no GPUs that train. */
   readonly says: string | null;
+  /** PyTorch would train, and is not installed. */
+  readonly isLacking?: boolean;
 }
 
-const tryIt = 'then --trainer.provider cuda (docs/guide/gpu.md)';
+interface Machine {
+  readonly gpus: () => Promise<number>;
+  /** The Python with PyTorch's trainer; null without one. */
+  readonly python: () => Promise<string | null>;
+}
+
+const thisMachine = (projectFolder: string): Machine => ({
+  gpus: gpusHere,
+  python: () =>
+    findTorchPython(null, projectFolder).catch((error: unknown) => {
+      if (error instanceof RatchetError) return null;
+      throw error;
+    }),
+});
+
+interface Around {
+  readonly projectFolder: string;
+  /** Other workers that would train it; null when they are started here. */
+  readonly othersWork: string | null;
+  /** Kind of the trainer that the run began with; null = it has not begun. */
+  readonly began: () => Promise<TrainerKind | null>;
+  readonly machine?: Machine;
+}
 
 /**
- * A GPU if the file names some for its trainer and the engine can compute on one here; else the CPU, with the reason.
+ * PyTorch if the file names GPUs for its trainer, and both are on this machine; else the embedded engine on the processor, with the reason. A run that
+ * has begun keeps its trainer: nothing but a person changes it.
  */
 export async function chooseTrainer(
-  loaded: LoadedConfig,
-  othersWork: string | null,
-  machine: { readonly gpus: () => Promise<number>; readonly lacks: typeof cudaLacks } = {
-    gpus: gpusHere,
-    lacks: cudaLacks,
-  },
+  { spec, readAs, placeOf }: Pick<LoadedConfig, 'spec' | 'readAs' | 'placeOf'>,
+  { projectFolder, othersWork, began: asksRun, machine = thisMachine(projectFolder) }: Around,
 ): Promise<ChosenTrainer> {
-  const { spec, readAs, placeOf } = loaded;
   const { trainer } = spec;
-  const { file, line } = placeOf(['trainer', 'provider']);
-  const isSaid = line !== null || file === 'command line';
   const gpus = spec.requested?.trainerGpus ?? 0;
-  if (readAs.dialect === 'ratchet' || !('provider' in trainer) || isSaid || gpus === 0)
-    return { provider: null, says: null };
-  const ids = trainer.gpuIds ?? Array.from({ length: gpus }, (_, i) => i);
-  const named = `${gpus} GPU${gpus === 1 ? '' : 's'} (${ids.join(', ')})`;
-  const onProcessor = (why: string): ChosenTrainer => ({
-    provider: null,
-    says: `the embedded engine trains on the processor, and not on the ${named} that the file has for the trainer: ${why}`,
-  });
-  if (othersWork !== null) return onProcessor(`${othersWork}. On a GPU of theirs: --trainer.provider cuda`);
-  const there = await machine.gpus();
-  if (there <= Math.min(...ids)) {
-    const has = there === 0 ? 'none' : there === 1 ? 'one, number 0' : `${there}, numbers 0 to ${there - 1}`;
-    return onProcessor(`this machine has ${has}. On a Tinker server: [trainer] kind = "tinker" (docs/guide/gpu.md)`);
-  }
-  const [lack, ...further] = await machine.lacks();
-  if (lack !== undefined) {
-    const others = further.length === 0 ? '' : ` (and ${further.length} more: npx ratchet-rl doctor)`;
-    return onProcessor(`${lack.says}${others}. ${[...lack.remedies, tryIt].join('; ')}`);
-  }
-  const one = gpus === 1 ? '' : `, one of ${gpus}: one process trains`;
-  return {
-    provider: 'cuda',
-    says: `the embedded engine trains on GPU ${ids[0]}${one}, as the file asks (provider = "cuda"); on the processor with --trainer.provider cpu`,
+  const isSaid = (key: string): boolean => {
+    const { file, line } = placeOf(['trainer', key]);
+    return line !== null || file === 'command line';
   };
+  if (!('provider' in trainer) || isSaid('kind') || isSaid('provider') || gpus === 0)
+    return { overrides: {}, says: null };
+  const first = gpuSettingsOf(spec).inferenceGpus ?? 0; // those that sample come first, as with vLLM
+  const ids = trainer.gpuIds ?? Array.from({ length: gpus }, (_, i) => first + i);
+  const counted = gpus === 1 ? '1 GPU' : `${gpus} GPUs`;
+  const named = trainer.gpuIds === undefined ? counted : `${counted} (${ids.join(', ')})`;
+  const table = readAs.dialect === 'ratchet' ? 'trainer' : 'ratchet.trainer';
+  // With a rank on each of these GPUs.
+  const byTorch = { [`${table}.kind`]: 'torch', ...(isSaid('dtype') ? {} : { [`${table}.dtype`]: 'bfloat16' }) };
+  const embedded = (why: string, more: Pick<ChosenTrainer, 'isLacking'> = {}): ChosenTrainer => ({
+    overrides: {},
+    says: `the embedded engine trains on the processor, and not on the ${named} that the file has for the trainer: ${why}`,
+    ...more,
+  });
+  const began = await asksRun();
+  if (began === 'onnx')
+    return embedded(
+      'the run began on it and goes on there. With PyTorch from its newest version on: --trainer.kind torch',
+    );
+  if (began === 'torch')
+    return { overrides: byTorch, says: `PyTorch trains on the ${named} of the file, as the run began` };
+  if (began !== null) return { overrides: {}, says: null };
+  if (othersWork !== null) return embedded(`${othersWork}. With a PyTorch of theirs: --trainer.kind torch`);
+  const there = await machine.gpus();
+  if (there <= Math.max(...ids))
+    return embedded(
+      `this machine has ${there === 0 ? 'none' : there === 1 ? 'one, number 0' : `${there}, numbers 0 to ${there - 1}`}. PyTorch on the processor: --trainer.kind torch; on a Tinker server: [trainer] kind = "tinker" (docs/guide/gpus.md)`,
+    );
+  const python = await machine.python();
+  if (python === null)
+    return embedded(
+      `no Python here has PyTorch, transformers and PEFT: npx ratchet-rl engine install torch (${sizeOfEngine('torch')}), or train with --yes`,
+      { isLacking: true },
+    );
+  const says = `PyTorch trains on the ${named} of the file, by ${python}; the embedded engine on the processor with --trainer.kind onnx`;
+  return { overrides: byTorch, says };
+}
+
+/** Kind of the trainer that a run has had up to now; null if there is no such run. */
+export async function trainerOfRun(run: {
+  readonly name: string;
+  readonly store: string;
+}): Promise<TrainerKind | null> {
+  try {
+    return (await newestSpec(run)).trainer.kind;
+  } catch (error) {
+    if (error instanceof RatchetError) return null; // whatever else is wrong with it is said when it is opened
+    throw error;
+  }
 }

@@ -4,6 +4,7 @@ import { examineRunFile } from '../../load/checks/examine-run-file.ts';
 import type { LoadOptions } from '../../load/load-run-config.ts';
 import { ConfigProblems } from '../../config/toml/problems.ts';
 import { describeDryRun } from '../describe/dry-run.ts';
+import { lookAtGpuMemory } from '../describe/gpu-memory.ts';
 import { describeRunFile } from '../describe/run-file.ts';
 import { toldWhenSlow } from '../output/told-when-slow.ts';
 import { print, printJson } from '../output/print.ts';
@@ -39,8 +40,9 @@ export async function dryRun(file: string, options: LoadOptions, flags: DryRunFl
     return 0;
   }
   const run = await planDryRun(report, spec, flags.modelConfig);
+  const ofGpus = await lookAtGpuMemory(report.loaded, flags.modelConfig);
   const whole = 'every setting, as resolved: the same command with --json';
-  const lines = [...describeDryRun(spec, run), '', ...describeRunFile(report), '', whole];
+  const lines = [...describeDryRun(spec, run), '', ...describeRunFile(report), ...ofGpus.lines, '', whole];
   print(lines.join('\n'));
   return 0;
 }

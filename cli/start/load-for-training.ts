@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { layout } from '../../runs/layout.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { getMissing } from './get-missing.ts';
+import { getMissing, installLacking } from './get-missing.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { examineRunFile } from '../../load/checks/examine-run-file.ts';
 import { type LoadedConfig, loadRunConfig, type LoadOptions, requireWhole } from '../../load/load-run-config.ts';
@@ -12,7 +12,6 @@ import { refuseUnfit, saidBefore } from './fit-to-train.ts';
 import { chooseSampler, type ChosenSampler } from './choose-sampler.ts';
 import { readAsLines } from './read-as.ts';
 import { runOfFile } from './run-of-file.ts';
-import { refuseOneOfMany } from '../typed/one-of-many.ts';
 import { obstacleLines } from '../describe/run-file.ts';
 import { toldWhenSlow } from '../output/told-when-slow.ts';
 
@@ -33,13 +32,14 @@ export async function openTraining(
 ): Promise<
   LoadedConfig & Pick<ChosenSampler, 'overrides'> & { readonly run: string; readonly isDefaultName: boolean }
 > {
-  refuseOneOfMany(file, process.env);
   const look = (): Promise<LoadedConfig> => loadRunConfig(file, { ...asked, isOnlyLookedAt: true });
   // Before anything of it is downloaded, or a program that it names is looked up.
   await allow?.((await look()).spec);
   const here = await look();
   const isFetched = await getMissing(here, asked.projectFolder, yes === true);
-  const sampler = await chooseSampler(file, asked, isFetched ? await look() : here);
+  const named = fresh ? null : name;
+  let sampler = await chooseSampler(file, asked, isFetched ? await look() : here, named);
+  if (yes && (await installLacking(sampler))) sampler = await chooseSampler(file, asked, await look(), named);
   const load = { ...asked, overrides: sampler.overrides };
   const usual = await loadForTraining(file, load, sampler.looked);
   const defaultName = usual.spec.name;

@@ -93,10 +93,7 @@ export async function committedVersion(
     const steps = (await store.list('weights/')).flatMap(
       (key) => /^weights\/step_(\d+)\/.*\.safetensors$/.exec(key)?.[1] ?? [],
     );
-    const there = steps
-      .map(Number)
-      .sort((a, b) => a - b)
-      .join(', ');
+    const there = [...new Set(steps.map(Number))].sort((a, b) => a - b).join(', ');
     throw new RatchetError(
       'RunNotFound',
       `The weights of step ${step} are not in ${store.uri} (any more, or yet). Those that are: ${there || 'none'}. [checkpoints] keep_interval keeps some for good.`,

@@ -9,9 +9,7 @@ import type { Own } from './dialect.ts';
 
 /** Rules that several dialects share, in our own words. */
 
-/** Why precision and validation of other systems have no effect. */
-export const noPrecision =
-  'the embedded engine computes in float32, and a trainer of kind "torch" as [ratchet.trainer] dtype says';
+/** Why validation of other systems has no effect. */
 export const noValidation = 'no validation batches are made; [eval] plays held-out examples';
 
 /** The loss of prime-rl 0.4 and of verifiers' RLTrainer: −ρ·A over the tokens whose ratio the mask keeps. */

@@ -11,8 +11,7 @@ export const ratchetFields: Rows = {
   ...under(
     'trainer',
     all(
-      `ac_offloading attn compile cp dp_replicate ep fsdp_cpu_offload impl optim_cpu_offload optimization_dtype reduce_dtype tp
-      trust_remote_code use_liger`,
+      'ac_offloading cp dp_replicate ep impl tp trust_remote_code',
       refused('how another system trains; leave it out, it has no effect here'),
     ),
   ),

@@ -14,7 +14,7 @@ import {
   text,
   whole,
 } from '../toml/values.ts';
-import { noPrecision, setRunName } from './common-words.ts';
+import { setRunName } from './common-words.ts';
 import { becomes, converted, type Field, ignored, only, type Own, refused, together } from './dialect.ts';
 import { all, into, type Rows, under, wordsOf } from './ours.ts';
 
@@ -85,7 +85,7 @@ export const transformersArguments: Rows = {
   adam_epsilon: becomes('trainer.epsilon'),
   max_grad_norm: becomes('trainer.max_grad_norm'),
   seed: becomes('seed'),
-  bf16: ignored(noPrecision, flag()),
+  bf16: converted('trainer.dtype', flag(), (isUsed) => (isUsed ? 'bfloat16' : 'float32')),
   gradient_checkpointing: converted('trainer.ac_freq', flag(), (isUsed) => (isUsed ? 1 : undefined)),
   gradient_checkpointing_kwargs: ignored('only PyTorch takes it', args()),
   save_strategy: together('"no": a checkpoint at the end alone', choice('steps', 'no')),

@@ -34,7 +34,7 @@ const olderArguments: Rows = {
 const trainerArguments: Rows = {
   ...transformersArguments,
   ...olderArguments,
-  use_liger: ignored('the trainer has kernels of its own', flag()),
+  use_liger: becomes('trainer.use_liger'),
   use_lora: becomes('lora.enabled'),
   lora_rank: becomes('lora.r'),
   lora_alpha: becomes('lora.alpha'),
@@ -74,7 +74,7 @@ export const vfRl: Dialect = {
     sampling: { temperature: 1 },
     checkpoints: { interval: 50, keep_last: -1 },
     ...wholeBatches,
-    trainer: { micro_batch_size: 8, decay_matrices_only: true, loss: maskedImportanceSampling },
+    trainer: { micro_batch_size: 8, decay_matrices_only: true, dtype: 'bfloat16', loss: maskedImportanceSampling },
   },
   mayBe: ({ trainer, inference }) => (isTable(trainer) || isTable(inference)) && !isAllOlder(trainer),
   synonyms: { lr: 'learning_rate' },

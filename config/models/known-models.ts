@@ -1,4 +1,4 @@
-import type { ModelShape } from './model-shape.ts';
+import type { ModelShape } from '../../core/model-shape.ts';
 
 /**
  * Shapes of well-known models by their id on the Hub, from their config.json there, so that their memory can be

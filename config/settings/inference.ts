@@ -10,7 +10,8 @@ import type { RatchetConfig } from './index.ts';
 import { loraSpec } from './optimizer.ts';
 import { places, requests, ServerPoolSpec, serverPoolSpec } from './server-pool.ts';
 import { inSpec, setting, table } from './setting.ts';
-import { gpuNumbers, moduleSpec, ModuleSpec, own, tinkerServerOf } from './trainer.ts';
+import { tinkerServerOf } from './tinker.ts';
+import { gpuNumbers, moduleSpec, ModuleSpec, own } from './trainer.ts';
 
 /** `[inference]`: the source of samples. */
 

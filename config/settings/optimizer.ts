@@ -2,7 +2,8 @@ import { z } from 'zod';
 import { batchRolloutsMax } from '../../core/limits.ts';
 import { liveSettings } from '../../core/rl/live-settings.ts';
 import { trainerTraits } from '../../core/kinds/trainers.ts';
-import { atLeastZero, choice, choices, decay, flag, fraction, positive, whole } from '../toml/values.ts';
+import { present } from '../../core/present.ts';
+import { atLeastZero, choice, choices, decay, flag, fraction, positive, texts, whole } from '../toml/values.ts';
 import { inSpec, optionalTable, setting, specFields } from './setting.ts';
 import type { RatchetConfig } from './index.ts';
 
@@ -30,7 +31,7 @@ const optimizerTypes = ['adamw', 'muon', 'sgd', 'sign_sgd'] as const;
 export const optimizer = {
   optimizer: setting(
     choice(...optimizerTypes),
-    'AdamW when missing; `muon` for matrices with AdamW for the rest, SGD with momentum, or the sign of the gradient alone: of the embedded engine, as prime-rl has them',
+    'AdamW when missing; `muon` for matrices with AdamW for the rest, SGD with momentum, or the sign of the gradient alone: of the embedded engine and PyTorch, as prime-rl has them',
     { isLeftOut: true, as: 'type' },
   ),
   beta1: setting(decay(), 'of AdamW, and of what Muon leaves to it', { default: 0.9 }),
@@ -117,6 +118,11 @@ export const lora = optionalTable({
     { default: 0 },
   ),
   target_modules: setting(choices(...loraModules), 'the linear layers that are adapted', { default: [...loraModules] }),
+  modules_to_save: setting(
+    texts(),
+    'modules that are trained whole beside the adapters, and are part of them; of kind "torch"',
+    { isLeftOut: true },
+  ),
 });
 
 /** Alias of [lora] alpha. */
@@ -132,6 +138,8 @@ export const LoraSpec = z.strictObject({
   dropout: z.number().min(0).lt(1),
   /** Last parts of module names: `q_proj`, `down_proj`, … */
   targetModules: z.array(z.string().min(1)).min(1),
+  /** Modules that are trained whole; missing = none. */
+  modulesToSave: z.array(z.string().min(1)).min(1).optional(),
 });
 export type LoraSpec = z.infer<typeof LoraSpec>;
 
@@ -144,5 +152,6 @@ export function loraSpec({ lora, lora_alpha, trainer }: RatchetConfig): LoraSpec
   const { r = defaultRank, target_modules: targetModules = [...loraModules], dropout = 0 } = lora ?? {};
   if (trains === 'adapters') return { r, alpha: only ?? defaultAlpha, dropout: 0, targetModules };
   if (lora?.enabled === false || (lora === undefined && lora_alpha === undefined)) return null;
-  return { r, alpha: lora?.alpha ?? lora_alpha ?? defaultAlpha, dropout, targetModules };
+  const modulesToSave = lora?.modules_to_save?.length ? lora.modules_to_save : undefined;
+  return { r, alpha: lora?.alpha ?? lora_alpha ?? defaultAlpha, dropout, targetModules, ...present({ modulesToSave }) };
 }

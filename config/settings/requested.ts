@@ -1,49 +1,70 @@
 import { z } from 'zod';
 import type { KeyPath } from '../toml/positions.ts';
 import { args, whole } from '../toml/values.ts';
-import type { RunSpec } from '../run-spec.ts';
+import type { JsonValue, RunSpec } from '../run-spec.ts';
 import type { RatchetConfig } from './index.ts';
+import { insteadOfTorch } from './torch.ts';
 
 /**
- * GPUs and vLLM arguments of the processes that another system would start for the run. They choose the sampler and the
- * trainer (cli/start/), and the vLLM arguments name the parsers of the model's answers.
+ * GPUs, vLLM arguments and settings of PyTorch's trainer that the processes of the run do not use. They choose the
+ * sampler and the trainer (cli/start/), the vLLM arguments name the parsers of the model's answers, and the settings of
+ * PyTorch count in estimates of its memory.
  */
 export const RequestedSpec = z.strictObject({
   trainerGpus: whole(1).nullable().default(null),
   inferenceGpus: whole(0).nullable().default(null),
   vllm: args().default({}),
+  torch: args().default({}),
 });
 export type RequestedSpec = z.infer<typeof RequestedSpec>;
 
 export function requestedSpec({ trainer, inference }: RatchetConfig): { requested?: RequestedSpec } {
-  const isOnOneGpu = trainer.provider === 'cuda' && trainer.gpus === 1;
+  const isUsed = trainer.kind === 'torch' || (trainer.provider === 'cuda' && trainer.gpus === 1);
   const { gpus, vllm = {} } = inference.kind === 'vllm' ? {} : inference;
-  return withRequested({ trainerGpus: isOnOneGpu ? null : (trainer.gpus ?? null), inferenceGpus: gpus ?? null, vllm });
+  return withRequested({
+    trainerGpus: isUsed ? null : (trainer.gpus ?? null),
+    inferenceGpus: gpus ?? null,
+    vllm,
+    torch: trainer.kind === 'torch' ? {} : ofTorch(trainer),
+  });
+}
+
+function ofTorch(trainer: RatchetConfig['trainer']): Record<string, JsonValue> {
+  const keys = Object.keys(insteadOfTorch) as (keyof typeof insteadOfTorch)[];
+  return Object.fromEntries(
+    keys.flatMap((key) => {
+      const value = trainer[key];
+      return value === undefined || value === insteadOfTorch[key].met ? [] : [[key, value]];
+    }),
+  );
 }
 
 /** Left out if it requests nothing. */
 export function withRequested(requested: RequestedSpec): { requested?: RequestedSpec } {
-  const { trainerGpus, inferenceGpus, vllm } = requested;
-  return trainerGpus === null && inferenceGpus === null && Object.keys(vllm).length === 0 ? {} : { requested };
+  const { trainerGpus, inferenceGpus, vllm, torch } = requested;
+  const isNone = trainerGpus === null && inferenceGpus === null;
+  return isNone && Object.keys({ ...vllm, ...torch }).length === 0 ? {} : { requested };
 }
 
-/** Warnings of requests that neither the trainer nor the sampler of the run uses. */
+/** Warnings of requests that neither the trainer nor the sampler of the run uses. `writtenAt`: undefined of a dialect's default. */
 export function unusedRequests(
   { requested, trainer, inference }: Pick<RunSpec, 'requested' | 'trainer' | 'inference'>,
-  nameInFile: (path: KeyPath) => string,
-): { readonly gpus: string[]; readonly vllm: string[] } {
-  const { trainerGpus = null, inferenceGpus = null, vllm = {} } = requested ?? {};
-  const names = Object.keys(vllm).map((key) => nameInFile(['inference', 'vllm', key]));
+  writtenAt: (path: KeyPath) => string | undefined,
+): { readonly trainer: string[]; readonly inference: string[]; readonly settings: string[] } {
+  const { trainerGpus = null, inferenceGpus = null, vllm = {}, torch = {} } = requested ?? {};
   const decides =
     'provider' in trainer
-      ? 'the embedded engine trains on the CPU, or on one GPU with provider = "cuda"'
+      ? 'the embedded engine trains on the CPU, or on one GPU with provider = "cuda"; PyTorch on several with kind = "torch"'
       : `trainer.kind = "${trainer.kind}" decides`;
   const ofVllm = `for a vLLM that is started (--inference.kind vllm); here inference.kind = "${inference.kind}"`;
+  const ofTorch = `for PyTorch (--trainer.kind torch); here trainer.kind = "${trainer.kind}"`;
+  const without = (names: readonly string[], why: string): string[] =>
+    names.length === 0 ? [] : [`${names.join(', ')} without effect: ${why}`];
+  const written = (keys: object, ...table: KeyPath): string[] =>
+    Object.keys(keys).flatMap((key) => writtenAt([...table, key]) ?? []);
   return {
-    gpus: [
-      ...(trainerGpus === null ? [] : [`trainer.gpus = ${trainerGpus} has no effect: ${decides}`]),
-      ...(inferenceGpus === null ? [] : [`inference.gpus = ${inferenceGpus} has no effect: ${ofVllm}`]),
-    ],
-    vllm: names.length === 0 ? [] : [`${names.join(', ')} without effect: ${ofVllm}`],
+    trainer: trainerGpus === null ? [] : [`trainer.gpus = ${trainerGpus} has no effect: ${decides}`],
+    inference: inferenceGpus === null ? [] : [`inference.gpus = ${inferenceGpus} has no effect: ${ofVllm}`],
+    settings: [...without(written(vllm, 'inference', 'vllm'), ofVllm), ...without(written(torch, 'trainer'), ofTorch)],
   };
 }

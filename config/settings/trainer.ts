@@ -1,9 +1,7 @@
 import { z } from 'zod';
 import { whatTheyAre } from '../../core/kinds/kinds-of.ts';
 import { trainerKinds, trainers } from '../../core/kinds/trainers.ts';
-import { baseUrl, keyVariable, variableName } from '../models/model-access.ts';
-import { hostedTinkerKey, hostedTinkerUrl, TinkerTrainerSpec } from '../models/tinker-spec.ts';
-import { choice, text, whole } from '../toml/values.ts';
+import { choice, whole } from '../toml/values.ts';
 import { otherResume } from './checkpoints.ts';
 import { codeFile, CodeRef, codeRef } from './code.ts';
 import type { RatchetConfig } from './index.ts';
@@ -13,6 +11,8 @@ import { advantage, loss, otherClip } from './learning.ts';
 import { optimizer, passes, schedule } from './optimizer.ts';
 import { inSpec, setting, specFields, table } from './setting.ts';
 import { lengthPenalty, overlongPenalty } from './length-penalty.ts';
+import { tinker, TinkerTrainerSpec, tinkerTrainerSpec } from './tinker.ts';
+import { honouredByTorch, torch } from './torch.ts';
 
 /** `[trainer]`: the trainer and its settings. */
 
@@ -45,43 +45,9 @@ const embeddedMemory = {
 const embeddedGpus = {
   gpu_ids: setting(
     gpuNumbers(),
-    'which GPUs it sees; by default all, or the one behind those of a vLLM that is started',
+    'which GPUs it sees; by default all, or the one behind those of a vLLM that is started. Of kind "torch": one for each rank',
     { isLeftOut: true },
   ),
-};
-
-/** Keys of kind "torch". */
-export const torch = {
-  program: setting(text(), 'of kind "torch": the Python that has its packages', { default: 'python3' }),
-  ranks: setting(whole(1), 'of kind "torch": processes that share the weights and the batch, one on each GPU', {
-    default: 1,
-    most: [64, 'one machine has no more GPUs', 'at most the GPUs of the machine'],
-  }),
-  dtype: setting(
-    choice('float32', 'bfloat16'),
-    'of kind "torch": what it computes with, and what exported weights have; weights in training stay in float32',
-    { default: 'float32' },
-  ),
-};
-
-/** The server of kind "tinker", which samples as well. */
-export const tinker = {
-  url: setting(baseUrl(), 'of kind "tinker": where the server is, before `/api/v1`; the hosted service when missing'),
-  api_key_var: setting(
-    variableName(),
-    'the name of the environment variable with its key; `TINKER_API_KEY` for the hosted service, none for SkyRL',
-  ),
-  server: setting(
-    choice('tinker', 'skyrl'),
-    'what it is: the hosted service (`tinker`) or SkyRL; by its `url` when missing',
-  ),
-  base_model: setting(text(), 'what the server calls the model; the only one it has when missing'),
-  loss_reduction: setting(
-    choice('sum', 'sequence_mean'),
-    'what the server makes of the losses of tokens; their sum on the hosted service, the mean per sequence on SkyRL. Whatever it is, the gradient is the one that `aggregation` asks for',
-  ),
-  /** The hosted service accepts an hour to ten years. */
-  checkpoint_ttl: setting(whole(1), 'seconds after which the server may delete a checkpoint; never when missing'),
 };
 
 export const trainer = table({
@@ -102,10 +68,11 @@ export const trainer = table({
   ...embeddedMemory,
   ...embeddedGpus,
   ...torch,
+  ...honouredByTorch,
   ...tinker,
   gpus: setting(
     whole(1),
-    'how many GPUs another system’s file has for its trainer; the embedded engine trains on one of them',
+    'how many GPUs train: ranks of kind "torch". Where the file names no kind, they choose PyTorch if it and they are on this machine',
   ),
 });
 
@@ -124,7 +91,13 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
     ...specFields(embeddedMemory),
     ...specFields(embeddedGpus),
   }),
-  z.strictObject({ kind: z.literal('torch'), ...specFields(torch), ...specFields(embeddedMemory) }),
+  z.strictObject({
+    kind: z.literal('torch'),
+    ...specFields(torch),
+    ...specFields(honouredByTorch),
+    ...specFields(embeddedMemory),
+    ...specFields(embeddedGpus),
+  }),
   TinkerTrainerSpec,
   ModuleSpec,
 ]);
@@ -141,7 +114,13 @@ export function trainerSpec(config: Pick<RatchetConfig, 'trainer'>): TrainerSpec
         ...inSpec(embeddedGpus, trainer),
       };
     case 'torch':
-      return { kind: 'torch', ...inSpec(torch, trainer), ...inSpec(embeddedMemory, trainer) };
+      return {
+        kind: 'torch',
+        ...inSpec(torch, { ...trainer, ranks: ranksOf(trainer) }),
+        ...inSpec(honouredByTorch, trainer),
+        ...inSpec(embeddedMemory, trainer),
+        ...inSpec(embeddedGpus, trainer),
+      };
     case 'tinker':
       return tinkerTrainerSpec(config);
     case 'module':
@@ -151,6 +130,10 @@ export function trainerSpec(config: Pick<RatchetConfig, 'trainer'>): TrainerSpec
   }
 }
 
+function ranksOf({ ranks, gpu_ids, gpus }: RatchetConfig['trainer']): number {
+  return ranks ?? gpu_ids?.length ?? gpus ?? 1;
+}
+
 /** `import` is set if the kind is "module". */
 export function moduleSpec({
   import: file,
@@ -158,24 +141,4 @@ export function moduleSpec({
   options,
 }: Pick<RatchetConfig['trainer'], 'import' | 'path' | 'options'>): ModuleSpec {
   return { kind: 'module', import: codeRef(file ?? path), options };
-}
-
-/** Without a `url` the server is the hosted service; a server at another address is SkyRL by default. */
-export function tinkerServerOf({
-  trainer,
-}: Pick<RatchetConfig, 'trainer'>): Pick<TinkerTrainerSpec, 'url' | 'apiKeyVar' | 'server'> {
-  const { url = hostedTinkerUrl, api_key_var, server = url === hostedTinkerUrl ? 'tinker' : 'skyrl' } = trainer;
-  return { url, apiKeyVar: keyVariable(api_key_var, server === 'tinker' ? hostedTinkerKey : null), server };
-}
-
-function tinkerTrainerSpec(config: Pick<RatchetConfig, 'trainer'>): TinkerTrainerSpec {
-  const { base_model, loss_reduction, checkpoint_ttl } = config.trainer;
-  const at = tinkerServerOf(config);
-  return {
-    kind: 'tinker',
-    ...at,
-    baseModel: base_model ?? null,
-    reduction: loss_reduction ?? (at.server === 'tinker' ? 'sum' : 'sequence_mean'),
-    checkpointTtlS: checkpoint_ttl ?? null,
-  };
 }

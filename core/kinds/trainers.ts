@@ -44,8 +44,10 @@ interface TrainerTraits {
   readonly oneTemperature: string | null;
   /** Whether it computes activations again instead of keeping them where `ac_freq` says so; else that is its own affair. */
   readonly recomputes: boolean;
-  /** Whether its arithmetic is known to be that of float32, by which the canary compares. */
-  readonly computesInFloat32: boolean;
+  /** Whether it can leave routers of experts as they are while it trains all weights. */
+  readonly freezesRouters: boolean;
+  /** Whether it computes in float32, by which the canary compares: always, where its `dtype` says so, or unknown. */
+  readonly computesInFloat32: 'always' | 'said' | 'unknown';
 }
 
 export const trainers = {
@@ -66,17 +68,18 @@ export const trainers = {
     customLoss: 'graph',
     oneTemperature: null,
     recomputes: true,
-    computesInFloat32: true,
+    freezesRouters: false,
+    computesInFloat32: 'always',
   },
   torch: {
     is: 'PyTorch, by transformers and PEFT',
     process: 'child',
     code: 'ratchet',
-    install: 'a Python with torch, transformers, peft and safetensors',
-    needs: 'nothing, or `program` where `python3` lacks these packages',
+    install: '`ratchet engine install torch`',
+    needs: 'nothing, or `program`: a Python of yours with its packages',
     modelFiles: 'weights',
     engine: 'its own',
-    takesGpus: false,
+    takesGpus: true,
     trains: 'all weights or adapters',
     alpha: null,
     baseDigest: 'trainer',
@@ -85,7 +88,8 @@ export const trainers = {
     customLoss: 'graph',
     oneTemperature: null,
     recomputes: true,
-    computesInFloat32: false,
+    freezesRouters: true,
+    computesInFloat32: 'said',
   },
   tinker: {
     is: 'a server of the Tinker API',
@@ -104,7 +108,8 @@ export const trainers = {
     customLoss: 'graph',
     oneTemperature: 'a Tinker server trains log probabilities at temperature 1',
     recomputes: false,
-    computesInFloat32: false,
+    freezesRouters: false,
+    computesInFloat32: 'unknown',
   },
   module: {
     is: 'a trainer of your own',
@@ -123,7 +128,8 @@ export const trainers = {
     customLoss: 'its own',
     oneTemperature: 'a trainer of your own is told one temperature for a whole batch',
     recomputes: false,
-    computesInFloat32: false,
+    freezesRouters: false,
+    computesInFloat32: 'unknown',
   },
 } as const satisfies Readonly<Record<string, TrainerTraits>>;
 

@@ -26,7 +26,7 @@ export interface PolicyVersion {
   readonly digest: string;
   /** Folder of Hugging Face or PEFT files, relative to the run's folder, with a trailing slash. */
   readonly weights: string;
-  /** Its only safetensors file. */
+  /** Its only safetensors file, or the index of several: stored last, so a version that has it is whole. */
   readonly file: ObjectRef;
   /**
    * The list of all its files with their sha256 (`SHA256SUMS`), for an adapter also those of its base: the identity of
@@ -34,6 +34,9 @@ export interface PolicyVersion {
    */
   readonly sums: ObjectRef;
 }
+
+/** What an optimizer remembers: bytes, or where these may exceed the memory of a process the files of a folder. */
+export type OptimizerState = Uint8Array | { readonly folder: string };
 
 /** A version as servers hold it: its name there, its digest, and where its files lie on this machine. */
 export interface ServedPolicy {

@@ -16,7 +16,12 @@ export type BatchFill = 'full' | 'half' | 'once';
 
 /** All that the algorithm reads of a run; each function takes its part. A run file becomes it: RunSpec in config/run-spec.ts. */
 export interface RunSettings extends TrajectorySettings {
-  readonly trainer: { readonly kind: TrainerKind };
+  readonly trainer: {
+    readonly kind: TrainerKind;
+    /** What it computes with, where it may be told; float32 when left out. */
+    readonly dtype?: string | undefined;
+    readonly loadIn4bit?: boolean | undefined;
+  };
   readonly inference: InferenceSettings;
   readonly maxSteps: number;
   readonly learningRate: number;

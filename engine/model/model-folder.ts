@@ -78,13 +78,12 @@ export function assembleModel(files: TextFiles, parameters: Parameters): ModelFo
 }
 
 /** The model with its chat templates replaced, as its saved folder will have it. */
-export function withChatTemplate(
-  model: ModelFolder,
+export function withChatTemplate<Model extends Omit<ModelFolder, 'parameters'>>(
+  model: Model,
   template: string,
   options: Pick<ModelLoadOptions, 'templateTime'> = {},
-): ModelFolder {
-  const files = withTemplateFile(model.files, template);
-  return { ...describeModel(files, 'the model', options), parameters: model.parameters };
+): Model {
+  return { ...model, ...describeModel(withTemplateFile(model.files, template), 'the model', options) };
 }
 
 /** The text files of a model with another chat template in place of all they have. */

@@ -116,6 +116,12 @@ function requireFloats({ spec, shape, code, path }: Candidate): void {
   );
 }
 
+/** The files of a folder's weights, and their index last if they have one. */
+export async function weightFilesWithIndex(folder: string): Promise<string[]> {
+  const files = await weightFiles(folder);
+  return files.includes(weightsFile) ? files : [...files, indexFile];
+}
+
 /** Looks for the files in transformers' order. */
 async function weightFiles(folder: string): Promise<string[]> {
   if (await isThere(join(folder, weightsFile))) return [weightsFile];

@@ -12,6 +12,7 @@ import { readRegular } from '../../host/regular-file.ts';
 import { ofRepository } from '../model/model-repository.ts';
 import { HttpError } from './http-error.ts';
 import { shortened } from './json.ts';
+import { ListedFiles } from './listed-files.ts';
 import { ResidentWeights, type WeightSource } from './resident-weights.ts';
 import type { UpdateWeightsRequest } from './requests.ts';
 import { type StoredWeights, WeightFolders, WeightsGone } from './weight-folders.ts';
@@ -20,6 +21,8 @@ import { type StoredWeights, WeightFolders, WeightsGone } from './weight-folders
 export interface HeldVersion {
   readonly name: string;
   readonly digest: string;
+  /** What the engine that trained it calls it, if that is not `digest`. */
+  readonly knownAs: string | null;
   /**
    * Digest of the files beside the weights (tokenizer, template, config) and of the template's time: they decide the
    * output of the same weights.
@@ -97,6 +100,7 @@ export class PolicyVersions {
   readonly #plans = new Map<string, ServerMemory>();
   readonly #tokenizers = new SharedTokenizers();
   readonly #folders = new WeightFolders({ keepsBase: () => this.#keepsBase });
+  readonly #files = new ListedFiles();
   readonly #residents = new ResidentWeights(
     () => this.#roomForWeights(),
     (source) => this.#isAskedFor(source),
@@ -199,7 +203,9 @@ export class PolicyVersions {
     const textsAsAsked = (at: string): Promise<string> => textsOf(at, request);
     const isSampledSo = (version: HeldVersion): boolean =>
       this.#slots.get(version.name)?.samplerKey === this.#samplerKey(request, version.model);
-    if (held && held.digest === request.digest && isSampledSo(held)) {
+    const isAsked = ({ digest, knownAs }: HeldVersion): boolean =>
+      request.digest !== undefined && (digest === request.digest || knownAs === request.digest);
+    if (held && isAsked(held) && isSampledSo(held)) {
       // The folder may be gone, since retention removes them: the held version came from it.
       const texts = await this.#resolveAllowed(request.weight_dir, 'weight_dir').then(textsAsAsked, () => held.texts);
       if (texts === held.texts) return held;
@@ -216,13 +222,14 @@ export class PolicyVersions {
       memory,
       sampler,
     });
-    requireDigest(request, weights.digest);
     const { digest } = weights;
-    if (held?.digest === digest && held.texts === texts && isSampledSo(held)) return held;
+    const knownAs = await this.#knownAs(request, { folder, digest });
+    if (held?.digest === digest && held.knownAs === knownAs && held.texts === texts && isSampledSo(held)) return held;
     const step = request.step ?? null;
     const version: HeldVersion = {
       name: request.name,
       digest,
+      knownAs,
       texts,
       step,
       weightDir: folder,
@@ -240,6 +247,25 @@ export class PolicyVersions {
     if (replaced) await this.#dropWeights(replaced);
     await this.#evict(request.name);
     return version;
+  }
+
+  /**
+   * The name that the client has for loaded weights, if it is not their digest. Throws unless they have the digest that was asked for, or
+   * the files.
+   */
+  async #knownAs(
+    { name, digest: expected, sums }: UpdateWeightsRequest,
+    { folder, digest }: { readonly folder: string; readonly digest: string },
+  ): Promise<string | null> {
+    if (expected === undefined || expected === digest) return null;
+    const resolveFolder = (base: string): Promise<string> => this.#resolveBase(base);
+    if (sums !== undefined && (await this.#files.areIn(folder, sums, { resolveFolder }))) return expected;
+    const message = `The weights in ${folder} have digest ${digest}, not ${expected} as asked for ${name}${sums === undefined ? '' : ', and its files are not those of the version'}. Nothing was loaded.`;
+    throw new HttpError(409, message, {
+      param: 'digest',
+      code: 'digest_mismatch',
+      headers: { 'x-should-retry': 'false' },
+    });
   }
 
   /** A folder without a tokenizer gets that of a held version with an equal vocabulary. */
@@ -456,16 +482,6 @@ function isKept({ holders }: Slot): boolean {
   const now = performance.now();
   for (const [holder, until] of holders) if (until <= now) holders.delete(holder);
   return holders.size > 0;
-}
-
-function requireDigest({ name, digest: expected, weight_dir: folder }: UpdateWeightsRequest, actual: string): void {
-  if (expected === undefined || expected === actual) return;
-  const message = `The weights in ${folder} have digest ${actual}, not ${expected} as asked for ${name}. Nothing was loaded.`;
-  throw new HttpError(409, message, {
-    param: 'digest',
-    code: 'digest_mismatch',
-    headers: { 'x-should-retry': 'false' },
-  });
 }
 
 async function isFile(path: string): Promise<boolean> {

@@ -132,6 +132,8 @@ export type TokenizeRequest = z.infer<typeof TokenizeRequest>;
 export const DetokenizeRequest = z.object({ model: modelName.nullish(), tokens: allowedTokenIdList });
 export type DetokenizeRequest = z.infer<typeof DetokenizeRequest>;
 
+const sha256Text = z.string().regex(/^[0-9a-f]{64}$/, { error: 'expected a SHA-256, 64 hexadecimal digits' });
+
 export const UpdateWeightsRequest = z.strictObject({
   /** Absolute path of a Hugging Face folder below an allowed root. */
   weight_dir: z.string().min(1).max(4096),
@@ -142,11 +144,10 @@ export const UpdateWeightsRequest = z.strictObject({
   quantize: z.enum(quantizations).optional(),
   /** Memory budget of the whole server in GB; the server's own default if left out. Among several versions the largest counts. */
   memory_gb: z.number().positive().optional(),
-  /** SHA-256 of the flat weights, hex. */
-  digest: z
-    .string()
-    .regex(/^[0-9a-f]{64}$/, { error: 'expected a SHA-256, 64 hexadecimal digits' })
-    .optional(),
+  /** SHA-256 of the flat weights, hex; or what another engine calls the version, which is then recognized by `sums`. */
+  digest: sha256Text.optional(),
+  /** SHA-256 of SHA256SUMS in the folder, which lists the version's files with theirs. */
+  sums: sha256Text.optional(),
   /** Time that strftime_now gives the chat template, without a zone; the clock's by default. */
   template_time: z.string().regex(minutePattern, { error: 'expected a time such as 2026-11-26T14:05' }).optional(),
   /** The optimizer step that made the version; shown by GET /v1/models. */

@@ -1,4 +1,4 @@
-import { stat } from 'node:fs/promises';
+import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { readAdapter } from '../model/adapter-folder.ts';
 import type { LoraConfig } from '../model/adapter-layout.ts';
@@ -265,18 +265,19 @@ class BesideBase {
 
 /** Changes when a folder's adapter changes; null if that cannot be detected. */
 function adapterStamp(folder: string): Promise<string | null> {
-  return stampOf(folder, ['adapter_model.safetensors']);
+  return stampOf(folder, 'adapter_model.safetensors');
 }
 
-/** Like `adapterStamp`, for weights that are no adapter's. */
-function weightsStamp(folder: string): Promise<string | null> {
-  return stampOf(folder, ['model.safetensors', 'model.safetensors.index.json']);
+/** Like `adapterStamp`, for weights that are no adapter's: one file, or several with an index. */
+async function weightsStamp(folder: string): Promise<string | null> {
+  const whole = await stampOf(folder, 'model.safetensors');
+  if (whole !== null) return whole;
+  const names = (await readdir(folder).catch(() => [])).filter((name) => /\.safetensors(?:\.index\.json)?$/.test(name));
+  const stamps = await Promise.all(names.sort().map((name) => stampOf(folder, name)));
+  return stamps.length === 0 || stamps.includes(null) ? null : stamps.join('\n');
 }
 
-async function stampOf(folder: string, names: readonly string[]): Promise<string | null> {
-  for (const name of names) {
-    const stats = await stat(join(folder, name)).catch(() => null); // the other may exist
-    if (stats) return `${name} ${stats.mtimeMs} ${stats.size} ${stats.ino}`;
-  }
-  return null;
+async function stampOf(folder: string, name: string): Promise<string | null> {
+  const stats = await stat(join(folder, name)).catch(() => null); // the other may exist
+  return stats && `${name} ${stats.mtimeMs} ${stats.size} ${stats.ino}`;
 }

@@ -11,7 +11,7 @@ import {
   type ModelShape,
   parameterCountOf,
   shapeOfConfig,
-} from '../../config/models/model-shape.ts';
+} from '../../core/model-shape.ts';
 import { planRun, type RunPlan } from '../../config/run-plan.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { copiesForPasses, copiesInTraining } from '../../engine/model/memory.ts';
@@ -72,7 +72,7 @@ interface KnownShape {
 }
 
 /** From the config.json that is named, that of a preset or of the model's folder, or the table of known models. */
-async function shapeOf({ model }: RunSpec, modelConfig: string | undefined): Promise<KnownShape | null> {
+export async function shapeOf({ model }: Pick<RunSpec, 'model'>, modelConfig?: string): Promise<KnownShape | null> {
   if (modelConfig !== undefined) return { name: modelConfig, shape: await readShape(modelConfig) };
   if (model.startsWith('preset:')) {
     return { name: model, shape: shapeFrom(presetFiles(model)['config.json'] ?? '', model) };

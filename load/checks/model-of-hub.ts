@@ -2,7 +2,7 @@ import { isHubId } from '../../core/names.ts';
 import { trainerTraits } from '../../core/kinds/trainers.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { knownModel } from '../../config/models/known-models.ts';
-import { loraParameterCount, parameterCountOf } from '../../config/models/model-shape.ts';
+import { loraParameterCount, parameterCountOf } from '../../core/model-shape.ts';
 import type { ModelCounts } from '../../config/run-plan.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { copiesForPasses, copiesInTraining, requireMemory } from '../../engine/model/memory.ts';
@@ -73,13 +73,18 @@ export function notHere(spec: RunSpec, key: string): { readonly says: string; re
       : `not whole in ${found.folder}: ${found.missing.join(', ')} is missing`;
   const says = `${model} is a name on the Hugging Face Hub${sizeOf(model)}, and ${lacks}.`;
   const tinker = `a Tinker or SkyRL server trains it by that name: [trainer] kind = "tinker" (docs/guide/tinker.md); of the model itself only its tokenizer is needed then: npx ratchet-rl model get ${model} --texts`;
+  const torch =
+    'PyTorch trains it on GPUs: [trainer] kind = "torch", after npx ratchet-rl engine install torch (docs/guide/gpus.md)';
   const module = 'an engine of yours trains it: [trainer] kind = "module" (docs/guide/adapters.md)';
   if (partsFor(trainer) === 'texts')
     return { says, remedies: [`fetch its tokenizer: npx ratchet-rl model get ${model} --texts`] };
   const why = whyNotEmbedded(spec);
   if (why !== null && trainerTraits(trainer).engine === 'embedded') {
     const smaller = `or name a smaller model: ${key} = "Qwen/Qwen3-0.6B", or "preset:reverse-text-0.2m", which comes with Ratchet`;
-    return { says: `${says} The embedded engine cannot train it here: ${why}`, remedies: [tinker, module, smaller] };
+    return {
+      says: `${says} The embedded engine cannot train it here: ${why}`,
+      remedies: [torch, tinker, module, smaller],
+    };
   }
   const get = `fetch it: npx ratchet-rl model get ${model}, or train with --yes`;
   return {

@@ -1,12 +1,12 @@
 """
-Log probabilities and entropies of tokens without whole logits: the output layer is computed for a chunk of tokens at a time, forwards and again
-backwards. What is kept between the two are hidden states and one number a token.
+Log probabilities and entropies of tokens without whole logits: the output layer is computed for a chunk of tokens at a time. Where it is frozen, as under adapters,
+the gradient of a token's log probability by its hidden state is computed with it, and kept; else logits are computed again backwards.
 """
 
 import torch
 
-# Elements of one chunk's logits: 128 MiB in float32, and a second such matrix while gradients are computed.
-chunk_elements = 1 << 25
+# Elements of one chunk's logits: 128 MiB in float32 on a GPU. A CPU computes smaller ones in its cache.
+chunk_elements = {"cpu": 1 << 23, "cuda": 1 << 25}
 
 
 class TokenLogprobs(torch.autograd.Function):
@@ -20,32 +20,40 @@ class TokenLogprobs(torch.autograd.Function):
         count = hidden.shape[0]
         logprobs = torch.empty(count, dtype=torch.float32, device=hidden.device)
         entropies = torch.empty_like(logprobs)
-        for part in chunks(count, weight.shape[0]):
-            z, _ = logits(hidden[part], weight, bias, inverse_temperatures[part], softcap)
-            logs = torch.log_softmax(z, dim=-1)
-            logprobs[part] = logs.gather(1, targets[part, None])[:, 0]
-            entropies[part] = -(logs.exp() * logs).sum(-1)
-        ctx.save_for_backward(hidden, weight, bias, targets, inverse_temperatures, entropies)
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        slopes = torch.empty_like(hidden) if needs_hidden and not needs_weight and not needs_bias else None
+        for part in chunks(count, weight):
+            z, slope = logits(hidden[part], weight, bias, inverse_temperatures[part], softcap)
+            where = targets[part, None]
+            logs = log_softmax_(z)
+            logprobs[part] = logs.gather(1, where)[:, 0]
+            p = logs.exp()
+            entropies[part] = -torch.linalg.vecdot(p, logs)
+            if slopes is not None:
+                slopes[part] = to_hidden_of(p.neg_().scatter_add_(1, where, torch.ones_like(where, dtype=p.dtype)), slope, inverse_temperatures[part], weight)
+        ctx.save_for_backward(hidden, weight, bias, targets, inverse_temperatures, entropies, slopes)
         ctx.softcap = softcap
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx, of_logprobs, of_entropies):
-        hidden, weight, bias, targets, inverse_temperatures, entropies = ctx.saved_tensors
+        hidden, weight, bias, targets, inverse_temperatures, entropies, slopes = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        # Without a bonus for entropy nothing comes back from it.
+        has_entropy = bool(of_entropies.count_nonzero())
+        if slopes is not None and not has_entropy:
+            return (slopes * of_logprobs[:, None]).to(hidden.dtype), None, None, None, None, None
         to_hidden = torch.empty_like(hidden) if needs_hidden else None
         to_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if needs_weight else None
         to_bias = torch.zeros(bias.shape, dtype=torch.float32, device=weight.device) if needs_bias else None
-        # Without a bonus for entropy nothing comes back from it.
-        has_entropy = bool(of_entropies.count_nonzero())
-        for part in chunks(hidden.shape[0], weight.shape[0]):
+        for part in chunks(hidden.shape[0], weight):
             z, slope = logits(hidden[part], weight, bias, inverse_temperatures[part], ctx.softcap)
-            logs = torch.log_softmax(z, dim=-1)
+            logs = log_softmax_(z)
             p = logs.exp()
             gradient = p * -of_logprobs[part, None]
             gradient.scatter_add_(1, targets[part, None], of_logprobs[part, None])
             if has_entropy:
-                gradient -= of_entropies[part, None] * p * (logs + entropies[part, None])
+                gradient -= p.mul_(logs.add_(entropies[part, None])).mul_(of_entropies[part, None])
             gradient *= inverse_temperatures[part, None]
             if slope is not None:
                 gradient *= slope
@@ -66,8 +74,19 @@ class TokenLogprobs(torch.autograd.Function):
         )
 
 
-def chunks(count, width):
-    size = max(1, chunk_elements // width)
+def to_hidden_of(gradient, slope, inverse_temperatures, weight):
+    if slope is not None:
+        gradient *= slope
+    return (gradient.to(weight.dtype) @ weight).mul_(inverse_temperatures[:, None])
+
+
+def log_softmax_(z):
+    """In place: logits are the largest tensor that there is."""
+    return torch.log_softmax(z, dim=-1, out=z) if z.device.type == "cpu" else torch.log_softmax(z, dim=-1)
+
+
+def chunks(count, weight):
+    size = max(1, chunk_elements.get(weight.device.type, 1 << 25) // weight.shape[0])
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 

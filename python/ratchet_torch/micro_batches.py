@@ -1,4 +1,4 @@
-"""Rows are computed in micro-batches: several rows one after the other in one line, each a document of its own."""
+"""Rows are computed in micro-batches: rows of one length side by side, others one after the other in one line, each a document of its own."""
 
 from dataclasses import dataclass
 
@@ -60,10 +60,12 @@ def pack(micro, columns, mask, device):
         row_of.append(torch.full((carrying.numel(),), r))
         offset += fed
     where = torch.cat(source)
+    # Rows of one length are lines of their own, where attention needs no mask.
+    lines = len(micro) if len({row.length for _, row in micro}) == 1 else 1
     return MicroBatch(
         rows=tuple(place for place, _ in micro),
-        input_ids=torch.cat(ids)[None].to(device),
-        position_ids=torch.cat(positions)[None].to(device),
+        input_ids=torch.cat(ids).view(lines, -1).to(device),
+        position_ids=torch.cat(positions).view(lines, -1).to(device),
         selected=torch.cat(selected).to(device),
         targets=columns["tokens"][where].to(device),
         source=where,

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import types
 from contextlib import nullcontext
 
@@ -16,7 +17,8 @@ from .logprobs import token_logprobs
 from .wire import Refused
 
 adapter_config = "adapter_config.json"
-shard_bytes = "5GB"
+index_ending = ".safetensors.index.json"
+shard_size = "5GB"
 # Ends of file names that are no texts of a model: weights, and lists of them.
 not_texts = (adapter_config, ".index.json", ".safetensors", ".bin", ".pt", ".gguf", "SHA256SUMS")
 
@@ -39,41 +41,58 @@ class Model:
         self.base_digest = None
         self.is_adapter_new = False
         self.packs = True
+        self.shard_size = shard_size
+        self.notes = []
         self._named = list(causal.named_parameters())
 
     @staticmethod
-    def open(folder, lora, seed, options, ranks):
+    def open(folder, lora, seed, options, ranks, is_frozen=False):
+        """`is_frozen`: a reference, which only scores: it is held in what it computes with, on a GPU in the memory of the CPU."""
         base = base_of(folder)
         if base is not None and lora is None:
             raise Refused("ModelUnsupported", f"{folder} holds an adapter, and no LoRA was asked for.")
         base_folder = base or folder
         compute = dtypes[options.get("dtype", "float32")]
-        held = dtypes[options.get("optimization_dtype", "float32")]
-        causal = load(base_folder, compute if lora else held, options)
+        held = compute if lora or is_frozen else dtypes[options.get("optimization_dtype", "float32")]
+        config = config_of(base_folder, options, ranks.device)
+        is_short = bool(lora) and options.get("load_in_4bit", False)
+        # Rank 0 alone reads the weights, and the others get their parts of them. In 4 bits they are so small that each rank has all.
+        source = ranks.first(lambda: None if is_short else load(base_folder, config, "auto"))
+        causal = load_in_4_bits(base_folder, config, compute, ranks.device) if is_short else without_weights(config, held)
         model = Model(causal, None, base_folder, folder if base else base_folder)
         model.compute_dtype = compute
+        model.shard_size = options.get("shard_size", shard_size)
         if lora is not None:
-            model.peft = adapted(causal, folder if base else None, lora, seed)
+            model.peft = adapted(causal, lora, seed)
+            own = model.peft if is_short else adapted(source, lora, seed) if ranks.is_first else None
+            refuse_alike(ranks, load_adapter(own, folder, lora) if base and own else None)
             model.is_adapter_new = base is None
-            model._named = list(causal.named_parameters())
         else:
             model.export_dtype = compute
         without_dropout(causal)
         freeze_routers(causal, options)
         recompute_layers(causal, options.get("ac_freq"))
-        causal.to(ranks.device)
-        own_memory(causal)
+        model.notes = [note for note in [with_liger(causal, options, ranks.device)] if note]
+        model.shard(compute, options, ranks, source, is_offloaded=is_frozen or options.get("fsdp_cpu_offload", False))
         if lora is not None:
             model.base_digest = digest_of(model.frozen(), compute, ranks)
-        model.shard(compute, options, ranks)
         return model
 
-    def shard(self, compute, options, ranks):
-        mixed = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=dtypes[options.get("reduce_dtype", "float32")])
-        offload = CPUOffloadPolicy() if options.get("fsdp_cpu_offload") else OffloadPolicy()
+    def shard(self, compute, options, ranks, source, is_offloaded):
+        """Layer by layer: it gets its weights whole, and keeps the part of this rank."""
+        policy = {
+            "mesh": ranks.mesh,
+            "mp_policy": MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=dtypes[options.get("reduce_dtype", "float32")]),
+            "offload_policy": CPUOffloadPolicy() if is_offloaded and ranks.device.type != "cpu" else OffloadPolicy(),
+        }
+        whole = Whole(self.causal, source, ranks)
         for layer in self.causal.get_decoder().layers:
-            fully_shard(layer, mesh=ranks.mesh, mp_policy=mixed, offload_policy=offload)
-        fully_shard(self.causal, mesh=ranks.mesh, mp_policy=mixed, offload_policy=offload)
+            whole.fill(layer)
+            if options.get("compile"):
+                layer.compile()
+            fully_shard(layer, **policy, ignored_params=short_weights(layer))
+        whole.fill(self.causal)
+        fully_shard(self.causal, **policy, ignored_params=short_weights(self.causal))
         self.causal.token_logprobs = types.MethodType(token_logprobs, self.causal)
         register_fsdp_forward_method(self.causal, "token_logprobs")
         self._named = list(self.causal.named_parameters())
@@ -117,7 +136,7 @@ class Model:
         return hashlib.sha256(f"{self.base_digest}{own}".encode()).hexdigest()
 
     def export(self, folder, base, ranks):
-        """Hugging Face files, or PEFT's with `base` as the base's path. The weights come last."""
+        """Hugging Face files, or PEFT's with `base` as the base's path. The weights come last, and the index of several files behind these."""
         state = {}
         for name, parameter in self.versioned():
             whole = whole_of(parameter)
@@ -135,9 +154,9 @@ class Model:
             with open(described, "w") as file:
                 json.dump({**config, "base_model_name_or_path": base}, file, indent=2, sort_keys=True)
         else:
-            self.causal.save_pretrained(made, state_dict=state, max_shard_size=shard_bytes)
+            self.causal.save_pretrained(made, state_dict=state, max_shard_size=self.shard_size)
         copy_texts(self.files_folder, folder, self.has_adapter)
-        names = sorted(os.listdir(made), key=lambda name: (name.endswith(".safetensors"), name))
+        names = sorted(os.listdir(made), key=lambda name: (name.endswith(index_ending), name.endswith(".safetensors"), name))
         for name in names:
             if name == "README.md" or (name in os.listdir(folder)):
                 continue  # PEFT's model card; and the texts of the version before are the ones that stay
@@ -151,33 +170,140 @@ def digest_of(named, dtype, ranks):
     for i, (name, parameter) in enumerate(named):
         whole = whole_of(parameter)
         if i % ranks.world == ranks.rank:
-            exported = whole.to(dtype, copy=True).cpu().contiguous()  # FSDP cannot resize what numpy has seen
+            exported = whole.to(dtype if whole.is_floating_point() else whole.dtype, copy=True).cpu().contiguous()  # FSDP cannot resize what numpy has seen
             content = hashlib.sha256(exported.reshape(-1).view(torch.uint8).numpy().data).hexdigest()
             own[name.replace(".base_layer", "")] = f"{list(exported.shape)} {exported.dtype} {content}"
     every = {name: line for lines in ranks.gather(own) for name, line in lines.items()}
     return hashlib.sha256("\n".join(f"{name} {every[name]}" for name in sorted(every)).encode()).hexdigest()
 
 
-def load(folder, dtype, options):
-    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+class Whole:
+    """Gives modules their weights, from `source` on rank 0, one at a time whole in memory."""
+
+    def __init__(self, causal, source, ranks):
+        self.ranks = ranks
+        self.names = {id(tensor): name for name, tensor in named_tensors(causal)}
+        self.values = dict(named_tensors(source)) if source is not None else {}
+        self.made = {}
+
+    @torch.no_grad()
+    def fill(self, module):
+        for part in module.modules():
+            for held in (part._parameters, part._buffers):
+                for key, tensor in held.items():
+                    if tensor is not None and tensor.is_meta:
+                        held[key] = self.tensor_for(tensor)
+
+    def tensor_for(self, empty):
+        """Tied weights are one tensor in several places."""
+        found = self.made.get(id(empty))
+        if found is None:
+            whole = torch.empty(empty.shape, dtype=empty.dtype, device=self.ranks.device)
+            if self.ranks.is_first:
+                whole.copy_(self.values.pop(self.names[id(empty)]))
+            self.ranks.send(whole)
+            self.ranks.progress()
+            if isinstance(empty, torch.nn.Parameter):
+                whole = torch.nn.Parameter(whole, requires_grad=empty.requires_grad)
+            found = self.made[id(empty)] = (empty, whole)
+        return found[1]
+
+
+def named_tensors(causal):
+    return [*causal.named_parameters(), *causal.named_buffers()]
+
+
+def config_of(folder, options, device):
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (ValueError, OSError) as error:
+        raise unopened(folder, error) from error
     for name in ("attention_dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop"):
         if hasattr(config, name):
             setattr(config, name, 0.0)
+    config._attn_implementation = attention_for(options, device)
+    return config
+
+
+def load(folder, config, dtype, **more):
     try:
         return transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=dtype,
-            attn_implementation=options.get("attn", "sdpa"),
-            local_files_only=True,
-            use_safetensors=True,
+            folder, config=config, dtype=dtype, attn_implementation=config._attn_implementation, local_files_only=True, use_safetensors=True, **more
         )
     except (ValueError, OSError) as error:
-        raise Refused("ModelUnsupported", f"{folder} cannot be opened by transformers {transformers.__version__}: {error}") from error
+        raise unopened(folder, error) from error
 
 
-def adapted(causal, folder, lora, seed):
-    """Adapters on the model, new ones keyed by the seed; those of a folder must be of the same form."""
+def without_weights(config, dtype):
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=config._attn_implementation)
+
+
+def load_in_4_bits(folder, config, dtype, device):
+    """QLoRA's base (Dettmers et al. 2023): weights in NF4, computed with in `dtype`."""
+    if not transformers.utils.import_utils.is_bitsandbytes_available():
+        raise Refused("Unsupported", f"trainer.load_in_4bit needs the package bitsandbytes, which {sys.executable} lacks. Install it there: {sys.executable} -m pip install bitsandbytes")
+    how = transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype)
+    causal = load(folder, config, dtype, quantization_config=how, device_map={"": device})
+    for parameter in causal.parameters():
+        parameter.requires_grad_(False)
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.clone()  # mapped from its file, which FSDP cannot resize
+    return causal
+
+
+def short_weights(module):
+    """Weights of 4 bits, which FSDP leaves whole on each rank."""
+    return {parameter for parameter in module.parameters() if not parameter.is_floating_point()}
+
+
+def unopened(folder, error):
+    return Refused("ModelUnsupported", f"{folder} cannot be opened by transformers {transformers.__version__}: {error}")
+
+
+def attention_for(options, device):
+    """Flash attention where it is there, else PyTorch's own; one that the run names has to be there."""
+    named = attention_names.get(options.get("attn"), options.get("attn"))
+    is_half = options.get("dtype", "float32") != "float32"
+    if named is None:
+        return "flash_attention_2" if is_half and device.type == "cuda" and has_attention["flash_attention_2"]() else "sdpa"
+    if named in ("sdpa", "eager"):
+        return named
+    if named not in has_attention:
+        raise Refused("Unsupported", f'trainer.attn is "{named}": expected one of sdpa, eager, {", ".join(has_attention)}, or none for the best that is there.')
+    if not has_attention[named]():
+        raise Refused("Unsupported", f'trainer.attn is "{named}", which {sys.executable} lacks. Install it there, or leave trainer.attn out: then it is the best that is there.')
+    if device.type != "cuda" or not is_half:
+        raise Refused("Unsupported", f'trainer.attn is "{named}", which computes in bfloat16 on a GPU; this run computes in {options.get("dtype", "float32")} on {device.type}. Leave trainer.attn out: then it is the best that is there.')
+    return named
+
+
+attention_names = {"auto": None, "fa4": "flash_attention_4"}
+has_attention = {
+    "flash_attention_2": transformers.utils.import_utils.is_flash_attn_2_available,
+    "flash_attention_3": transformers.utils.import_utils.is_flash_attn_3_available,
+    "flash_attention_4": transformers.utils.import_utils.is_flash_attn_4_available,
+}
+
+
+def with_liger(causal, options, device):
+    """Liger's kernels for norms, rotations and feed-forwards; the output layer's loss is our own. A line for the user where they cannot be."""
+    if not options.get("use_liger"):
+        return None
+    if device.type == "cpu" or not transformers.utils.import_utils.is_liger_kernel_available():
+        why = "the CPU has none" if device.type == "cpu" else f"{sys.executable} lacks the package liger-kernel"
+        return f"trainer.use_liger has no effect: {why}"
+    from liger_kernel.transformers import _apply_liger_kernel_to_instance
+    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
+
+    if causal.config.model_type not in MODEL_TYPE_TO_APPLY_LIGER_FN:
+        return f"trainer.use_liger has no effect: liger-kernel has nothing for a model of type {causal.config.model_type}"
+    _apply_liger_kernel_to_instance(model=causal, cross_entropy=False, fused_linear_cross_entropy=False)
+    return None
+
+
+def adapted(causal, lora, seed):
+    """New adapters on the model, keyed by the seed."""
     import peft
 
     names = lora["targetModules"]
@@ -187,14 +313,9 @@ def adapted(causal, folder, lora, seed):
         lora_alpha=lora["alpha"],
         lora_dropout=lora["dropout"],
         use_rslora=bool(lora.get("rankStabilized")),
-        target_modules="all-linear" if names == "all-linear" else list(names),
+        target_modules=linear_layers(causal) if names == "all-linear" else list(names),
+        modules_to_save=lora.get("modulesToSave") or None,
     )
-    if folder is not None:
-        described = peft.LoraConfig.from_pretrained(folder)
-        same = ("r", "lora_alpha", "use_rslora")
-        different = [name for name in same if getattr(described, name) != getattr(config, name)]
-        if different:
-            raise Refused("ModelUnsupported", f"{folder} holds an adapter with another {' and '.join(different)}. Train it with the settings in its {adapter_config}, or from the base model.")
     torch.manual_seed(seed)
     try:
         model = peft.get_peft_model(causal, config, autocast_adapter_dtype=True)
@@ -203,12 +324,37 @@ def adapted(causal, folder, lora, seed):
     for name, parameter in causal.named_parameters():
         if is_of_adapter(name):
             parameter.data = parameter.data.float()
-    if folder is not None:
-        told = peft.set_peft_model_state_dict(model, peft.load_peft_weights(folder, device="cpu"))
-        lacking = [name for name in told.missing_keys if "lora_" in name]
-        if lacking or told.unexpected_keys:
-            raise Refused("ModelUnsupported", f"{folder} holds an adapter of other layers: {(lacking + told.unexpected_keys)[0]}.")
     return model
+
+
+def linear_layers(causal):
+    """Names of all linear layers but routers and the output layer; PEFT's own "all-linear" adapts routers, and nothing excludes them there."""
+    head = causal.get_output_embeddings()
+    names = {name for name, module in causal.named_modules() if isinstance(module, torch.nn.Linear) and module is not head}
+    return sorted({name.rpartition(".")[2] for name in names if not is_router(f"{name}.weight")})
+
+
+def load_adapter(peft_model, folder, lora):
+    """Weights of a folder's adapter, which must be of the same form; else a text that says what differs."""
+    import peft
+
+    described = peft.LoraConfig.from_pretrained(folder)
+    asked = {"r": lora["r"], "lora_alpha": lora["alpha"], "use_rslora": bool(lora.get("rankStabilized"))}
+    different = [name for name, value in asked.items() if getattr(described, name) != value]
+    if different:
+        return f"{folder} holds an adapter with another {' and '.join(different)}. Train it with the settings in its {adapter_config}, or from the base model."
+    told = peft.set_peft_model_state_dict(peft_model, peft.load_peft_weights(folder, device="cpu"))
+    lacking = [name for name in told.missing_keys if is_of_adapter(name)]
+    if lacking or told.unexpected_keys:
+        return f"{folder} holds an adapter of other layers: {(lacking + told.unexpected_keys)[0]}."
+    return None
+
+
+def refuse_alike(ranks, why):
+    """What rank 0 found wrong, every rank refuses."""
+    why = ranks.share(why)
+    if why is not None:
+        raise Refused("ModelUnsupported", why)
 
 
 def without_dropout(causal):
@@ -221,14 +367,12 @@ def without_dropout(causal):
 def freeze_routers(causal, options):
     if options.get("freeze_moe_router"):
         for name, parameter in causal.named_parameters():
-            if name.endswith((".mlp.gate.weight", ".router.weight")):
+            if is_router(name):
                 parameter.requires_grad_(False)
 
 
-def own_memory(causal):
-    """Copies the weights: they are mapped from their file, which FSDP cannot resize and another version may replace."""
-    for parameter in causal.parameters():
-        parameter.data = parameter.data.clone()
+def is_router(name):
+    return name.endswith((".mlp.gate.weight", ".router.weight", ".block_sparse_moe.gate.weight"))
 
 
 def recompute_layers(causal, every):
@@ -264,5 +408,5 @@ def whole_of(parameter):
 
 
 def is_of_adapter(name):
-    return ".lora_" in name
+    return ".lora_" in name or ".modules_to_save." in name
 

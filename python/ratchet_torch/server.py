@@ -8,20 +8,21 @@ import peft
 import torch
 import transformers
 
+from .model import attention_for
 from .ranks import Ranks
 from .trainer import Trainer
-from .wire import Refused
+from .wire import Refused, no_space
 
 # Imports that take seconds and happen late otherwise: the launcher forks after them.
 import torch.distributed.checkpoint  # noqa: F401
 import torch.distributed.fsdp  # noqa: F401
 
 
-def serve(options, rendezvous, wire):
+def serve(options, wire):
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(options.get("threads", 1))
     torch.use_deterministic_algorithms(True, warn_only=True)
-    ranks = Ranks(options, rendezvous)
+    ranks = Ranks(options, wire)
     trainer = Trainer(options, ranks)
     described = {"event": "ready", "pids": ranks.gather(os.getpid()), "fingerprint": fingerprint(options, ranks)}
     if wire is not None:
@@ -56,9 +57,22 @@ def answered(trainer, request):
         return {"result": operation(**request.get("args", {}))}
     except Refused as refusal:
         return {"error": {"code": refusal.code, "message": str(refusal)}}
+    except Exception as error:
+        if not says_full_disk(error):
+            raise
+        return {"error": {"code": "StoreFull", "message": no_space(request["args"].get("folder", "files of a step"))}}
     finally:
         if request["op"] == "open":
             gc.collect()
+
+
+def says_full_disk(error):
+    """Where rank 0 alone writes, at the end of an operation: states.py looks at the writing of all."""
+    return any(sign in str(error) for sign in ("No space left on device", "Disk quota exceeded"))
+
+
+# Further settings on which bits depend, where they are not usual.
+deciding = ("optimization_dtype", "reduce_dtype", "use_liger", "compile", "load_in_4bit")
 
 
 def fingerprint(options, ranks):
@@ -72,6 +86,7 @@ def fingerprint(options, ranks):
         options.get("dtype", "float32"),
         f"{ranks.world} ranks",
         f"{options.get('threads', 1)} threads",
-        f"attention {options.get('attn', 'sdpa')}",
+        f"attention {options.get('attn') or attention_for(options, ranks.device)}",
+        *[f"{name} {options[name]}" for name in deciding if options.get(name, False) not in (False, "float32")],
     ]
     return ", ".join(parts)

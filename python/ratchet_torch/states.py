@@ -1,6 +1,6 @@
 """
-The state of an optimizer as a folder: DCP's shards, one of each rank, and a manifest that comes last. DCP reads a damaged shard without a word, so the manifest
-has the digest of every file; and it never writes over a folder that is there.
+The state of an optimizer as a folder: DCP's shards, one of each rank, and a list of all files that comes last. DCP reads a damaged shard without a word, so the
+list has the digest of every file (runs/versions/optimizer-state.ts reads it); and it never writes over a folder that is there.
 """
 
 import hashlib
@@ -13,10 +13,13 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 from .updates import local, remembered
-from .wire import Refused
+from .wire import Refused, no_space
 
-manifest = "manifest.json"
+list_name = "optimizer.json"
+packed_list_name = "manifest.json"  # in states that Ratchet packed into one object until 29 November 2026
 version = 1
+# A disk with less room is full: the file that did not fit is still there.
+full_below_bytes = 2**20
 
 
 def save(folder, model, updates, ranks):
@@ -28,29 +31,54 @@ def save(folder, model, updates, ranks):
     if keeps_weights:
         tensors["weights"] = held
     if any(tensors.values()):
-        dcp.save(tensors, checkpoint_id=folder)
+        own = ranks.folders.own(folder)
+        try:
+            dcp.save(tensors, checkpoint_id=own)
+        except CheckpointException:  # on all ranks alike, in words that depend on what it was writing
+            if min(ranks.gather(free_bytes(own))) > full_below_bytes:
+                raise
+            raise Refused("StoreFull", no_space(folder)) from None
+        ranks.folders.collect(folder)
+    # Other nodes need not see the folder.
+    files = described_files(folder, ranks.share(sorted(os.listdir(folder)) if ranks.is_first else None), ranks, ranks.of_node)
     if not ranks.is_first:
         return
-    files = {}
-    for name in sorted(os.listdir(folder)):
-        path = os.path.join(folder, name)
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        files[name] = {"bytes": os.path.getsize(path), "sha256": digest}
-    described = {"version": version, "optimizer": updates.type, "step": updates.step, "weights": keeps_weights, "world": ranks.world, "files": files}
-    partial = os.path.join(folder, f"{manifest}.partial")
+    described = {"schemaVersion": version, "optimizer": updates.type, "step": updates.step, "weights": keeps_weights, "world": ranks.world, "files": files}
+    partial = os.path.join(folder, f"{list_name}.partial")
     with open(partial, "w") as file:
         json.dump(described, file, indent=2)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(partial, os.path.join(folder, manifest))
+    os.replace(partial, os.path.join(folder, list_name))
+
+
+def free_bytes(folder):
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
+
+
+def described_files(folder, names, ranks, readers):
+    """Size and SHA-256 of files by name, None for one that cannot be read. The first so many ranks read them in turn, as they have many gigabytes."""
+    own = {}
+    for name in names[ranks.rank :: readers] if ranks.rank < readers else ():
+        try:
+            with open(os.path.join(folder, name), "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                own[name] = {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
+        except OSError:
+            own[name] = None
+    return {name: each for part in ranks.gather(own) for name, each in part.items()}
 
 
 def load(folder, model, updates, ranks):
-    described = ranks.share(read_manifest(folder) if ranks.is_first else None)
+    described = ranks.share(read_list(folder) if ranks.is_first else None)
     if isinstance(described, str):
         raise Refused("CheckpointDamaged", described)
+    found = described_files(folder, sorted(described["files"]), ranks, ranks.world)
+    for name, told in described["files"].items():
+        if found[name] != told:
+            what = "cannot be read" if found[name] is None else f"has {found[name]['bytes']} bytes with the sha256 {found[name]['sha256']}"
+            raise Refused("CheckpointDamaged", f"{folder}: {name} {what}; expected {told['bytes']} bytes with {told['sha256']}.")
     kind = described["optimizer"]
     tensors = {}
     if kind is not None and remembered[kind]:
@@ -72,26 +100,20 @@ def load(folder, model, updates, ranks):
         updates.restore(kind, described["step"], tensors.get("optimizer") or updates.like(kind))
 
 
-def read_manifest(folder):
-    """The manifest, or a text that says what is wrong with the folder."""
-    path = os.path.join(folder, manifest)
+def read_list(folder):
+    """The list of the folder's files, or a text that says what is wrong with it."""
+    names = [name for name in (list_name, packed_list_name) if os.path.exists(os.path.join(folder, name))]
+    path = os.path.join(folder, names[0] if names else list_name)
     try:
         with open(path) as file:
             described = json.load(file)
     except (OSError, ValueError) as error:
-        return f"{path} cannot be read: {error}."
-    if described.get("version") != version:
-        return f"{path} has version {described.get('version')}, expected {version}."
+        return f"{path} cannot be read: {error}. It is written last: without it the state is not whole."
+    found = described.get("schemaVersion", described.get("version"))
+    if found != version:
+        return f"{path} has version {found}, expected {version}."
     if described["optimizer"] is not None and described["optimizer"] not in remembered:
         return f"{path} is of the optimizer {described['optimizer']}, which is not known here."
-    for name, told in described["files"].items():
-        try:
-            with open(os.path.join(folder, name), "rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            return f"{folder}: {name} cannot be read: {error}."
-        if found != told["sha256"]:
-            return f"{folder}: {name} has the sha256 {found}, expected {told['sha256']}."
     return described
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 
 import torch
 from safetensors.torch import save_file
@@ -29,15 +30,15 @@ class Trainer:
 
     def open(self, folder, lora, seed):
         self.model = self.updates = self._reference = None  # their memory is needed first
-        self.model = self.load(folder, lora, seed)
-        self.updates = Updates(self.model.trained())
+        self.model = self.load(self.ranks.folders.here(folder, base_of), lora, seed)
+        self.updates = Updates(self.model.trained(), is_offloaded=self.options.get("optim_cpu_offload", False))
         self._digest = None
-        return {"digest": self.digest(), "packs": self.model.packs}
+        return {"digest": self.digest(), "packs": self.model.packs, "notes": self.model.notes}
 
-    def load(self, folder, lora, seed):
+    def load(self, folder, lora, seed, is_frozen=False):
         if not os.path.isdir(folder):
             raise Refused("ModelUnsupported", f"{folder} is no folder of a model.")
-        model = Model.open(folder, lora, seed, self.options, self.ranks)
+        model = Model.open(folder, lora, seed, self.options, self.ranks, is_frozen)
         model.packs = keeps_apart(model, self.vocabulary(model), self.ranks.device)
         return model
 
@@ -60,7 +61,7 @@ class Trainer:
         if folder is None:
             self.updates.reset()
         else:
-            states.load(folder, self.model, self.updates, self.ranks)
+            states.load(self.ranks.folders.here(folder, base_of), self.model, self.updates, self.ranks)
             self._digest = None
 
     def logprobs(self, parts, temperature, target, reference=None):
@@ -72,7 +73,7 @@ class Trainer:
             values = self.score_reference(reference, rows, numbered, temperature)
         self.write(target, {"logprobs": values})
 
-    def sft_step(self, parts, normalizer, learning_rate, optimizer, micro_rows=None, dropout_seed=0, temperature=None):
+    def sft_step(self, parts, normalizer, learning_rate, optimizer, micro_rows=None, dropout_seed=0, temperature=None, reference=None, step=0):
         """−Σ w ℓ over the normalizer: also the gradient of any loss, with −∂L/∂ℓ as its weights. ℓ is at temperature 1 unless another is given."""
         rows = self.read(parts)
         counted = rows.counted("mask")
@@ -88,12 +89,14 @@ class Trainer:
             uses_own_temperature=temperature is not None,
         )
         Updates.require(optimizer.get("type", "adamw"))
+        told = {} if reference is None else {"klDivergence": self.reported_kl(reference, rows, list(enumerate(rows.rows)), {"step": step, "temperature": temperature})}
         sums = self.accumulate([part], rows, micro_rows, (dropout_seed, 1), None, 1.0 if temperature is None else temperature)[0]
-        metrics = {"loss": sums.get("loss", 0.0), **means(sums, ["entropy"], sum(counted)), "tokenCount": sum(counted)}
+        metrics = {"loss": sums.get("loss", 0.0), **means(sums, ["entropy"], sum(counted)), "tokenCount": sum(counted), **told}
         return self.finish(metrics, optimizer, learning_rate)
 
     def train_step(self, parts, plan, reference, scores):
         rows = self.read(parts)
+        started = time.perf_counter()
         numbered = list(enumerate(rows.rows))
         Updates.require(plan["optimizer"].get("type", "adamw"))
         told = torch.zeros(2, rows.columns["tokens"].numel()) if scores is not None else None
@@ -103,15 +106,16 @@ class Trainer:
             return self.supervised(rows, parts, plan)
         if plan["klBeta"] > 0:
             reference_logprobs = self.score_reference(reference, rows, numbered, plan["temperature"])
-        elif self.model.has_adapter:
+        elif reference is not None:
             reported = self.reported_kl(reference, rows, numbered, plan)
         outcome = self.passes(rows, plan, reference_logprobs, told)
+        seconds = time.perf_counter() - started
         if reported is not None:
             outcome["metrics"]["klDivergence"] = reported
         if told is not None and outcome["applied"]:
             self.ranks.add(told)
             self.write(scores, {"logprobs": told[0], "entropies": told[1]})
-        return {**outcome, "digest": self.digest()}
+        return {**outcome, "digest": self.digest(), "seconds": seconds}
 
     def supervised(self, rows, parts, plan):
         if plan["klBeta"] != 0 or plan["numIterations"] != 1 or plan["loss"]["aggregation"] != "token":
@@ -212,6 +216,7 @@ class Trainer:
             (loss * (ranks.world if is_real else 0.0)).backward()
             if is_real:
                 sums.add(own)
+            ranks.progress()
         return [sums.over(ranks) for sums in all_sums]
 
     def loss_of(self, part, micro, rows, temperature, reference_logprobs, told):
@@ -275,6 +280,7 @@ class Trainer:
             logprobs = model.scored(packed.input_ids, packed.position_ids, packed.selected, packed.targets, inverse)
             if place < len(micros):
                 found[packed.source] = logprobs.cpu()
+            self.ranks.progress()
         return self.ranks.add(found)
 
     def inverse_temperatures(self, packed, rows, temperature, uses_own):
@@ -288,20 +294,21 @@ class Trainer:
     def score_reference(self, folder, rows, numbered, temperature):
         """Scores by a reference policy. The base of adapters is the model itself without them; any other reference is a second model, kept until another is asked for."""
         own_base = self.model.base_folder
-        if self.model.has_adapter and base_of(folder) is None and os.path.realpath(folder) == os.path.realpath(own_base):
+        is_own_base = self.model.has_adapter and base_of(folder) is None and os.path.realpath(folder) == os.path.realpath(own_base)
+        if self.ranks.share(is_own_base):
             with self.model.without_adapter():
                 return self.score(self.model, rows, numbered, temperature)
         if self._reference is None or self._reference[0] != folder:
             self._reference = None
-            lora = adapter_settings(folder)
-            model = self.load(folder, lora, 0)
+            there = self.ranks.folders.here(folder, base_of)
+            model = self.load(there, adapter_settings(there), 0, is_frozen=True)
             for _, parameter in model.named():
                 parameter.requires_grad_(False)
             self._reference = folder, model
         return self.score(self._reference[1], rows, numbered, temperature)
 
     def reported_kl(self, folder, rows, numbered, plan):
-        """k3 between the policy and the reference over a part of the rows, which moves with the step. Only of adapters: else it takes a second model."""
+        """k3 between the policy and the reference over a part of the rows, which moves with the step."""
         least, most, share = reported_rows
         count = len(numbered)
         size = min(count, max(least, min(most, math.ceil(count * share))))
@@ -429,4 +436,11 @@ def adapter_settings(folder):
 
     config = peft.LoraConfig.from_pretrained(folder)
     targets = config.target_modules
-    return {"r": config.r, "alpha": config.lora_alpha, "dropout": 0.0, "rankStabilized": config.use_rslora, "targetModules": targets if isinstance(targets, str) else sorted(targets)}
+    return {
+        "r": config.r,
+        "alpha": config.lora_alpha,
+        "dropout": 0.0,
+        "rankStabilized": config.use_rslora,
+        "targetModules": targets if isinstance(targets, str) else sorted(targets),
+        "modulesToSave": config.modules_to_save,
+    }

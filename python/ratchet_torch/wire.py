@@ -13,6 +13,10 @@ class Refused(Exception):
         self.code = code
 
 
+def no_space(place):
+    return f"No space left to write {place}. Free some space; the run continues by itself."
+
+
 class Wire:
     def __init__(self, socket):
         self._socket = socket

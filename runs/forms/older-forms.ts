@@ -83,6 +83,7 @@ export function requestedOfLater({ later, ...spec }: Loose): unknown {
     trainerGpus: later['trainer.gpus'] ?? null,
     inferenceGpus: later['inference.gpus'] ?? null,
     vllm: later['inference.vllm'] ?? {},
+    torch: {},
   };
   return {
     ...spec,

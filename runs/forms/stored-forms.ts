@@ -56,6 +56,10 @@ export const storedForms = {
     upgrades: [withNewOptions],
   }),
   manifest: form('the manifest of a checkpoint', /checkpoints\/step_\d+\/manifest\.json$/, { tellsVersion: true }),
+  optimizerFiles: form(
+    'the files of an optimizer state',
+    /checkpoints\/(?:warm_up\/)?step_\d+\/optimizer\/optimizer\.json$/,
+  ),
   warmUp: form('the state of a warm-up', /checkpoints\/warm_up\/step_\d+\/state\.json$/),
   /** Version 1 has no chunks: the groups of each environment were divided in two. */
   leases: form('the leases of a round', new RegExp(`${round}leases\\.json$`), { upgrades: [chunksOf24November] }),

@@ -10,7 +10,7 @@ import { putSums, type ReadAnew, sumsName, verifyVersion } from '../../store/ver
 import { sha256 } from '../../store/file-store.ts';
 import type { Store } from '../../store/index.ts';
 import { decodeStored, encodeSettings, encodeStored } from '../forms/stored-forms.ts';
-import { manifestOf, readManifest, sealedFor } from '../versions/checkpoints.ts';
+import { copyOptimizer, manifestOf, readManifest, sealedFor, verifyOptimizer } from '../versions/checkpoints.ts';
 import { firstCommit } from './lineages.ts';
 import type { SpecSource } from '../forms/spec-source.ts';
 import { commitIn, forkOriginIn, runRecordIn } from '../forms/record-shapes.ts';
@@ -84,9 +84,7 @@ export async function forkRun(input: {
   if (spec.lora) await copy.folder(layout.weights(firstLineage, 0), layout.weights(firstLineage, 0));
   const policy = await copy.version(commit.policy);
   const reference = await copy.version(commit.state.reference);
-  const optimizer =
-    commit.optimizer &&
-    (await copy.object(commit.optimizer, `${layout.checkpoint(firstLineage, step)}optimizer.safetensors`));
+  const optimizer = commit.optimizer && (await copy.optimizer(commit.optimizer, layout.checkpoint(firstLineage, step)));
   if (keepsGroups) {
     for (const { scored } of commit.state.surplus) {
       await copy.object(scored, scored.key);
@@ -244,7 +242,8 @@ class Copy {
     const { curriculum, surplus, prompts = {}, offeredPrompts = {} } = state;
     const groups = keepsGroups ? surplus.map(({ scored }) => scored) : [];
     const texts = [prompts, offeredPrompts].flatMap((entries) => Object.values(entries).map(({ ref }) => ref));
-    for (const ref of [optimizer, curriculum.pools, ...groups, ...texts]) if (ref) await this.#from.get(ref);
+    for (const ref of [curriculum.pools, ...groups, ...texts]) if (ref) await this.#from.get(ref);
+    if (optimizer) await verifyOptimizer(this.#from, optimizer);
   }
 
   async version(version: PolicyVersion): Promise<PolicyVersion> {
@@ -258,6 +257,10 @@ class Copy {
   async object(ref: ObjectRef, key: string): Promise<ObjectRef> {
     await this.#to.put(key, await this.#from.get(ref));
     return { ...ref, key };
+  }
+
+  optimizer(ref: ObjectRef, prefix: string): Promise<ObjectRef> {
+    return copyOptimizer(this.#from, ref, { store: this.#to, prefix });
   }
 
   /** Prompts of environments that the new run has as well; undefined without any. */

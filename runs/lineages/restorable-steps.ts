@@ -7,6 +7,7 @@ import { decodeStored } from '../forms/stored-forms.ts';
 import { type ReadAnew, verifyVersion } from '../../store/version-files.ts';
 import { partsOfPlan } from '../rollouts/batches.ts';
 import { readManifest, sealedFor } from '../versions/checkpoints.ts';
+import { optimizerObjects } from '../versions/optimizer-state.ts';
 import {
   committedSteps,
   type FoundCommit,
@@ -139,8 +140,13 @@ export class RestorableSteps {
       const { policy, optimizer } = await readManifest({ ...this.#run, lineage }, step);
       if (!(await this.#isWhole(policy))) return false;
       if (!optimizer) return true;
-      if (this.#mayRead(optimizer)) await storeOf(this.#run).verify(optimizer);
-      return this.#keys.has(optimizer.key);
+      if (!this.#keys.has(optimizer.key)) return false;
+      const store = storeOf(this.#run);
+      for (const object of await optimizerObjects(store, optimizer)) {
+        if (!this.#keys.has(object.key)) return false;
+        if (this.#mayRead(object)) await store.verify(object);
+      }
+      return true;
     });
   }
 

@@ -1,10 +1,12 @@
+import path from 'node:path';
 import { isVersionSound, sumsName } from '../../store/version-files.ts';
 import { layout } from '../layout.ts';
+import { optimizerPlace } from '../versions/optimizer-state.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../../core/rl/run-state.ts';
 import { storeOf } from '../run-access.ts';
 
 /** Parts of a version that waits in its run's folder for its commit. */
-export const pendingNames = { weights: 'weights/', optimizer: 'optimizer.safetensors', canary: 'canary.json' } as const;
+export const pendingNames = { weights: 'weights/', canary: 'canary.json' } as const;
 
 /**
  * Moves a committed version from its pending place to its final one, weights last; nothing is copied. False when it is
@@ -18,7 +20,10 @@ export async function settleVersion(
   const store = storeOf(run);
   if (!store.staging) return false;
   const { staging } = store;
-  if (optimizer) await staging.settle(pendingAt + pendingNames.optimizer, optimizer.key);
+  if (optimizer) {
+    const place = optimizerPlace(optimizer.key);
+    await staging.settle(pendingAt + path.posix.basename(place), place);
+  }
   await staging.settle(pendingAt + pendingNames.canary, layout.canary(run.lineage, policy.step, policy.replay));
   const isSettled = await staging.settle(pendingAt + pendingNames.weights, policy.weights);
   if (isSettled) await store.removeAll(pendingAt);

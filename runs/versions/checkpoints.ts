@@ -6,6 +6,8 @@ import type { Store } from '../../store/index.ts';
 import { decodeStored } from '../forms/stored-forms.ts';
 import { type FoundCommit, type LineagePlace, requireCommit, storeOf, stretchesOf } from '../run-access.ts';
 
+export { copyOptimizer, openOptimizer, putOptimizer, verifyOptimizer } from './optimizer-state.ts';
+
 /** `checkpoints/step_N/manifest.json`: written last, so a checkpoint that has one is whole. */
 export interface CheckpointManifest {
   readonly schemaVersion: 1;

@@ -1,7 +1,8 @@
 import { isUnreadable } from '../../store/objects.ts';
 import { layout, stepOf } from '../layout.ts';
 import { firstLineage } from '../../core/names.ts';
-import { type ReadAnew, verifyVersion } from '../../store/version-files.ts';
+import { type ReadAnew, verifyVersion, weightBytes } from '../../store/version-files.ts';
+import { optimizerObjects, verifyOptimizer } from './optimizer-state.ts';
 import { readManifest, sealedFor, sealedSteps } from './checkpoints.ts';
 import { reachableSteps } from '../lineages/lineages.ts';
 import {
@@ -116,14 +117,16 @@ async function inspect(run: LineagePlace, step: number, anew: ReadAnew): Promise
   }
   const read = await readManifest(run, step).catch(problemOf);
   if (typeof read === 'string') return { ...report, state: 'damaged', problem: read };
-  const objects = [read.policy.file, ...(read.optimizer ? [read.optimizer] : [])];
+  const { policy, optimizer } = read;
+  const objects = optimizer === null ? [] : await optimizerObjects(store, optimizer).catch(problemOf);
+  if (typeof objects === 'string') return { ...report, state: 'damaged', problem: objects };
   const described = {
     ...report,
-    bytes: objects.reduce((sum, { bytes }) => sum + bytes, 0),
-    digest: read.policy.digest,
+    bytes: objects.reduce((sum, { bytes }) => sum + bytes, await weightBytes(store, policy)),
+    digest: policy.digest,
   };
-  const problem = await verifyVersion(store, read.policy, { anew })
-    .then(() => (read.optimizer ? store.verify(read.optimizer) : undefined))
+  const problem = await verifyVersion(store, policy, { anew })
+    .then(() => (optimizer ? verifyOptimizer(store, optimizer) : undefined))
     .then(() => null, problemOf);
   if (problem !== null) return { ...described, state: 'damaged', problem };
   return { ...described, state: 'sealed', problem: null };

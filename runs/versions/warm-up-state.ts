@@ -1,6 +1,7 @@
-import type { ObjectRef, PolicyVersion, RunHandle } from '../../core/rl/run-state.ts';
+import type { ObjectRef, OptimizerState, PolicyVersion, RunHandle } from '../../core/rl/run-state.ts';
 import { verifyVersion } from '../../store/version-files.ts';
 import { layout } from '../layout.ts';
+import { openOptimizer } from './optimizer-state.ts';
 import { isRef, isVersion } from '../forms/record-shapes.ts';
 import { storeOf } from '../run-access.ts';
 import { decodeStored, encodeStored } from '../forms/stored-forms.ts';
@@ -38,10 +39,13 @@ export async function storeWarmUp(run: RunHandle, state: WarmUpState): Promise<v
 export async function openWarmUp(
   run: RunHandle,
   { policy, optimizer }: WarmUpState,
-): Promise<{ readonly folder: string; readonly optimizer: Uint8Array | null }> {
+): Promise<{ readonly folder: string; readonly optimizer: OptimizerState | null }> {
   const store = storeOf(run);
   await verifyVersion(store, policy, { sharesFolder: true }); // together with the optimizer's state
-  return { folder: await store.localFolder(policy.weights), optimizer: optimizer && (await store.get(optimizer)) };
+  return {
+    folder: await store.localFolder(policy.weights),
+    optimizer: optimizer && (await openOptimizer(store, optimizer)),
+  };
 }
 
 function keyOf(step: number): string {

@@ -17,6 +17,7 @@ import { hasCode } from '../store/store.contract.ts';
 import {
   act,
   advance,
+  ChainTrainer,
   type Committed,
   commitFirst,
   makeRun,
@@ -217,6 +218,22 @@ describe('a version that was lost before its upload', () => {
     assert.equal(await act(roles.publishVersion, { run: test.run, policy, optimizer: null }), true);
     const { plan } = await planNext(test, roles, last);
     assert.ok((await act(roles.trainStep, { run: test.run, plan })).policy, 'and it still trains');
+  });
+});
+
+describe('a trainer that names its engine', () => {
+  const named = (name: string) => () => Object.assign(new ChainTrainer(), { fingerprint: () => Promise.resolve(name) });
+
+  test('and is another one than made the version says both; the same one says nothing', async (t) => {
+    const test = await makeRun(t);
+    const last = await until(test, openRoles(undefined, { makeTrainer: named('torch 2.15.0') }), 2);
+    for (const [now, engines] of [
+      ['torch 2.15.0', undefined],
+      ['torch 2.16.0', { before: 'torch 2.15.0', now: 'torch 2.16.0' }],
+    ] as const) {
+      const next = openRoles(undefined, { makeTrainer: named(now) });
+      assert.deepEqual((await next.policyTrainer.bringTo(test.run, last.state.policy))?.engines, engines);
+    }
   });
 });
 

@@ -29,7 +29,7 @@ import { PendingVersions } from '../../learn/pending-versions.ts';
 import type { Inference, SampleRequest } from '../../backends/inference/index.ts';
 import { resolveStoreUri, type Store } from '../../store/index.ts';
 import { putJson } from '../../store/objects.ts';
-import type { Trainer, SftOutcome, TrainOutcome } from '../../backends/trainer/types.ts';
+import type { AnyTrainer, Trainer, SftOutcome, TrainOutcome } from '../../backends/trainer/types.ts';
 import { readJson, readRows, storeOf } from '../../runs/run-access.ts';
 import type { OpenTokenizer } from '../../play/policy/policy-tokenizer.ts';
 import { hash32 } from '../../core/random.ts';
@@ -232,7 +232,7 @@ export function openRoles(
     readonly stages?: boolean;
     readonly makeTrainer?: () => ChainTrainer;
     /** In place of a chain of hashes: a trainer that trains. */
-    readonly engine?: () => Trainer;
+    readonly engine?: () => AnyTrainer;
     readonly projectFolder?: string;
     readonly tokenizer?: OpenTokenizer;
     /** A chunk is one part, however slow the machine is, unless a test is about parts. */
@@ -490,6 +490,7 @@ export async function advance(
     parent: from.parent,
     plan,
     optimizer: trained.optimizer,
+    engine: trained.engine,
     pendingAt: trained.pendingAt,
     outcomes,
     metrics: {},

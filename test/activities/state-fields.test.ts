@@ -5,7 +5,7 @@ import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { readCommit, readJson, storeOf } from '../../runs/run-access.ts';
 import { resolveStoreUri } from '../../store/index.ts';
-import { openTrainer } from '../../backends/trainer/index.ts';
+import { OnnxTrainer } from '../../backends/trainer/onnx.ts';
 import type { Trainer } from '../../backends/trainer/types.ts';
 import { batchOf } from '../../core/rl/learning/batch.ts';
 import { decodeSafetensors, encodeSafetensors, type NamedTensor } from '../../engine/index.ts';
@@ -217,7 +217,7 @@ describe('the engine, restored with a part of its checkpoint forgotten, ends wit
       })),
     );
     const v0 = await test.store.localFolder(layout.weights('main', 0));
-    const trainer = await openTrainer({ kind: 'onnx', threads: 1, provider: 'cpu' });
+    const trainer = new OnnxTrainer({ threads: 1, provider: 'cpu' });
     t.after(() => trainer.close());
     const plan = { ...committed, learningRate: 1e-2 };
     const twoSteps = async (of: Trainer) => {

@@ -193,7 +193,7 @@ test(
       /found a FIFO/.test(error.message),
     );
     await assert.rejects(
-      withFileSource(path.join(root, 'k'), () => Promise.resolve()),
+      withFileSource(path.join(root, 'k'), [root], () => Promise.resolve()),
       (error: Error) => /found a FIFO/.test(error.message),
     );
     // A FIFO where a folder is to be.

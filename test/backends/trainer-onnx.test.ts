@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { openInference } from '../../backends/inference/index.ts';
 import type { ServedPolicy, StepPlan } from '../../core/rl/run-state.ts';
-import { openTrainer } from '../../backends/trainer/index.ts';
+import { OnnxTrainer } from '../../backends/trainer/onnx.ts';
 import { InferenceSpec } from '../../config/run-spec.ts';
 import { createPreset, EngineOptimizer, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
 import { assembleModel } from '../../engine/model/model-folder.ts';
@@ -49,7 +49,7 @@ test('a policy with adapters is trained, exported beside its base, and served to
   await saveModelFolder(model, base);
   await mkdir(exported);
 
-  const trainer = await openTrainer({ kind: 'onnx', threads: 1, provider: 'cpu' });
+  const trainer = new OnnxTrainer({ threads: 1, provider: 'cpu' });
   t.after(() => trainer.close());
   const part = { lora, seed: 3 };
   assert.equal((await trainer.open(base, part)).digest, model.parameters.digest());
@@ -61,7 +61,7 @@ test('a policy with adapters is trained, exported beside its base, and served to
   const canary = rows.slice(0, 2);
   const positions = canary[0]!.lossMask.flatMap((mask, i) => (mask > 0 && i > 0 ? [i] : [])).slice(0, 3);
   assert.equal(positions.length, 3);
-  const expected = await trainer.logprobs!(canary, 1);
+  const expected = await trainer.logprobs(canary, 1);
   await trainer.exportTo(exported, { base: '../step_0' });
   const state = await trainer.saveOptimizer();
 
@@ -125,7 +125,7 @@ test('a trainer that has trained one model trains any other after it, as one tha
     rotated: assembleModel(rotated, small.parameters),
   };
   const open = async (): Promise<Trainer> => {
-    const trainer = await openTrainer({ kind: 'onnx', threads: 1, provider: 'cpu' });
+    const trainer = new OnnxTrainer({ threads: 1, provider: 'cpu' });
     t.after(() => trainer.close());
     return trainer;
   };
@@ -145,13 +145,13 @@ test('a KL that is only reported is that of an eighth of the rows, of the next o
   t.after(() => rm(base, { recursive: true, force: true }));
   const model = createPreset('preset:reverse-text-0.2m', { seed: 1 });
   await saveModelFolder(model, base);
-  const trainer = await openTrainer({ kind: 'onnx', threads: 1, provider: 'cpu' });
+  const trainer = new OnnxTrainer({ threads: 1, provider: 'cpu' });
   t.after(() => trainer.close());
   await trainer.open(base, { lora: null, seed: 3 });
   const rows = randomBatch(model.config, 72, 4);
-  const reference = await trainer.logprobs!(rows, 0.8);
+  const reference = await trainer.logprobs(rows, 0.8);
   for (const step of [1, 2, 8]) {
-    const current = await trainer.logprobs!(rows, 0.8);
+    const current = await trainer.logprobs(rows, 0.8);
     const outcome = await trainer.trainStep({
       plan: { ...plan, step, klBeta: 0, numIterations: 1 },
       batch: batchOf(rows),

@@ -3,6 +3,7 @@ import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:f
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
+import { trainerGpusOf } from '../../config/gpu-settings.ts';
 import { getMissing } from '../../cli/start/get-missing.ts';
 import { chooseSampler } from '../../cli/start/choose-sampler.ts';
 import { loadRunConfig, requireWhole } from '../../load/load-run-config.ts';
@@ -27,7 +28,9 @@ function project(t: TestContext, { gpus, hasVllm = false, file = vfRl }: Machine
     writeFileSync(path.join(bin, name), `#!/bin/sh\nprintf '${says}'\n`);
     chmodSync(path.join(bin, name), 0o755);
   };
-  program('python3', hasVllm ? 'True\\n' : 'False\\n');
+  program('python3', 'False\\n');
+  if (hasVllm)
+    writeFileSync(path.join(bin, 'python3'), '#!/bin/sh\ncase "$*" in *vllm*) echo True ;; *) echo False ;; esac\n');
   program('python', 'False\\n');
   if (gpus !== undefined) program('nvidia-smi', Array.from({ length: gpus }, (_, i) => `${i}\\n`).join(''));
   writeFileSync(path.join(folder, 'run.toml'), file);
@@ -51,14 +54,28 @@ describe('a file of another system that names GPUs for its vLLM', () => {
     assert(spec.inference.kind === 'vllm');
     assert.deepEqual(spec.inference.vllm.gpuIds, [0, 1]);
     assert.deepEqual(spec.inference.vllm.args, { max_model_len: 64, data_parallel_size: 2 });
-    assert.deepEqual(spec.requested, { trainerGpus: 1, inferenceGpus: null, vllm: {} });
+    assert.deepEqual(spec.requested, {
+      trainerGpus: 1,
+      inferenceGpus: null,
+      vllm: {},
+      torch: { dtype: 'bfloat16' },
+    });
+    const python = path.join(projectFolder, 'bin/python3');
+    writeFileSync(python, '#!/bin/sh\necho True\n');
+    const both = await chooseSampler('run.toml', { projectFolder });
+    assert.match(both.trainerSays!, /^PyTorch trains on the 1 GPU of the file, by python3/);
+    assert(both.looked?.spec.trainer.kind === 'torch' && both.looked.spec.inference.kind === 'vllm');
+    assert.deepEqual(trainerGpusOf(both.looked.spec), [2], 'behind those that sample');
+    writeFileSync(path.join(projectFolder, 'bin/nvidia-smi'), "#!/bin/sh\nprintf '0\\n1\\n'\n");
+    const tooFew = await chooseSampler('run.toml', { projectFolder });
+    assert.match(tooFew.trainerSays!, /this machine has 2, numbers 0 to 1/);
   });
 
   test('is sampled by the embedded engine elsewhere, and a line says why', async (t) => {
     const reasons: readonly (readonly [Machine, RegExp])[] = [
       [{ hasVllm: true }, /this machine has none/],
       [{ gpus: 1, hasVllm: true }, /this machine has 1 GPU/],
-      [{ gpus: 2 }, /no Python here has it: uv venv/],
+      [{ gpus: 2 }, /no Python here has it: npx ratchet-rl engine install vllm/],
     ];
     for (const [machine, why] of reasons) {
       const projectFolder = project(t, machine);

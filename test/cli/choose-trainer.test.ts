@@ -1,13 +1,12 @@
 /**
- * Device for training a run file of another system: a GPU that it names, if this machine has one that the engine can
- * use.
+ * What trains a run file that names GPUs for its trainer: PyTorch, if it and the GPUs are on this machine.
  */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
-import type { Obstacle } from '../../load/checks/examine-run-file.ts';
+import { trainerGpusOf } from '../../config/gpu-settings.ts';
 import { loadRunConfig } from '../../load/load-run-config.ts';
 import { chooseTrainer } from '../../cli/start/choose-trainer.ts';
 
@@ -30,44 +29,67 @@ async function load(t: TestContext, text: string, overrides: Readonly<Record<str
   return loadRunConfig('run.toml', { projectFolder, overrides, isOnlyLookedAt: true });
 }
 
-const machine = (gpus: number, ...lacks: Obstacle[]) => ({
-  gpus: () => Promise.resolve(gpus),
-  lacks: () => Promise.resolve(lacks),
+const around = (
+  gpus: number,
+  more: Partial<Parameters<typeof chooseTrainer>[1]> = {},
+  python: string | null = '/venv/bin/python',
+) => ({
+  projectFolder: '/nowhere',
+  othersWork: null,
+  began: () => Promise.resolve(null),
+  machine: { gpus: () => Promise.resolve(gpus), python: () => Promise.resolve(python) },
+  ...more,
 });
-const noProvider: Obstacle = {
-  about: 'machine',
-  says: 'CUDA provider: onnxruntime-node has none',
-  remedies: ['it is downloaded by: INSTALL'],
-};
-
-test('it trains on the GPU that the file names, where the engine can', async (t) => {
-  const { provider, says } = await chooseTrainer(await load(t, prime04('[1]')), null, machine(2));
-  assert.equal(provider, 'cuda');
-  assert.equal(says, 'the embedded engine trains on GPU 1, as the file asks (provider = "cuda"); on the processor with --trainer.provider cpu'); // prettier-ignore
-  const several = await chooseTrainer(await load(t, prime04('[1, 2]')), null, machine(4));
-  assert.match(several.says!, /trains on GPU 1, one of 2: one process trains/);
+const byTorch = (table = 'ratchet.trainer') => ({
+  [`${table}.kind`]: 'torch',
+  [`${table}.dtype`]: 'bfloat16',
 });
 
-test('else it trains on the processor, and a line says why and what to type', async (t) => {
+test('PyTorch trains on the GPUs that the file names, where both are here', async (t) => {
+  const { overrides, says } = await chooseTrainer(await load(t, prime04('[1]')), around(2));
+  assert.deepEqual(overrides, byTorch());
+  assert.equal(says, 'PyTorch trains on the 1 GPU (1) of the file, by /venv/bin/python; the embedded engine on the processor with --trainer.kind onnx'); // prettier-ignore
+  const several = await chooseTrainer(await load(t, prime04('[1, 2]')), around(4));
+  assert.deepEqual(several.overrides, byTorch());
+  const chosen = await load(t, prime04('[1, 2]'), { ...several.overrides, 'ratchet.inference.kind': 'vllm' });
+  assert.ok(chosen.spec.trainer.kind === 'torch');
+  assert.deepEqual([chosen.spec.trainer.ranks, trainerGpusOf(chosen.spec)], [2, [1, 2]]);
+  assert.deepEqual(chosen.spec.requested, undefined);
+});
+
+test('else the embedded engine trains, and a line says why and what to type', async (t) => {
   const loaded = await load(t, prime04('[1]'));
-  const reasons: readonly (readonly [Parameters<typeof chooseTrainer>[1], ReturnType<typeof machine>, RegExp])[] = [
-    [null, machine(0), /this machine has none\. On a Tinker server: /],
-    [null, machine(1), /this machine has one, number 0\./],
-    [null, machine(2, noProvider), /CUDA provider: onnxruntime-node has none\. it is downloaded by: INSTALL; then --trainer\.provider cuda/], // prettier-ignore
-    ['TEMPORAL_ADDRESS has workers of its own', machine(2), /of its own\. On a GPU of theirs: --trainer\.provider cuda/], // prettier-ignore
+  const reasons: readonly (readonly [ReturnType<typeof around>, RegExp, boolean?])[] = [
+    [around(0), /this machine has none\. PyTorch on the processor: --trainer\.kind torch; on a Tinker server: /],
+    [around(1), /this machine has one, number 0\./],
+    [around(2, {}, null), /no Python here has PyTorch.*npx ratchet-rl engine install torch \(about .* GB to download, .* GB on disk\), or train with --yes/, true], // prettier-ignore
+    [around(2, { othersWork: 'TEMPORAL_ADDRESS has workers of its own' }), /of its own\. With a PyTorch of theirs: --trainer\.kind torch/], // prettier-ignore
   ];
-  for (const [others, here, why] of reasons) {
-    const { provider, says } = await chooseTrainer(loaded, others, here);
-    assert.equal(provider, null);
-    assert.match(says!, /^the embedded engine trains on the processor, and not on the 1 GPU \(1\) that the file has for the trainer: /); // prettier-ignore
-    assert.match(says!, why);
+  for (const [here, why, isLacking = false] of reasons) {
+    const chosen = await chooseTrainer(loaded, here);
+    assert.deepEqual(chosen.overrides, {});
+    assert.match(chosen.says!, /^the embedded engine trains on the processor, and not on the 1 GPU \(1\) that the file has for the trainer: /); // prettier-ignore
+    assert.match(chosen.says!, why);
+    assert.equal(chosen.isLacking === true, isLacking);
   }
 });
 
-test('what is typed holds, and a file in our own words says it itself', async (t) => {
-  const nothing = { provider: null, says: null };
-  const typed = await load(t, prime04('[1]'), { 'trainer.provider': 'cpu' });
-  assert.deepEqual(await chooseTrainer(typed, null, machine(2)), nothing);
-  const ours = 'model = "preset:reverse-text-0.2m"\n[trainer]\ngpus = 1\n[[env]]\nid = "reverse-text"\n';
-  assert.deepEqual(await chooseTrainer(await load(t, ours), null, machine(2)), nothing);
+test('a run keeps the trainer that it began with, whatever is installed since', async (t) => {
+  const loaded = await load(t, prime04('[1]'));
+  const embedded = await chooseTrainer(loaded, around(2, { began: () => Promise.resolve('onnx') }));
+  assert.deepEqual(embedded.overrides, {});
+  assert.match(embedded.says!, /the run began on it and goes on there\. With PyTorch from its newest version on: --trainer\.kind torch/); // prettier-ignore
+  const torch = await chooseTrainer(loaded, around(0, { began: () => Promise.resolve('torch') }, null));
+  assert.deepEqual(torch.overrides, byTorch());
+});
+
+test('what is typed holds, and a file in our own words may say it itself', async (t) => {
+  const nothing = { overrides: {}, says: null };
+  for (const key of ['trainer.provider', 'trainer.kind']) {
+    const typed = await load(t, prime04('[1]'), { [key]: key === 'trainer.kind' ? 'onnx' : 'cpu' });
+    assert.deepEqual(await chooseTrainer(typed, around(2)), nothing);
+  }
+  const ours = (kind: string) => `model = "preset:reverse-text-0.2m"\n[trainer]\ngpus = 2\n${kind}[[env]]\nid = "reverse-text"\n`; // prettier-ignore
+  assert.deepEqual(await chooseTrainer(await load(t, ours('kind = "onnx"\n')), around(2)), nothing);
+  assert.deepEqual((await chooseTrainer(await load(t, ours('')), around(2))).overrides, byTorch('trainer'));
 });

@@ -96,6 +96,18 @@ describe('a command line that trains', () => {
     assert.match(third.err, /TEMPORAL_ADDRESS=node0:7233 npx ratchet-rl worker --role rollout/);
   });
 
+  test('joins the first node of a trainer where PyTorch trains, and starts no run', async () => {
+    const run =
+      'model = "models/m"\n[[env]]\nid = "reverse-text"\n[trainer]\nkind = "torch"\n[inference]\nkind = "vllm"\n';
+    writeFileSync(path.join(folder, 'torch.toml'), run);
+    const launch = { MASTER_ADDR: 'node0', WORLD_SIZE: '2', RANK: '1' };
+    const second = await typed('train torch.toml --builtin', launch);
+    assert.equal(second.code, 2);
+    assert.match(second.err, /A node of a trainer shows the first one the secret of its project folder\./);
+    const nowhere = await typed('worker --role trainer-node', { RANK: '1' });
+    assert.match(nowhere.err, /expected MASTER_ADDR .* got MASTER_ADDR= RANK=1/);
+  });
+
   test('finds in configs/rl what older documents have in configs/lab', async (t) => {
     mkdirSync(path.join(folder, 'configs/rl'), { recursive: true });
     t.after(() => rmSync(path.join(folder, 'configs/rl'), { recursive: true }));

@@ -45,7 +45,7 @@ test('steps of hours are refused, with what makes them less; an hour is only tol
   const parsed = parseRunConfig(text, { file: 'run.toml' });
   assert(parsed.ok);
   assert.equal(slowStepRefusal(parsed.spec, small), null);
-  assert.match(slowStepRefusal(parsed.spec, { ...small, parameterCount: 4e9 }) ?? '', /about 19 hours, .*or a GPU \(/);
+  assert.match(slowStepRefusal(parsed.spec, { ...small, parameterCount: 4e9 }) ?? '', /about 19 hours, .*or GPUs \(/);
 });
 
 test('what is computed elsewhere is not counted', () => {

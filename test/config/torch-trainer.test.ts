@@ -8,11 +8,18 @@ const parse = (trainer: string, inference = 'kind = "vllm"') =>
     { file: 'run.toml' },
   );
 
+const places = { nodes: 1, launcher: 'ratchet', rankTimeoutS: 600 };
+
+function problemsOf(parsed: ReturnType<typeof parse>): string[] {
+  assert.ok(!parsed.ok, 'it was accepted');
+  return parsed.problems.map(({ path }) => path);
+}
+
 describe('a run that PyTorch trains', () => {
   test('has one rank in float32 unless it says otherwise', () => {
     const usual = parse('kind = "torch"');
     assert.ok(usual.ok);
-    assert.deepEqual(usual.spec.trainer, { kind: 'torch', program: 'python3', ranks: 1, dtype: 'float32' });
+    assert.deepEqual(usual.spec.trainer, { kind: 'torch', program: null, ranks: 1, ...places });
     const own = parse('kind = "torch"\nprogram = "venv/bin/python"\nranks = 4\ndtype = "bfloat16"\nac_freq = 2');
     assert.ok(own.ok);
     assert.deepEqual(own.spec.trainer, {
@@ -21,18 +28,122 @@ describe('a run that PyTorch trains', () => {
       ranks: 4,
       dtype: 'bfloat16',
       acFreq: 2,
+      ...places,
     });
     assert.deepEqual(own.warnings, [], 'ac_freq has an effect');
   });
 
-  test('is not sampled by the embedded engine, and its keys stand beside no other kind', () => {
-    const refused = (...given: Parameters<typeof parse>): string[] => {
-      const parsed = parse(...given);
-      assert.ok(!parsed.ok, 'it was accepted');
-      return parsed.problems.map(({ path }) => path);
+  test('has a rank for each GPU that the file names, and is not told of GPUs that wait for something', () => {
+    for (const [written, ranks] of [
+      ['gpu_ids = [4, 5, 6, 7]', 4],
+      ['gpus = 2', 2],
+      ['ranks = 3\ngpus = 2', 3],
+    ] as const) {
+      const parsed = parse(`kind = "torch"\n${written}`);
+      assert.ok(parsed.ok);
+      assert.equal('ranks' in parsed.spec.trainer && parsed.spec.trainer.ranks, ranks);
+      assert.deepEqual([parsed.spec.requested, parsed.warnings], [undefined, []]);
+    }
+    const both = parse('kind = "torch"\nranks = 3\ngpu_ids = [0, 1]');
+    assert.ok(!both.ok);
+    assert.match(both.problems[0]!.expected ?? '', /2, one for each of gpu_ids/);
+  });
+
+  test('is sampled by vLLM or by the embedded engine', () => {
+    for (const kind of ['vllm', 'embedded']) assert.ok(parse('kind = "torch"', `kind = "${kind}"`).ok, kind);
+  });
+
+  test('takes effect of what other systems’ files say about precision, memory and kernels', () => {
+    const read = (text: string) => {
+      const parsed = parseRunConfig(text, { file: 'run.toml', overrides: torch });
+      assert.ok(parsed.ok, JSON.stringify(parsed));
+      return parsed;
     };
-    assert.deepEqual(refused('kind = "torch"', 'kind = "embedded"'), ['inference.kind']);
-    assert.deepEqual(refused('ranks = 2'), ['trainer.ranks']);
-    assert.deepEqual(refused('kind = "torch"\nranks = 65'), ['trainer.ranks']);
+    const torch = { 'ratchet.trainer.kind': 'torch', 'ratchet.inference.kind': 'vllm' };
+    const primeRl = read(`max_steps = 10
+[trainer.model]
+optimization_dtype = "bfloat16"
+reduce_dtype = "bfloat16"
+attn = "flash_attention_2"
+fsdp_cpu_offload = true
+optim_cpu_offload = false
+freeze_moe_router = true
+compile = {}
+ac = { freq = 2 }
+[trainer.optim]
+type = "muon"
+[model]
+name = "Qwen/Qwen3-30B-A3B"
+[orchestrator]
+batch_size = 64
+group_size = 8
+[[orchestrator.train.env]]
+id = "reverse-text"
+`);
+    const { kind, program, ranks, ...honoured } = primeRl.spec.trainer as typeof primeRl.spec.trainer & {
+      kind: 'torch';
+    };
+    assert.deepEqual([kind, program, ranks], ['torch', null, 1]);
+    assert.deepEqual(honoured, {
+      ...places,
+      dtype: 'bfloat16',
+      optimizationDtype: 'bfloat16',
+      reduceDtype: 'bfloat16',
+      attn: 'flash_attention_2',
+      compile: true,
+      fsdpCpuOffload: true,
+      optimCpuOffload: false,
+      freezeMoeRouter: true,
+      acFreq: 2,
+    });
+    assert.equal(primeRl.spec.requested?.torch.dtype, undefined);
+    assert.deepEqual(
+      primeRl.warnings.filter((warning) => /dtype|attn|offload|compile|freeze/.test(warning)),
+      [],
+    );
+    const vfRl = read(`model = "Qwen/Qwen3-4B"
+[env]
+id = "reverse-text"
+[inference]
+gpus = 1
+[trainer]
+gpus = 1
+[trainer.args]
+use_liger = true
+gradient_checkpointing = true
+lora_dropout = 0.1
+max_grad_norm = 0.5
+`);
+    assert.deepEqual(vfRl.spec.trainer, {
+      kind: 'torch',
+      program: null,
+      ranks: 1,
+      ...places,
+      dtype: 'bfloat16',
+      useLiger: true,
+      acFreq: 1,
+    });
+    assert.deepEqual([vfRl.spec.lora?.dropout, vfRl.spec.optimizer.maxGradNorm], [0.1, 0.5]);
+  });
+
+  test('trains what is named beside adapters, and holds their base in 4 bits', () => {
+    const torch = 'kind = "torch"\nload_in_4bit = true\n[lora]\nmodules_to_save = ["lm_head"]';
+    const sampled = (inference: string) => parse(torch, inference);
+    const own = sampled('kind = "module"\nimport = "./mine.ts"');
+    assert.ok(own.ok, JSON.stringify(own));
+    assert.deepEqual(own.spec.lora?.modulesToSave, ['lm_head']);
+    for (const kind of ['vllm', 'embedded'])
+      assert.deepEqual(
+        problemsOf(sampled(`kind = "${kind}"`)),
+        ['lora.modules_to_save'],
+        `${kind} loads no such adapter`,
+      );
+    assert.deepEqual(problemsOf(parse('kind = "torch"\nload_in_4bit = true')), ['trainer.load_in_4bit']);
+    assert.deepEqual(problemsOf(parse('[lora]\nmodules_to_save = ["lm_head"]')), ['lora.modules_to_save']);
+  });
+
+  test('has keys that stand beside no other kind', () => {
+    assert.deepEqual(problemsOf(parse('ranks = 2')), ['trainer.ranks']);
+    assert.deepEqual(problemsOf(parse('kind = "torch"\nranks = 65')), ['trainer.ranks']);
   });
 });

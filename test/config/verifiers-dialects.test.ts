@@ -21,7 +21,12 @@ describe('vf-rl', () => {
       [spec.seqLen, spec.maxPromptTokens, spec.maskTruncated, spec.zeroTruncated],
       [2048, 512, false, false],
     );
-    assert.deepEqual(spec.requested, { inferenceGpus: 1, trainerGpus: 2, vllm: {} });
+    assert.deepEqual(spec.requested, {
+      inferenceGpus: 1,
+      trainerGpus: 2,
+      vllm: {},
+      torch: { dtype: 'bfloat16' },
+    });
   });
 
   test('its loss, its adapters and its schedule are what the arguments say', () => {

@@ -155,7 +155,7 @@ export const defects: readonly Defect[] = [
   {
     what: 'durability: a version is settled before its optimizer',
     file: 'settle-version.ts',
-    text: 'if (optimizer) await staging.settle(pendingAt + pendingNames.optimizer, optimizer.key);',
+    text: 'await staging.settle(pendingAt + path.posix.basename(place), place);',
     instead: '',
     tests: ['settle-version.test.ts'],
   },

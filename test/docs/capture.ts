@@ -37,6 +37,7 @@ const typed: readonly Typed[] = [
   { command: 'lab setup --vf-rl' },
   { command: 'gepa run reverse-text -m Qwen/Qwen3-4B -b http://127.0.0.1:8000/v1 --dry-run' },
   { command: 'env list' },
+  { command: 'engine list' },
   { command: 'train words.toml --plain' },
   { command: 'status words' },
   { command: 'events words' },

@@ -1,6 +1,7 @@
 /** docs/guide/dialects.md and a page for each dialect: what is taken, what is ignored and why, what is refused. */
 import type { Dialect, Field } from '../../config/dialects/dialect.ts';
 import { dialects } from '../../config/dialects/index.ts';
+import { honouredByTorch, insteadOfTorch } from '../../config/settings/torch.ts';
 import { becomesOf, defaultOf, escaped, isOtherPlace } from './dialect-tables.ts';
 import type { MadeDocument } from './documents.ts';
 
@@ -22,7 +23,49 @@ export function dialectIndex(): string {
     const counts = [count(taken, 'taken'), count(ignored, 'ignored'), count(refused, 'refused')];
     return `| [\`${dialect.name}\`](${fileOf(page)}) | ${dialect.title} | ${counts.join(' | ')} |`;
   });
-  return ['| dialect | of | taken | ignored | refused |', '| --- | --- | --: | --: | --: |', ...rows].join('\n');
+  const index = ['| dialect | of | taken | ignored | refused |', '| --- | --- | --: | --: | --: |', ...rows];
+  return [...index, '', ...torchTable()].join('\n');
+}
+
+/** The settings that take effect where PyTorch trains, by the names that other systems have for them. */
+function torchTable(): string[] {
+  const alone = [
+    ...Object.keys(honouredByTorch).map((key) => `trainer.${key}`),
+    'trainer.load_in_4bit',
+    'lora.modules_to_save',
+  ];
+  const both = ['trainer.ac_freq', 'trainer.max_grad_norm', 'trainer.optimizer', 'trainer.micro_batch_size'];
+  both.push(...['r', 'alpha', 'dropout', 'target_modules'].map((key) => `lora.${key}`));
+  const systems = ['hosted', 'prime-rl', 'prime-rl-0.4', 'prime-rl-sft', 'vf-rl', 'grpo'].map((name) =>
+    dialects.find((dialect) => dialect.name === name)!,
+  );
+  const does: Readonly<Record<string, string>> = Object.fromEntries(
+    Object.entries(insteadOfTorch).map(([key, { does }]) => [`trainer.${key}`, does]),
+  );
+  const rows = [...alone, ...both].map((setting) => {
+    const names = systems.map(({ fields }) => nameOf(fields, setting));
+    const elsewhere = both.includes(setting) ? 'the same' : (does[setting] ?? 'refused');
+    const cells = [setting, ...names].map((name) => (name === undefined ? '–' : `\`${name}\``));
+    return `| ${[...cells, elsewhere].join(' | ')} |`;
+  });
+  return [
+    '## What takes effect where PyTorch trains',
+    '',
+    `With \`[trainer] kind = "torch"\` each of these does what it says. The last column says what becomes of it on the embedded engine.`,
+    '',
+    `| ours | ${systems.map(({ name }) => `\`${name}\``).join(' | ')} | embedded engine |`,
+    `| --- |${' --- |'.repeat(systems.length + 1)}`,
+    ...rows,
+  ];
+}
+
+function nameOf(fields: Dialect['fields'], setting: string): string | undefined {
+  return Object.entries(fields).find(([, field]) => isOf(field, setting))?.[0];
+}
+
+function isOf({ fate }: Field, setting: string): boolean {
+  if (fate.kind === 'becomes') return fate.path === setting;
+  return fate.kind === 'together' && fate.what.startsWith(`\`${setting}\``);
 }
 
 export const dialectPages: readonly MadeDocument[] = shown

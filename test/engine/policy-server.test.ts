@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
-import { mkdir, rm, symlink, writeFile, readFile } from 'node:fs/promises';
+import { createHash } from 'node:crypto';
+import { mkdir, readdir, rm, symlink, writeFile, readFile } from 'node:fs/promises';
 import { request as httpRequest } from 'node:http';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -393,4 +394,28 @@ test('a web page of another place gets nothing from a server without a key, what
     request.on('error', reject).end();
   });
   assert.equal(behindProxy, 200, 'with a key it may stand behind a proxy of another name');
+});
+
+test('a version that another engine named is known by the list of its files, and by no other', async (t) => {
+  const { client, folder, hold, post } = await openStage(t);
+  await hold('run:main:1', models[1]!);
+  const weight_dir = join(folder, 'run_main_1');
+  const names = (await readdir(weight_dir)).sort();
+  const digestOf = async (name: string) =>
+    createHash('sha256')
+      .update(await readFile(join(weight_dir, name)))
+      .digest('hex');
+  const lines = await Promise.all(names.map(async (name) => `${await digestOf(name)}  ${name}\n`));
+  await writeFile(join(weight_dir, 'SHA256SUMS'), lines.join(''));
+  const [digest, sums] = ['a'.repeat(64), await digestOf('SHA256SUMS')];
+  const load = (more: object) => post('/update_weights', { weight_dir, name: 'run:main:1', digest, ...more });
+  assert.equal((await load({})).status, 409);
+  assert.equal((await load({ sums: 'b'.repeat(64) })).status, 409);
+  assert.equal((await load({ sums })).status, 200);
+  assert.equal((await client.models.list()).data.length, 1);
+  // Held under that name, it is not read again: its folder may be gone.
+  await rm(join(weight_dir, 'model.safetensors'));
+  assert.equal((await load({ sums })).status, 200);
+  await saveModelFolder(models[2]!, weight_dir);
+  assert.equal((await load({ sums, digest: 'c'.repeat(64) })).status, 409, 'other weights than the list says');
 });

@@ -1,10 +1,16 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { mkdir } from 'node:fs/promises';
+import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { type ModelFolder, saveModelFolder, withChatTemplate } from '../../engine/index.ts';
+import {
+  decodeSafetensors,
+  encodeSafetensors,
+  type ModelFolder,
+  saveModelFolder,
+  withChatTemplate,
+} from '../../engine/index.ts';
 import { saveAdapterFolder } from '../../engine/model/adapter-folder.ts';
 import { createAdapter, mergeAdapter } from '../../engine/model/lora.ts';
 import { preset, temporaryFolder } from './models.ts';
@@ -276,4 +282,27 @@ test('weights that are not numbers are refused with the tensor, not sampled', as
   const response = await hold('policy', broken);
   assert.equal(response.status, 422);
   assert.match(await response.text(), /finite numbers in tensor \\"model\.norm\.weight\\", got NaN at position 3/);
+});
+
+test('a base of several files is one, and an adapter on it is refused once a file of it has changed', async (t) => {
+  const { folder, post } = await openStage(t);
+  const base = join(folder, 'base');
+  const merged = await saveAdapter(join(folder, 'adapter'), base);
+  const whole = join(base, 'model.safetensors');
+  const { tensors } = decodeSafetensors(await readFile(whole), whole);
+  const shardOf = (place: number) => `model-0000${place + 1}-of-00002.safetensors`;
+  const parts = [0, 1].map((place) => [...tensors].filter((_, i) => i % 2 === place));
+  for (const [place, part] of parts.entries())
+    await writeFile(join(base, shardOf(place)), encodeSafetensors(Object.fromEntries(part)));
+  const weight_map = Object.fromEntries([...tensors.keys()].map((name, i) => [name, shardOf(i % 2)]));
+  await writeFile(join(base, 'model.safetensors.index.json'), JSON.stringify({ weight_map }));
+  await rm(whole);
+  const load = (name: string): Promise<Response> =>
+    post('/update_weights', { name, weight_dir: join(folder, 'adapter'), digest: merged.parameters.digest() });
+  assert.equal((await load('one')).status, 200);
+  const [first, ...others] = parts[1]!;
+  const [name, { shape, data }] = first!;
+  const changed = { shape, data: Float32Array.from(data as Float32Array, (value) => value + 1) };
+  await writeFile(join(base, shardOf(1)), encodeSafetensors(Object.fromEntries([[name, changed], ...others])));
+  assert.equal((await load('two')).ok, false);
 });

@@ -17,6 +17,12 @@ export interface StartedRun {
   /** Complete rows of `metrics.jsonl`. */
   readonly rows: () => Record<string, number>[];
   readonly killVllm: () => void;
+  readonly pids: () => Readonly<Record<string, number | null | undefined>>;
+  /** The run again, or another of the same file, with settings of the command line. */
+  readonly startAgain: (
+    run: string,
+    overrides: Readonly<Record<string, string>>,
+  ) => Promise<WorkflowHandleWithFirstExecutionRunId<typeof trainRun>>;
 }
 
 /** Starts a run of `config` with a stack of its own, whose supervisor starts the vLLM that it names. Ends with the test. */
@@ -36,11 +42,13 @@ export async function startRun(
   });
   t.after(() => stack.stop());
   const client = new Client({ connection: await Connection.connect({ address: stack.temporalAddress }) });
-  const handle = await client.workflow.start<typeof trainRun>('trainRun', {
-    workflowId: 'run',
-    taskQueue: taskQueues.orchestrator,
-    args: [{ config: 'run.toml', run: 'run', overrides: {} }],
-  });
+  const startAgain: StartedRun['startAgain'] = (run, overrides) =>
+    client.workflow.start<typeof trainRun>('trainRun', {
+      workflowId: run,
+      taskQueue: taskQueues.orchestrator,
+      args: [{ config: 'run.toml', run, overrides }],
+    });
+  const handle = await startAgain('run', {});
   return {
     handle,
     rows() {
@@ -49,6 +57,8 @@ export async function startRun(
       const lines = readFileSync(file, 'utf8').split('\n').slice(0, -1);
       return lines.map((line) => JSON.parse(line) as Record<string, number>);
     },
+    startAgain,
+    pids: () => stack.pids(),
     killVllm: () => void process.kill(-stack.pids()['vllm server']!, 'SIGKILL'),
   };
 }

@@ -1,9 +1,10 @@
 /** PyTorch's trainer beyond the contract: other models, other numbers of ranks, and the deaths of ranks. */
 import assert from 'node:assert/strict';
-import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { execFileSync } from 'node:child_process';
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, rmdir, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { batchOf, type TrainSample } from '../../core/rl/learning/batch.ts';
@@ -22,10 +23,11 @@ import {
   writePreset,
 } from '../../backends/testing/material.ts';
 import { TorchTrainer } from '../../backends/trainer/torch.ts';
-import { packFolder, unpackFolder } from '../../backends/torch/packed-folder.ts';
 import { loadParameters, parseModelConfig, saveModelFolder } from '../../engine/index.ts';
+import { packedAsBefore } from '../backends/packed-state.ts';
 import { goldenFolder, goldenNames, readConfig } from '../engine/golden/read-golden.ts';
 import { preset, randomBatch } from '../engine/models.ts';
+import { untilGone } from './started-torch-worker.ts';
 import { ensureTorch } from './torch-cpu.ts';
 
 const found = await ensureTorch();
@@ -69,7 +71,7 @@ describe('PyTorch’s trainer', { skip }, () => {
     const folder = path.join(root, 'step_1');
     await mkdir(folder);
     await two.exportTo(folder, { base: '' });
-    const state = await two.saveOptimizer();
+    const state = await two.saveOptimizer(await temporaryFolder(t));
     const second = { plan: { ...plan, step: 2 }, batch, referenceFolder: model };
     await two.trainStep(second);
     const rows = await rowsOf(model);
@@ -86,25 +88,108 @@ describe('PyTorch’s trainer', { skip }, () => {
     }
   });
 
-  test('refuses a state of which one bit has changed, and one of which a file is missing', async (t) => {
+  test('refuses a state with a changed bit, a file too few or no list by the name of the file, and reads the packed form', async (t) => {
     const root = await temporaryFolder(t);
     const model = await writePreset(path.join(root, 'step_0'));
-    const trainer = trainerFor(t, 1);
+    const trainer = trainerFor(t, 2);
     await trainer.open(model, allWeights);
     await trainer.trainStep({ plan, batch: batchOf(await rowsOf(model)), referenceFolder: model });
     const before = await trainer.digest();
-    const state = await trainer.saveOptimizer();
-    const unpacked = path.join(root, 'state');
-    await mkdir(unpacked);
-    await unpackFolder(state, unpacked);
-    const [shard] = (await readdir(unpacked)).filter((name) => name.endsWith('.distcp'));
-    const bytes = await readFile(path.join(unpacked, shard!));
-    bytes[bytes.length >> 1]! ^= 1;
-    await writeFile(path.join(unpacked, shard!), bytes);
-    await assert.rejects(trainer.restoreOptimizer(await packFolder(unpacked)), { code: 'CheckpointDamaged' });
-    await rm(path.join(unpacked, shard!));
-    await assert.rejects(trainer.restoreOptimizer(await packFolder(unpacked)), { code: 'CheckpointDamaged' });
+    const state = path.join(root, 'state');
+    await mkdir(state);
+    assert.deepEqual(await trainer.saveOptimizer(state), { folder: state });
+    const shards = (await readdir(state)).filter((name) => name.endsWith('.distcp'));
+    assert.equal(shards.length, 2, 'one of each rank');
+    const damages: readonly (readonly [string, (file: string) => Promise<void>])[] = [
+      [shards[1]!, changeBit],
+      ['.metadata', changeBit],
+      [shards[0]!, (file) => rm(file)],
+      ['optimizer.json', (file) => rm(file)],
+    ];
+    for (const [i, [name, damage]] of damages.entries()) {
+      const copy = path.join(root, `damaged_${i}`);
+      await cp(state, copy, { recursive: true });
+      await damage(path.join(copy, name));
+      await assert.rejects(trainer.restoreOptimizer({ folder: copy }), (error: Error & { code: string }) => {
+        assert.equal(error.code, 'CheckpointDamaged');
+        assert.ok(error.message.includes(name), error.message);
+        return true;
+      });
+    }
     assert.equal(await trainer.digest(), before, 'what was refused changed nothing');
+
+    const older = path.join(root, 'older');
+    await cp(state, older, { recursive: true });
+    const list = JSON.parse(await readFile(path.join(older, 'optimizer.json'), 'utf8')) as Record<string, unknown>;
+    const { schemaVersion: version, ...described } = list;
+    await writeFile(path.join(older, 'manifest.json'), JSON.stringify({ version, ...described }));
+    await rm(path.join(older, 'optimizer.json'));
+    await trainer.restoreOptimizer(await packedAsBefore(older));
+    const again = await temporaryFolder(t);
+    await trainer.saveOptimizer(again);
+    for (const name of shards)
+      assert.deepEqual(await readFile(path.join(again, name)), await readFile(path.join(state, name)));
+  });
+
+  test('on a full disk says so in a sentence, goes on where there is room, and takes nothing half-written for whole', async (t) => {
+    const small = await mkdtemp(path.join(tmpdir(), 'ratchet-small-'));
+    try {
+      execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=400k,mode=700', 'tmpfs', small], { stdio: 'pipe' });
+    } catch {
+      await rmdir(small);
+      return t.skip('a small disk is a tmpfs here, and to mount one needs Linux and root');
+    }
+    t.after(async () => {
+      execFileSync('umount', ['-l', small]);
+      await rmdir(small);
+    });
+    const root = await temporaryFolder(t);
+    const model = await writePreset(path.join(root, 'step_0'));
+    const trainer = trainerFor(t, 2);
+    await trainer.open(model, allWeights);
+    const { digest } = await trainer.trainStep({ plan, batch: batchOf(await rowsOf(model)), referenceFolder: model });
+    const full = {
+      code: 'StoreFull',
+      message: /^No space left to write \S+ratchet-small-.*; the run continues by itself\.$/,
+    };
+    const [version, state] = [path.join(small, 'version'), path.join(small, 'state')];
+    await mkdir(version);
+    await assert.rejects(trainer.exportTo(version, { base: '' }), full);
+    assert.ok(!(await readdir(version)).some((name) => name.endsWith('.safetensors')), 'weights come last');
+    await rm(version, { recursive: true });
+    await mkdir(state);
+    await assert.rejects(trainer.saveOptimizer(state), full);
+    await assert.rejects(trainer.restoreOptimizer({ folder: state }), {
+      code: 'CheckpointDamaged',
+      message: /optimizer\.json cannot be read/,
+    });
+    assert.equal(await trainer.digest(), digest);
+    const room = path.join(root, 'room');
+    await mkdir(room);
+    await trainer.restoreOptimizer(await trainer.saveOptimizer(room));
+  });
+
+  test('exports a version in several files with an index, which it and the embedded engine open', async (t) => {
+    const root = await temporaryFolder(t);
+    const model = await writePreset(path.join(root, 'step_0'));
+    const trainer = new TorchTrainer({ python, ranks: 1, threads: 1, shard_size: '100KB' });
+    t.after(() => trainer.close());
+    await trainer.open(model, allWeights);
+    const batch = batchOf(await rowsOf(model));
+    const { digest } = await trainer.trainStep({ plan, batch, referenceFolder: model });
+    const [one, folder] = [path.join(root, 'one'), path.join(root, 'several')];
+    for (const each of [one, folder]) await mkdir(each);
+    await trainer.exportTo(folder, { base: '' });
+    const names = await readdir(folder);
+    assert.ok(names.filter((name) => name.endsWith('.safetensors')).length > 2, names.join());
+    assert.ok(names.includes('model.safetensors.index.json'), names.join());
+    const rows = await rowsOf(model);
+    const [own, engine] = [await trainer.logprobs(rows, 1), await engineLogprobs(folder, rows, 1)];
+    assert.ok(farthest(rows, own, engine) <= 1e-4);
+    const second = trainerFor(t, 1);
+    assert.equal((await second.open(folder, allWeights)).digest, digest);
+    await second.exportTo(one, { base: '' });
+    assert.equal(await updateDifference(model, folder, one), 0);
   });
 
   test('teaches what the embedded engine teaches by losses that the contract does not try, and tells the same figures', async (t) => {
@@ -196,7 +281,7 @@ describe('PyTorch’s trainer', { skip }, () => {
       const folder = path.join(root, `${kind}_1`);
       await mkdir(folder);
       await first.exportTo(folder, { base: '../step_0' });
-      const state = await first.saveOptimizer();
+      const state = await first.saveOptimizer(await temporaryFolder(t));
       const onward = await first.trainStep(step(2));
       await second.open(folder, part);
       await second.restoreOptimizer(state);
@@ -228,11 +313,8 @@ describe('PyTorch’s trainer', { skip }, () => {
   });
 });
 
-/** A process that has ended, and that its parent has not asked about yet, is gone as well. */
-async function untilGone(pid: number): Promise<void> {
-  for (;;) {
-    const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => null);
-    if (stat === null || stat.slice(stat.lastIndexOf(')') + 2).startsWith('Z')) return;
-    await delay(50);
-  }
+async function changeBit(file: string): Promise<void> {
+  const bytes = await readFile(file);
+  bytes[bytes.length >> 1]! ^= 1;
+  await writeFile(file, bytes);
 }

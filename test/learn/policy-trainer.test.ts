@@ -9,7 +9,7 @@ import { resolveStoreUri } from '../../store/index.ts';
 import { putJson } from '../../store/objects.ts';
 import { partsOfPlan } from '../../runs/rollouts/batches.ts';
 import { beginLineage } from '../../runs/lineages/lineages.ts';
-import { readJson, requireCommit } from '../../runs/run-access.ts';
+import { readJson, requireCommit, specOf, storeOf } from '../../runs/run-access.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { engineFailuresMax } from '../../core/limits.ts';
@@ -17,6 +17,7 @@ import { layout } from '../../runs/layout.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
 import type { PackedRow, TrainSample } from '../../core/rl/learning/batch.ts';
 import type { SampleRequest } from '../../backends/inference/index.ts';
+import { recoveryLines } from '../../workflows/control/lines.ts';
 import { hasCode, text } from '../store/store.contract.ts';
 import {
   act,
@@ -100,6 +101,36 @@ describe('bringing a trainer to a version', () => {
     last = await advance(other, openRoles(), last);
     const back = await roles.policyTrainer.bringTo(other.run, last.state.policy);
     assert.deepEqual([back!.replayedSteps, back!.differs, roles.trainers.length], [0, null, 4]);
+  });
+
+  test('a trainer of another kind goes on from a checkpoint’s weights as a version of its own, without its moments', async (t) => {
+    const { test, versions } = await fiveSteps(t);
+    class Other extends ChainTrainer {
+      override async open(folder: string) {
+        return { digest: own((await super.open(folder)).digest) };
+      }
+      override async digest() {
+        return own(await super.digest());
+      }
+      override async restoreOptimizer(state: Uint8Array | null) {
+        if (state !== null) throw new RatchetError('CheckpointDamaged', 'it cannot read these moments');
+        await super.restoreOptimizer(state);
+      }
+    }
+    const own = (digest: string): string => digest.split('').reverse().join('');
+    const settings = await specOf(test.run);
+    const torch = { kind: 'torch', program: null, ranks: 1, dtype: 'float32' } as const;
+    const spec = await putJson(storeOf(test.run), 'specs/other.json', { ...settings, trainer: torch });
+    const { policyTrainer, trainers } = openRoles(undefined, { makeTrainer: () => new Other() });
+    const { policy } = versions[4]!.state;
+    const recovery = await policyTrainer.bringTo({ ...test.run, spec }, policy);
+    assert.deepEqual([recovery!.restoredFrom, recovery!.replayedSteps, recovery!.damaged], [4, 0, []]);
+    const differs = { step: 4, digest: own(policy.digest), isSameEngine: false, isOfOtherTrainer: true };
+    assert.deepEqual(recovery!.differs, differs);
+    assert.equal(trainers[0]!.moments, 'fresh');
+    const said = recoveryLines(5, recovery!, 0, true).map(({ text: line }) => line);
+    assert.match(said[0]!, /^another trainer made version 4: its weights are trained on, and the optimizer begins anew\. The run continues from them as a version of its own/); // prettier-ignore
+    await assert.rejects(openRoles(undefined, { makeTrainer: () => new Other() }).policyTrainer.bringTo(test.run, policy), /cannot read these moments|other weights/); // prettier-ignore
   });
 
   test('an older version than it holds is restored, never reached by training on', async (t) => {

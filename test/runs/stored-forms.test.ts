@@ -61,7 +61,7 @@ describe('a stored form', () => {
     const read = (later: object): unknown =>
       decodeStored(encodeJson({ schemaVersion: 1, name: 'words', later }), layout.spec('a'));
     const later = { 'trainer.gpus': 2, 'inference.vllm': { dtype: 'auto' }, 'trainer.compile': true };
-    const requested = { trainerGpus: 2, inferenceGpus: null, vllm: { dtype: 'auto' } };
+    const requested = { trainerGpus: 2, inferenceGpus: null, vllm: { dtype: 'auto' }, torch: {} };
     assert.deepEqual(read(later), { schemaVersion: 1, name: 'words', requested });
     assert.deepEqual(read({ 'trainer.compile': true }), { schemaVersion: 1, name: 'words' });
   });
@@ -140,6 +140,7 @@ const sampleKeys: Readonly<Record<keyof typeof storedForms, string>> = {
   claim: 'claims/claim_1.json',
   commit: 'lineages/l2/steps/step_3.json',
   manifest: 'lineages/l2/checkpoints/step_3/manifest.json',
+  optimizerFiles: 'lineages/l2/checkpoints/step_3/optimizer/optimizer.json',
   warmUp: 'checkpoints/warm_up/step_50/state.json',
   leases: `lineages/l2/${round}leases.json`,
   playedPart: `${round}chunk_words_1_of_2_from_5.json`,

@@ -19,6 +19,7 @@ const typeOfForm: Readonly<Record<keyof typeof storedForms | keyof typeof formsO
     claim: ['runs/forms/record-shapes.ts', 'WorkflowClaim'],
     commit: ['core/rl/run-state.ts', 'StepCommit'],
     manifest: ['runs/versions/checkpoints.ts', 'CheckpointManifest'],
+    optimizerFiles: ['runs/versions/optimizer-state.ts', 'OptimizerFiles'],
     warmUp: ['runs/versions/warm-up-state.ts', 'WarmUpState'],
     leases: ['core/rl/run-state.ts', 'LeasedGroups'],
     playedPart: ['core/rl/rollout/played-part.ts', 'PlayedPart'],

@@ -10,6 +10,8 @@ import { FileStore } from '../../store/file-store.ts';
 import { type Store } from '../../store/index.ts';
 import { copiesFolder } from '../../store/s3-local-copies.ts';
 import { checkS3Store, S3Store, type S3StoreOptions } from '../../store/s3-store.ts';
+import { putMade, verifyVersion } from '../../store/version-files.ts';
+import { openOptimizer, putOptimizer } from '../../runs/versions/optimizer-state.ts';
 import { weightsFolder } from '../../store/weights-folder.ts';
 import { startProxy, type Fate, type MisbehavingProxy, type SeenRequest } from '../backends/misbehaving-proxy.ts';
 import { credentials, skipWithoutGateway, startGateway, type Gateway } from './s3-gateway.ts';
@@ -74,6 +76,51 @@ describe('S3', { skip: skipWithoutGateway }, () => {
     client.destroy();
     return Uploads.length;
   }
+
+  test('a version and a state of several files go there in parts, and what is changed or missing is named', async () => {
+    const { open, fileOf, location, store } = fresh();
+    const size = 6 * 1024 * 1024; // a part and a bit
+    const index = 'model.safetensors.index.json';
+    const { files } = await putMade(store, { prefix: 'weights/step_1/', pendingAt: 'pending/a/' }, async (folder) => {
+      for (const name of ['model-1-of-2.safetensors', 'model-2-of-2.safetensors'])
+        await writeFile(path.join(folder, name), randomBytes(size));
+      await writeFile(path.join(folder, index), '{}');
+    });
+    assert.equal(files.file.key, `weights/step_1/${index}`);
+    assert.equal(seen('UploadPart').length, 4);
+    const version = { weights: 'weights/step_1/', ...files };
+    await verifyVersion(open(), version, { anew: new Map() });
+
+    const contents = { '.metadata': Buffer.from('list'), '__0_0.distcp': randomBytes(size) };
+    const prefix = 'checkpoints/step_1/';
+    const place = { prefix, name: 'optimizer.state', pendingAt: 'pending/b/' };
+    const ref = await putOptimizer(store, place, async (folder) => {
+      const listed: Record<string, object> = {};
+      for (const [name, content] of Object.entries(contents)) {
+        await writeFile(path.join(folder, name), content);
+        listed[name] = { bytes: content.length, sha256: createHash('sha256').update(content).digest('hex') };
+      }
+      await writeFile(path.join(folder, 'optimizer.json'), JSON.stringify({ schemaVersion: 1, files: listed }));
+      return { folder };
+    });
+    assert.equal(ref.key, `${prefix}optimizer/optimizer.json`);
+    const opened = await openOptimizer(open(), ref);
+    assert.ok('folder' in opened);
+    const copy = path.join(opened.folder, '__0_0.distcp');
+    await flipBit(copy); // the copy here is fetched again
+    await openOptimizer(open(), ref);
+    assert.deepEqual(await readFile(copy), contents['__0_0.distcp']);
+    for (const [key, read] of [
+      ['weights/step_1/model-2-of-2.safetensors', () => verifyVersion(open(), version, { anew: new Map() })],
+      [`${prefix}optimizer/__0_0.distcp`, () => openOptimizer(open(), ref)],
+    ] as const) {
+      await rm(copiesFolder(location), { recursive: true });
+      await flipBit(fileOf(key));
+      await assert.rejects(read(), hasCode('CheckpointDamaged', key));
+      await rm(fileOf(key));
+      await assert.rejects(read(), hasCode('CheckpointDamaged', path.basename(key)));
+    }
+  });
 
   storeContract('S3Store', async () => {
     const { open, fileOf } = fresh();

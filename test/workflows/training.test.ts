@@ -362,6 +362,24 @@ describe('a step in training', { concurrency: 8 }, () => {
     assert.equal((await run.status()).lost.recoveries, 0);
   });
 
+  test('another engine than made the version before is said, with both', async () => {
+    const engines = { before: 'torch 2.15.0', now: 'torch 2.16.0' };
+    const run = await begin({
+      settings: oneStep,
+      fakes: {
+        trainBatch: async (_, { usual }) => ({
+          ...(await usual()),
+          recovery: { ...recovered, replayedSteps: 0, engines },
+        }),
+      },
+    });
+    await run.result();
+    assert.deepEqual(await run.told('warning'), [
+      'another engine trains from step 1 on: torch 2.16.0; before it was torch 2.15.0. The same batches may give other bits',
+    ]);
+    assert.equal((await run.told('recovery')).length, 0);
+  });
+
   test('attempts of a step that came to nothing are counted', async () => {
     const lost = { recoveries: 1, rollouts: 0, tokens: 0, seconds: 3 };
     const run = await begin({

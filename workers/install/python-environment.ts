@@ -10,6 +10,7 @@ import {
   pythonVariables,
   runInstaller,
 } from '../../backends/python/interpreter.ts';
+import { completeFile } from '../../backends/python/engine-python.ts';
 import { buildAlone } from './go-build.ts';
 import { sayEvery } from '../stack/long-wait.ts';
 
@@ -24,6 +25,10 @@ interface PythonRequest {
   readonly log: (line: string) => void;
   readonly needs?: PythonNeeds;
   readonly environment?: Readonly<NodeJS.ProcessEnv>;
+  /** Where it is made; by default a folder that is named by the interpreter and its packages. */
+  readonly folder?: string;
+  /** The lock has all that is installed, whatever the packages themselves ask for. */
+  readonly isLockAll?: boolean;
 }
 
 /**
@@ -40,9 +45,10 @@ export async function ensurePython(request: PythonRequest): Promise<string> {
     .update(`${found.version}\n${process.arch}\n${pinned}${readFileSync(lock, 'utf8')}`)
     .digest('hex')
     .slice(0, 12);
-  const folder = path.join(cacheFolder(environment), 'python', `${path.basename(requirements, '.txt')}-${digest}`);
+  const named = `${path.basename(requirements, '.txt')}-${digest}`;
+  const folder = request.folder ?? path.join(cacheFolder(environment), 'python', named);
   const python = pythonIn(folder);
-  const complete = path.join(folder, 'complete');
+  const complete = path.join(folder, completeFile);
   if (existsSync(complete)) return python;
   return buildAlone({ name, folder, log }, async () => {
     if (existsSync(complete)) return python;
@@ -57,7 +63,8 @@ export async function ensurePython(request: PythonRequest): Promise<string> {
     };
     try {
       await makeEnvironment(found, folder, env);
-      await runInstaller(...installCommand(found, folder, lockedArguments(lock)), { env, onLine });
+      const all = request.isLockAll === true ? ['--no-deps'] : [];
+      await runInstaller(...installCommand(found, folder, [...all, ...lockedArguments(lock)]), { env, onLine });
     } finally {
       wait.end();
     }

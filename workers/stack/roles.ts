@@ -4,6 +4,7 @@ import {
   environmentForStore,
   environmentForVerifiers,
   mlflowVariables,
+  nodeVariables,
   notifyVariables,
   otlpVariables,
   temporalSecrets,
@@ -92,6 +93,7 @@ export function localRoles({
         ...workersSee,
         ...environmentForVerifiers,
         ...variablesOfEnvironments(process.env),
+        ...(role === 'train' ? nodeVariables : []),
       ],
       // The orchestrator reads datasets only.
       env: {

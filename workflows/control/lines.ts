@@ -130,7 +130,7 @@ export function recoveryLines(
   regenerated: number,
   isExpected: boolean,
 ): Pick<RunEvent, 'kind' | 'text' | 'values'>[] {
-  const { restoredFrom, replayedSteps, seconds, damaged, differs } = recovery;
+  const { restoredFrom, replayedSteps, seconds, damaged, differs, engines } = recovery;
   const lines: Pick<RunEvent, 'kind' | 'text' | 'values'>[] = damaged.map((damage) => ({
     kind: 'warning',
     text: `checkpoint passed over: ${damage}`,
@@ -149,13 +149,21 @@ export function recoveryLines(
       },
     });
   }
+  if (engines) {
+    lines.push({
+      kind: 'warning',
+      text: `another engine trains from step ${step} on: ${engines.now}; before it was ${engines.before}. The same batches may give other bits`,
+      values: { engine: engines.now, engine_before: engines.before },
+    });
+  }
   if (differs) {
+    const other = `another trainer made version ${differs.step}: its weights are trained on, and the optimizer begins anew`;
     const why = differs.isSameEngine
       ? 'The engine is the same, and promises equal bits: this is a bug in Ratchet, please report it'
       : 'The engine does not promise equal bits, or is another one';
     lines.push({
       kind: 'warning',
-      text: `training up to step ${step - 1} again gave other weights, first at step ${differs.step} (${differs.digest.slice(0, 12)}…). ${why}. The run continues from them as a version of its own`,
+      text: `${differs.isOfOtherTrainer ? other : `training up to step ${step - 1} again gave other weights, first at step ${differs.step} (${differs.digest.slice(0, 12)}…). ${why}`}. The run continues from them as a version of its own`,
       values: { differs_at: differs.step, same_engine: String(differs.isSameEngine) },
     });
   }

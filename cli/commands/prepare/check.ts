@@ -3,10 +3,9 @@ import { describeTinker, examineTinker } from '../../../load/checks/check-tinker
 import { examineRunFile, type RunFileReport } from '../../../load/checks/examine-run-file.ts';
 import { readRunFile } from '../../../load/load-run-config.ts';
 import { ConfigProblems, type Problem } from '../../../config/toml/problems.ts';
-import type { RunSpec } from '../../../config/run-spec.ts';
 import { describeVllmStart, programOf } from '../../../workers/stack/vllm-role.ts';
 import { chooseSampler, withSampler } from '../../start/choose-sampler.ts';
-import { cudaObstacles } from '../../start/cuda-lacks.ts';
+import { lookAtMachine } from '../../start/engine-lacks.ts';
 import { readConfigLine } from '../../typed/config-line.ts';
 import {
   examineReflection,
@@ -15,7 +14,7 @@ import {
   type ServerReport,
 } from '../../../backends/inference/index.ts';
 import { describeRunFile } from '../../describe/run-file.ts';
-import { describeReflection, describeServers, describeTeacher, vllmLacks } from '../../describe/servers.ts';
+import { describeReflection, describeServers, describeTeacher, serverProblems } from '../../describe/servers.ts';
 import { print, printJson } from '../../output/print.ts';
 import { otherKind } from '../../start/other-kinds.ts';
 import { toldWhenSlow } from '../../output/told-when-slow.ts';
@@ -64,7 +63,7 @@ export const checkCommand = new Command('check')
       const asked = { ...load, ...(read && { read }) };
       const sampler = await chooseSampler(file, asked);
       const examined = { ...asked, overrides: sampler.overrides, looked: sampler.looked, imports };
-      const report = await withCuda(await examineRunFile(file, examined, toldWhenSlow));
+      const report = await examineRunFile(file, examined, toldWhenSlow);
       reports.push(await reportOf(withSampler(report, sampler), imports));
     }
     const isOk = reports.every(({ problems }) => problems.length === 0);
@@ -81,12 +80,6 @@ function toldLater(error: unknown): null {
   throw error;
 }
 
-/** Adds what this machine lacks for the file's execution provider. */
-async function withCuda(report: RunFileReport): Promise<RunFileReport> {
-  if (report.loaded === null) return report;
-  return { ...report, obstacles: [...report.obstacles, ...(await cudaObstacles(report.loaded.spec))] };
-}
-
 interface Report {
   readonly problems: readonly Problem[];
   /** Number of obstacles to training on this machine. */
@@ -95,8 +88,10 @@ interface Report {
   readonly json: object;
 }
 
-async function reportOf(report: RunFileReport, imports: boolean): Promise<Report> {
-  const { loaded, problems } = report;
+async function reportOf(examined: RunFileReport, imports: boolean): Promise<Report> {
+  const { loaded, problems } = examined;
+  const machine = loaded && (await lookAtMachine(loaded));
+  const report = { ...examined, obstacles: [...examined.obstacles, ...(machine?.obstacles ?? [])] };
   const servers = loaded === null ? [] : await examineServers(loaded.spec.inference);
   const program = loaded === null || imports ? null : programOf(loaded.spec);
   const start =
@@ -111,29 +106,22 @@ async function reportOf(report: RunFileReport, imports: boolean): Promise<Report
     obstacles: report.obstacles.length,
     lines: [
       ...describeRunFile(report),
+      ...(machine?.gpus.lines ?? []),
       ...(loaded ? describeServers(loaded.spec, servers) : []),
       ...(start === null ? [] : ['vLLM is started with the run:', `  ${start}`]),
       ...(tinker ? describeTinker(tinker) : []),
       ...describeTeacher(teacher),
       ...(reflection ? describeReflection(reflection) : []),
     ],
-    json: { kind: 'run', ...asJson(report, servers), tinker, teacher, reflection },
+    json: {
+      kind: 'run',
+      ...asJson(report, servers),
+      gpuMemory: machine?.gpus.memory ?? null,
+      tinker,
+      teacher,
+      reflection,
+    },
   };
-}
-
-/** Problems with a vLLM that runs but cannot take the run's weights, reported beside its features. */
-function serverProblems({ inference }: RunSpec, servers: readonly ServerReport[]): Problem[] {
-  if (!('vllm' in inference)) return [];
-  return servers.flatMap((server) =>
-    vllmLacks(inference.vllm, server).map((expected) => ({
-      file: server.url,
-      line: null,
-      column: null,
-      path: 'inference.url',
-      expected,
-      received: 'a server that was started without',
-    })),
-  );
 }
 
 function asJson({ loaded, model, environments, ...report }: RunFileReport, servers: readonly ServerReport[]): object {

@@ -3,7 +3,7 @@ import { present } from '../../../core/present.ts';
 import { checkConfigText, type ModelSize } from '../../../load/checks/check-model.ts';
 import { getModel } from '../../../backends/hub/get-model.ts';
 import { hubSettings } from '../../../backends/hub/hub-settings.ts';
-import { shapeOfConfig, parameterCountOf } from '../../../config/models/model-shape.ts';
+import { shapeOfConfig, parameterCountOf } from '../../../core/model-shape.ts';
 import { RatchetError } from '../../../core/errors.ts';
 import { isHubId } from '../../../core/names.ts';
 import { aboutPackaged, packagedModels } from '../../../backends/hub/packaged-models.ts';

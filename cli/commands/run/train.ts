@@ -11,6 +11,7 @@ import {
 } from '../../follow/audience.ts';
 import { dryRun, type DryRunFlags, dryRunOptions } from '../../start/dry-run.ts';
 import { type ConfigLine, readConfigLine } from '../../typed/config-line.ts';
+import { placeInLaunch } from '../../start/place-in-launch.ts';
 import { needsOf, uiLine, withProcesses } from '../../start/processes.ts';
 import { typedDialect } from '../../typed/typed-dialect.ts';
 import { trainAgain, withoutResume } from '../../typed/typed-command.ts';
@@ -93,7 +94,9 @@ export async function train(
     return dryRun(file, { projectFolder, overrides: typedOverrides, read, ...named, ...run }, options);
   }
   const audience = openAudience(chooseTelling(options, process.env, process.stdout));
-  const load = { projectFolder, overrides: typedOverrides, read, ...named };
+  const placed = await placeInLaunch(file, { projectFolder, overrides: typedOverrides, read, ...named });
+  if (placed === null) return 0;
+  const load = { projectFolder, read, ...named, ...placed };
   const opened = await openTraining(file, load, options, audience.say);
   const { spec, run, isDefaultName, resumeStep, sent, overrides } = opened;
   const command = { file, ...named, name: isDefaultName ? null : run, overrides };

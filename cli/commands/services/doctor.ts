@@ -16,8 +16,9 @@ import {
   checkSandbox,
   checkTemporalCli,
 } from '../../doctor/machine.ts';
+import { checkEngines } from '../../doctor/engines.ts';
 import { checkRunFile, checkTemporalServer } from '../../doctor/services.ts';
-import { needsCuda } from '../../start/cuda-lacks.ts';
+import { needsCuda } from '../../start/engine-lacks.ts';
 import { type ConfigLine, readConfigLine } from '../../typed/config-line.ts';
 import { print } from '../../output/print.ts';
 
@@ -48,6 +49,7 @@ async function allChecks(line: ConfigLine | null, dialect: string | undefined, i
     line === null ? { spec: null, checks: [] } : await checkRunFile(line, dialect, imports);
   const needs = {
     cuda: spec !== null && needsCuda(spec),
+    trainsByTorch: spec?.trainer.kind === 'torch' && spec.trainer.program === null,
     sandbox: sandboxIsWanted(),
   };
   const outputs = spec ? localRoot(spec.store.uri) : path.resolve('outputs');
@@ -58,6 +60,7 @@ async function allChecks(line: ConfigLine | null, dialect: string | undefined, i
     checkDisk({ runs: outputs, temporary: os.tmpdir() }),
     spec ? [] : checkFolder(outputs),
     checkGpu(needs),
+    checkEngines(needs),
     checkSandbox(needs),
   ]);
   return [checkNode(), checkMemory(), checkOpenFiles(), ...outOfFile.flat(), checkKeys(), ...ofFile];

@@ -8,10 +8,11 @@ import { graceSecondsDefault, readGrace } from '../../typed/read-grace.ts';
 import { print, printAside } from '../../output/print.ts';
 
 interface WorkerOptions {
-  readonly role: WorkerRole | 'metrics';
+  readonly role: WorkerRole | 'metrics' | 'trainer-node';
   readonly policyUrl: string;
   readonly grace?: number;
   readonly maxRollouts?: number;
+  readonly program?: string;
 }
 
 export const workerCommand = new Command('worker')
@@ -20,7 +21,7 @@ export const workerCommand = new Command('worker')
   )
   .addOption(
     new Option('--role <role>', 'the kind of work that it does')
-      .choices([...workerRoles, 'metrics'])
+      .choices([...workerRoles, 'metrics', 'trainer-node'])
       .makeOptionMandatory(),
   )
   .option('--policy-url <url>', 'policy server of runs whose config names none', 'http://127.0.0.1:8420')
@@ -34,6 +35,7 @@ export const workerCommand = new Command('worker')
     'rollouts that a rollout worker plays at once; it asks for more when it has room',
     (text) => readCount('--max-rollouts', text),
   )
+  .option('--program <python>', 'of a trainer-node: the Python with PyTorch (default: looked for)')
   .action(async (options) => {
     try {
       await work(options);
@@ -49,10 +51,16 @@ export const workerCommand = new Command('worker')
  */
 const lastWordMs = 2_000;
 
-async function work({ role, policyUrl, grace, maxRollouts }: WorkerOptions): Promise<void> {
+async function work({ role, policyUrl, grace, maxRollouts, program }: WorkerOptions): Promise<void> {
   if (maxRollouts !== undefined && role !== 'rollout')
     throw new RatchetError('ConfigInvalid', `--max-rollouts is of --role rollout; this worker is --role ${role}.`);
+  if (program !== undefined && role !== 'trainer-node')
+    throw new RatchetError('ConfigInvalid', `--program is of --role trainer-node; this worker is --role ${role}.`);
   if (role === 'metrics') return followHere();
+  if (role === 'trainer-node') {
+    const { runTrainerNode } = await import('../../start/trainer-node.ts');
+    return runTrainerNode({ program: program ?? null, endsWithRun: false });
+  }
   // the same flag as in workers/main.ts
   setFlagsFromString('--heap-growing-percent=50');
   const { openWorker } = await import('../../../workers/roles/worker.ts'); // seconds of loading that --help should not wait for

@@ -106,8 +106,8 @@ const otherwise: Rows = {
   ),
   ...all('trainer.weight_broadcast.host orchestrator.weight_broadcast.host', texts(why.broadcast)),
   ...under('trainer', {
-    'model.attn': ignored(
-      why.speed,
+    'model.attn': becomes(
+      'trainer.attn',
       choice('sdpa', 'flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'fa4'),
     ),
     // In the months before, Liger's kernels were an implementation.

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { headersFromEnv, serverUrls } from '../../models/model-access.ts';
 import { anyNumber, args, choice, flag, fraction, positive, text, texts, whole } from '../../toml/values.ts';
-import { filters, noPrecision, noValidation } from '../common-words.ts';
+import { filters, noValidation } from '../common-words.ts';
 import { becomes, converted, type Field, ignored, only, refused, together } from '../dialect.ts';
 import { all, into, type Rows, under } from '../ours.ts';
 import { hostedKeys } from './prime-rl-hosted.ts';
@@ -145,12 +145,11 @@ export const top: Rows = {
 
 export const trained: Rows = {
   seq_len: together('`seq_len`', whole(1), { default: '2048' }),
-  attn: speed(choice('flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'auto', 'sdpa')),
+  attn: becomes('trainer.attn', choice('flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'auto', 'sdpa')),
   trust_remote_code: ignored(why.modelCode, flag()),
-  ...all('fsdp_cpu_offload optim_cpu_offload', speed(flag())),
+  ...into('trainer', 'fsdp_cpu_offload optim_cpu_offload optimization_dtype reduce_dtype'),
   ...all('dp_replicate tp cp', speed(whole(1))),
   impl: speed(choice('auto', 'hf', 'custom')),
-  ...all('optimization_dtype reduce_dtype', ignored(noPrecision, choice('bfloat16', 'float32'))),
   ep: speed(workers()),
   'ac.freq': together('`trainer.ac_freq`', whole(0), { default: '1' }),
   'ac.mode': speed(choice('full', 'selective', 'full_moe', 'projections', 'attention', 'matmul')),
@@ -164,7 +163,8 @@ export const trained: Rows = {
   'pp_activation_offload?': speed(args()),
   freeze_engram_tables: ignored('models here have no engram tables', flag()),
   'ac.targets?': speed(texts()),
-  ...all('compile? ac_offloading?', speed(args())),
+  'compile?': converted('trainer.compile', args(), () => true),
+  'ac_offloading?': speed(args()),
   ...all('reshard_after_forward fusions.shard_fused_on_dim1', speed(flag())),
   'fusions.enabled': speed(texts()),
   ...all('moe_use_grouped_mm moe_fused_kernel fp8', speed(flag())),
@@ -180,19 +180,13 @@ export const trained: Rows = {
     z.union([whole(1), choice('auto', 'disabled')]).meta({ expected: 'an integer ≥ 1, or "disabled"' }),
   ),
   conversion_dir: processes(text()),
-  freeze_moe_router: together(
-    'refused where a router would be trained: with all weights of a model that has experts',
-    flag(),
-    {
-      default: 'false',
-    },
-  ),
+  freeze_moe_router: becomes('trainer.freeze_moe_router', { default: 'false' }),
   'debug.force_balanced_routing': only(false, 'each token goes to the experts that its router picks', flag()),
   'lora.rank': becomes('lora.r'),
   'lora.alpha': becomes('lora.alpha', { default: '32' }),
   'lora.dropout': becomes('lora.dropout'),
   'lora.target_modules': together('`lora.target_modules`', texts()),
-  'lora.modules_to_save': together('refused unless it is empty', texts()),
+  'lora.modules_to_save': together('`lora.modules_to_save`', texts()),
   'debug.num_layers?': refused('training a part of a model; name a smaller model'),
   'debug.random_init': only(false, 'weights are those of the model; for others name a preset', flag()),
 };

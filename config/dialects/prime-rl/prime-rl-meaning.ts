@@ -1,4 +1,3 @@
-import { knownModel } from '../../models/known-models.ts';
 import { formatPath, type KeyPath } from '../../toml/positions.ts';
 import { loraModules } from '../../settings/optimizer.ts';
 import { isTable, type Table, tableOr, valueAt } from '../../toml/tables.ts';
@@ -17,9 +16,9 @@ export const usual: Table = {
   seq_len: 2048,
   sampling: { max_tokens: 2048 },
 };
-export const defaultTrainer: Table = { weight_decay: 0.01 };
-/** Since 0.8 activations are recomputed by default. */
-export const defaultTrainerSince08: Table = { ...defaultTrainer, ac_freq: 1 };
+export const defaultTrainer: Table = { weight_decay: 0.01, dtype: 'bfloat16' };
+/** Since 0.8 the trainer saves memory by default. */
+export const defaultTrainerSince08: Table = { ...defaultTrainer, ac_freq: 1, optim_cpu_offload: true };
 
 export const advantageHint =
   'prime-rl would train on raw rewards; for that write a function of yours and name it in [ratchet.trainer.advantage] import';
@@ -65,6 +64,7 @@ export function setTraining(
   setWandb(written, own, version);
   setScheduler(written, own, version);
   setLora(written, own, version);
+  refuseTwoOffloads(written, own, version);
   if (hasTable(written, 'resume') && !found(written, 'resume.step')) own.set(['resume', 'step'], -1, ['resume']);
 }
 
@@ -145,6 +145,17 @@ function setGpus(written: Table, own: Own): void {
     const ids = take(written, own, `${role}_gpu_ids`, [role, 'gpu_ids']);
     if (Array.isArray(ids?.value)) own.set([role, 'gpus'], ids.value.length, ids.at);
   }
+}
+
+function refuseTwoOffloads(written: Table, own: Own, version: Pick<Version, 'trainer'>): void {
+  const keys = ['fsdp_cpu_offload', 'optim_cpu_offload'];
+  if (keys.some((key) => own.get(['trainer', key]) !== true)) return;
+  const isSaid = found(written, ofTrainer(version, 'model', 'optim_cpu_offload').join('.')) !== undefined;
+  own.refuse({
+    paths: keys.map((key) => ofTrainer(version, 'model', key)),
+    expected: 'false: fsdp_cpu_offload beside it moves the moments already',
+    received: isSaid ? 'true' : 'nothing, which is true',
+  });
 }
 
 function warnOfFractions(written: Table, own: Own): void {
@@ -239,13 +250,7 @@ function setLora(written: Table, own: Own, version: Pick<Version, 'trainer'>): v
     }
   }
   const saved = lora['modules_to_save'];
-  if (Array.isArray(saved) && saved.length > 0) {
-    own.refuse({
-      paths: [[...at, 'modules_to_save']],
-      expected: 'an empty list: beside its adapters a run here trains nothing',
-      received: JSON.stringify(saved),
-    });
-  }
+  if (Array.isArray(saved)) own.set(['lora', 'modules_to_save'], saved, [...at, 'modules_to_save']);
   const type = found(written, 'weight_broadcast.type') ?? found(written, 'trainer.weight_broadcast.type');
   if (type && type.value !== 'filesystem') {
     own.refuse({
@@ -264,27 +269,6 @@ function setLora(written: Table, own: Own, version: Pick<Version, 'trainer'>): v
       received: JSON.stringify(served.value),
     });
   }
-}
-
-/** A frozen router. Adapters leave it unchanged, but not the warm-up before them; a dense model has none. */
-export function setRouter(written: Table, own: Own, version: Pick<Version, 'trainer'>): void {
-  const frozen = found(written, ofTrainer(version, 'model', 'freeze_moe_router').join('.'));
-  if (frozen?.value !== true) return;
-  const model = own.get(['model']);
-  const known = typeof model === 'string' ? knownModel(model) : undefined;
-  const isDense = known !== undefined && known.shape.experts === null;
-  const isAdapted = own.get(['lora', 'enabled']) === true && valueAt(written, ['ratchet', 'sft']) === undefined;
-  if (isAdapted || isDense) {
-    const why = isDense ? `${known.name} has no experts` : 'adapters leave routers as they are';
-    own.warn(`${formatPath(frozen.at)} has no effect here: ${why}.`);
-    return;
-  }
-  const lora = ofTrainer(version, 'model', 'lora').join('.');
-  own.refuse({
-    paths: [frozen.at],
-    expected: `false, or [${lora}] without a warm-up ([ratchet.sft]): where all weights are trained, routers are trained with their experts`,
-    received: 'true',
-  });
 }
 
 /** Warns of names of models and tokenizers that differ from the trained model. */

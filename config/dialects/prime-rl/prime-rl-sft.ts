@@ -6,10 +6,9 @@ import { placed, placesOf } from '../places.ts';
 import { sayCheckpoints, sayPlayers } from './prime-rl-differs.ts';
 import { setHosted } from './prime-rl-hosted.ts';
 import {
-  setMaxSteps,
-  setRouter,
-  setTraining,
   defaultTrainerSince08,
+  setMaxSteps,
+  setTraining,
   type Version,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
@@ -92,7 +91,6 @@ function together(asWritten: Table, own: Own): void {
   setServerArguments(written, own);
   setRecomputation(written, own, version);
   setNoClipping(written, own, version);
-  setRouter(written, own, version);
   setOptimizer(written, own, version);
   setRows(written, own);
   setEvaluation(written, own);

@@ -10,7 +10,6 @@ import { setLearned } from './prime-rl-learning.ts';
 import {
   advantageHint,
   setAlike,
-  setRouter,
   usual,
   defaultTrainer,
   defaultTrainerSince08,
@@ -97,7 +96,6 @@ function together(written: Table, own: Own, age: Age): void {
   if (age === 'today') setTruncation(written, own);
   refuseLauncherVariables(written, own);
   setNoClipping(written, own, version);
-  setRouter(written, own, version);
   setOptimizer(written, own);
   sayDifferences(written, own, { ...version, evaluated: 'orchestrator.eval.source[]' });
   sayOlderDefaults(written, own);

@@ -1,7 +1,10 @@
-import { type InferenceKind, inferenceTraits } from '../../../core/kinds/inference.ts';
+import type { InferenceKind } from '../../../core/kinds/inference.ts';
 import { type TrainerKind, trainers } from '../../../core/kinds/trainers.ts';
+import { knownModel } from '../../models/known-models.ts';
 import { type RatchetConfig, settingsByPath } from '../index.ts';
-import { tinker, torch } from '../trainer.ts';
+import { loraSpec } from '../optimizer.ts';
+import { tinker } from '../tinker.ts';
+import { torch } from '../torch.ts';
 import { embeddedRelations, vllmRelations } from './inference.ts';
 import { problem, type Relations } from './problem.ts';
 import { tinkerInferenceRelations, tinkerTrainerRelations, tinkerWarnings } from './tinker.ts';
@@ -34,6 +37,8 @@ const kinds: {
 };
 
 export function* kindRelations(config: RatchetConfig): Relations {
+  yield* routerRelations(config);
+  yield* wholeModuleRelations(config);
   for (const table of ['trainer', 'inference'] as const) {
     const written: Readonly<Record<string, unknown>> = config[table];
     for (const [kind, { ownKeys = [], relations }] of Object.entries<OfKind>(kinds[table])) {
@@ -54,15 +59,49 @@ export function* kindWarnings(config: RatchetConfig): Iterable<string> {
   const { kind, ac_freq: every } = config.trainer;
   if (every !== undefined && !trainers[kind].recomputes)
     yield `trainer.ac_freq (${every}) has no effect with kind = "${kind}": that trainer decides which activations it keeps.`;
+  const why = config.trainer.freeze_moe_router === true ? routersThatStay(config) : null;
+  if (why !== null) yield `trainer.freeze_moe_router has no effect here: ${why}.`;
   yield* kinds.trainer[config.trainer.kind].warnings?.(config) ?? [];
   yield* kinds.inference[config.inference.kind].warnings?.(config) ?? [];
 }
 
-/** The embedded server compares the digest of what it loads with the version's, and PyTorch's trainer has digests of its own. */
-function* torchRelations({ inference }: RatchetConfig): Relations {
-  if (inferenceTraits(inference).engine !== 'embedded') return;
-  const expected = '"vllm": the embedded engine does not sample what PyTorch trains yet';
-  yield problem(['inference.kind', 'trainer.kind'], expected, `"${inference.kind}"`, '[inference] kind = "vllm"');
+/** Why no router would move in any case; null = one would, or might. */
+function routersThatStay(config: RatchetConfig): string | null {
+  const known = knownModel(config.model);
+  if (known?.shape.experts === null) return `${known.name} has no experts`;
+  return loraSpec(config) !== null && config.sft === undefined ? 'adapters leave routers as they are' : null;
+}
+
+function* routerRelations(config: RatchetConfig): Relations {
+  const { kind, freeze_moe_router: isFrozen = false } = config.trainer;
+  if (!isFrozen || trainers[kind].freezesRouters || routersThatStay(config) !== null) return;
+  const expected =
+    'false, kind = "torch", or [lora] without a warm-up ([sft]): where all weights are trained, routers are trained with their experts';
+  yield problem(['trainer.freeze_moe_router', 'trainer.kind'], expected, 'true');
+}
+
+function* wholeModuleRelations({ lora, trainer: { kind }, inference }: RatchetConfig): Relations {
+  const names = lora?.modules_to_save ?? [];
+  if (names.length === 0) return;
+  const at = ['lora.modules_to_save', 'trainer.kind', 'inference.kind'];
+  const say = (expected: string) => problem(at, expected, JSON.stringify(names));
+  if (kind !== 'torch')
+    yield say('an empty list, or kind = "torch": beside its adapters no other trainer trains anything');
+  else if (inference.kind === 'vllm') yield say('an empty list: vLLM loads no adapter that has whole modules');
+  else if (inference.kind === 'embedded')
+    yield say('an empty list: the embedded engine loads no adapter that has whole modules');
+}
+
+function* torchRelations(config: RatchetConfig): Relations {
+  const { ranks, gpu_ids: gpus, load_in_4bit: isShort } = config.trainer;
+  if (ranks !== undefined && gpus !== undefined && ranks !== gpus.length)
+    yield problem(['trainer.ranks', 'trainer.gpu_ids'], `${gpus.length}, one for each of gpu_ids`, String(ranks));
+  if (isShort && loraSpec(config) === null)
+    yield problem(
+      ['trainer.load_in_4bit', 'lora'],
+      'false, or adapters ([lora]): weights of 4 bits cannot be trained',
+      'true',
+    );
 }
 
 /** The value of a setting that nobody wrote. */

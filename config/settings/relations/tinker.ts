@@ -4,7 +4,7 @@ import { isTinkerLoss } from '../../models/tinker-spec.ts';
 import type { RatchetConfig } from '../index.ts';
 import { lossSpec } from '../learning.ts';
 import { loraModules } from '../optimizer.ts';
-import { tinkerServerOf } from '../trainer.ts';
+import { tinkerServerOf } from '../tinker.ts';
 import { problem, type Relations } from './problem.ts';
 import { neutralSampling } from './sampling.ts';
 

@@ -18,7 +18,7 @@ export interface Canary {
 /**
  * Largest accepted difference between a server's and the trainer's log probabilities of the canary, mean |Δ| over its
  * tokens. Two engines that compute in float32 agree far better than a pair of float32 and bfloat16. Which kinds compute
- * in float32 is a trait (`computesInFloat32`). Otherwise the server reports its type (`servedType`), or else
+ * in float32 is a trait (`computesInFloat32`). Otherwise the trainer's `dtype` says it; the server reports its type (`servedType`), or else
  * `[inference.vllm] dtype` states it. Quantized weights get the wider bound.
  */
 export function canaryThreshold(
@@ -32,7 +32,15 @@ export function canaryThreshold(
   const isSaid =
     servedType === null ? inference.vllm !== undefined && isFloat32(inference.vllm) : servedType === 'float32';
   const isSampledSo = sampled === 'always' || (sampled === 'said' && isSaid);
-  return trainerTraits(trainer).computesInFloat32 && isSampledSo ? canaryDifferenceMaxInFloat32 : canaryDifferenceMax;
+  const { computesInFloat32: trained } = trainerTraits(trainer);
+  const isTrainedSo = trained === 'always' || (trained === 'said' && computesExactly(trainer));
+  return isTrainedSo && isSampledSo ? canaryDifferenceMaxInFloat32 : canaryDifferenceMax;
+}
+
+/** A base in 4 bits differs from the weights that servers have. */
+function computesExactly(trainer: RunSettings['trainer']): boolean {
+  const { dtype = 'float32', loadIn4bit = false } = trainer;
+  return dtype === 'float32' && !loadIn4bit;
 }
 
 /** Whether the file says that the server computes in float32. */

@@ -7,7 +7,7 @@ import {
   type ModelShape,
   parameterCountOf,
   shapeOfConfig,
-} from '../../config/models/model-shape.ts';
+} from '../../core/model-shape.ts';
 
 function shapeNamed(id: string): ModelShape {
   const known = knownModel(id);

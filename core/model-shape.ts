@@ -40,10 +40,23 @@ interface Linear {
   readonly count: number;
 }
 
+/** Adapters, as far as their size depends on it. */
+export interface LoraShape {
+  readonly r: number;
+  readonly targetModules: readonly string[];
+}
+
 export function parameterCountOf(shape: ModelShape): number {
-  const { hiddenSize, layerCount, vocabularySize, tiedEmbeddings } = shape;
-  const layers = Array.from({ length: layerCount }, (_, layer) => layerParameterCount(shape, layer));
-  return (tiedEmbeddings ? 1 : 2) * vocabularySize * hiddenSize + hiddenSize + sum(layers);
+  return outerParameterCount(shape) + sum(layerParameterCounts(shape));
+}
+
+/** Parameters outside of the layers: embedding table, output layer and the last norm. */
+export function outerParameterCount({ hiddenSize, vocabularySize, tiedEmbeddings }: ModelShape): number {
+  return (tiedEmbeddings ? 1 : 2) * vocabularySize * hiddenSize + hiddenSize;
+}
+
+export function layerParameterCounts(shape: ModelShape): number[] {
+  return Array.from({ length: shape.layerCount }, (_, layer) => layerParameterCount(shape, layer));
 }
 
 /** Parameters of one layer, including norms and biases. */
@@ -56,10 +69,7 @@ function layerParameterCount(shape: ModelShape, layer: number): number {
 }
 
 /** A and B of every adapted layer: r (inputs + outputs). */
-export function loraParameterCount(
-  shape: ModelShape,
-  { r, targetModules }: { readonly r: number; readonly targetModules: readonly string[] },
-): number {
+export function loraParameterCount(shape: ModelShape, { r, targetModules }: LoraShape): number {
   const layers = Array.from({ length: shape.layerCount }, (_, layer) => linearLayers(shape, layer)).flat();
   const adapted = layers.filter(({ name }) => targetModules.some((target) => name === target || target.endsWith(name)));
   return sum(adapted.map(({ inputs, outputs, count }) => r * (inputs + outputs) * count));

@@ -1,0 +1,36 @@
+import { findTorchPython } from '../../backends/torch/find-python.ts';
+import { nodesPlace } from '../../backends/torch/node-link.ts';
+import { serveTrainerNode } from '../../backends/torch/trainer-node.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { ownSecret, secretFileOf } from '../../host/project-secret.ts';
+import { print } from '../output/print.ts';
+
+/** Gives this machine's ranks to a trainer whose first node is elsewhere, until it is told to end. */
+export async function runTrainerNode({
+  program,
+  endsWithRun,
+}: {
+  /** The Python with PyTorch; null = looked for. */
+  readonly program: string | null;
+  readonly endsWithRun: boolean;
+}): Promise<void> {
+  const place = nodesPlace(process.env);
+  const rank = Number(process.env['RANK'] ?? Number.NaN);
+  if (place === null || !Number.isInteger(rank) || rank < 1)
+    throw new RatchetError(
+      'ConfigInvalid',
+      `A node of a trainer needs the address of the first one and its own number: expected MASTER_ADDR (and MASTER_PORT, 29500 if missing) and RANK of 1 or more, got MASTER_ADDR=${process.env['MASTER_ADDR'] ?? ''} RANK=${process.env['RANK'] ?? ''}.`,
+    );
+  const secret = ownSecret();
+  if (secret === null)
+    throw new RatchetError(
+      'ConfigInvalid',
+      `A node of a trainer shows the first one the secret of its project folder. ${secretFileOf(process.cwd())} is not there: copy it from the first node (RATCHET_SECRET_FILE names another file).`,
+    );
+  const python = await findTorchPython(program, process.cwd());
+  const interrupted = new AbortController();
+  const end = (): void => interrupted.abort();
+  process.once('SIGINT', end).once('SIGTERM', end);
+  await serveTrainerNode({ place, rank, secret, python, endsWithRun, say: print, signal: interrupted.signal });
+  process.exit(0);
+}

