@@ -62,6 +62,8 @@ const fitted = {
   bfloat16: { element: 2, hidden: 16, frozenHidden: 12, attention: 4, feedForward: 8, headNorm: 6, logit: 18, chunk: 26 },
   float32: { element: 4, hidden: 20, frozenHidden: 16, attention: 8, feedForward: 16, headNorm: 8, logit: 16, chunk: 20 },
 } as const; // prettier-ignore
+/** Bytes of each logit where the output layer is frozen, since nothing is computed again backwards: in one chunk, and in the largest of several. */
+const frozenOutput = { logit: 16, chunk: 20 };
 /** Hidden states outside of the layers. */
 const outerHiddenStates = 8;
 /** A layer that is computed again, with the gradients that flow through it. */
@@ -71,7 +73,8 @@ const maskBytes = 9;
 
 export function trainingMemory(load: TrainingLoad): TrainingMemory {
   const { shape, lora, dtype, tokens, recomputesEvery, ranks, offloadsWeights, offloadsMoments } = load;
-  const { element, logit, chunk } = fitted[dtype];
+  const { element } = fitted[dtype];
+  const { logit, chunk } = lora && !load.wholeLogits ? frozenOutput : fitted[dtype];
   const parameters = parameterCountOf(shape);
   const trained = lora ? loraParameterCount(shape, lora) : parameters;
   const held = trained * (lora ? 4 : fitted[load.heldIn].element);
