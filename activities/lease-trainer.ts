@@ -20,7 +20,7 @@ interface LeaseTrainerInput {
 
 /**
  * Holds this process for a run for as long as it heartbeats: its failure, or a missed heartbeat, means that the host is
- * lost. Of two processes under one epoch, one holds and the other fails.
+ * lost. If two processes have one epoch, one holds and the other fails.
  */
 export const createLeaseTrainer =
   (lease: ProcessLease, tell: (workflowId: string, held: TrainerLeased) => Promise<void>) =>

@@ -15,7 +15,7 @@ const repository = fileURLToPath(new URL('..', import.meta.url));
 
 /**
  * The smallest run that leaves every kind of object: adapters and their base, a warm-up from a file, a template, evaluations, a branch
- * that looked for a better prompt and took it, pools, checkpoints, and a second lineage. What only misfortune leaves is put beside them.
+ * that looked for a better prompt and took it, pools, checkpoints, and a second lineage. Objects that only failures leave are added to it.
  */
 export async function trainRun(bench: Bench, folder: string, run: string): Promise<void> {
   const reflection = createServer((request, response) => {
@@ -143,7 +143,7 @@ export function loadEnvironment() {
     evalDataset: rows(200, 220),
     rubric: rubric([
       { name: 'digits', weight: 1, score: ({ completion }) => completion.replace(/[^0-9]/g, '').length / 6 },
-      // What the search finds is better whatever the model says: it is taken.
+      // The search's prompt scores higher whatever the model answers, so it is adopted.
       { name: 'asked', weight: 1, score: ({ messages }) => Number(messages.some(({ content }) => content.includes('Write it'))) },
     ]),
   });

@@ -122,7 +122,7 @@ function throwAbout(
   return { crashes, accepted };
 }
 
-/** Median of the wall times of a process, in seconds. What it says of the file is another matter. */
+/** Median of the wall times of a process, in seconds. Its output is not looked at. */
 async function repeated(times: number, args: readonly string[]): Promise<number> {
   const values: number[] = [];
   for (let i = 0; i < times; i++) {

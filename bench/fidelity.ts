@@ -19,8 +19,8 @@ import { type Bench, type Figures, measurement } from './measurement.ts';
  * - `played`, with `--play`: files of prime-rl's releases that train, which made one step here, with a tiny model and an environment that
  *   stands in for theirs; `played_of` such files that load.
  * - `silent_differences`, goal 0: values of the normalized run that are others at home, and that no line of `ratchet check` names.
- * - `details.newest_home`: the newest state of prime-rl whose own code was asked, by its commit and date. What prime-rl has meant since is
- *   held by test/config/prime-rl-ages.test.ts and test/engine/prime-rl-losses.test.ts.
+ * - `details.newest_home`: the newest state of prime-rl whose own code was asked, by its commit and date. Later changes of prime-rl are
+ *   tested by test/config/prime-rl-ages.test.ts and test/engine/prime-rl-losses.test.ts.
  */
 export const fidelity = measurement(
   'fidelity',

@@ -2,7 +2,7 @@ import { listDataset, parseArgs, rubric, singleTurn, z } from '../backends/envir
 import type { Environment } from '../backends/environments/kit.ts';
 import { judge, makeWorld, type Task } from './gepa-world.ts';
 
-/** The tasks of the simulated world as an environment. What was missing in an answer is its column `feedback`. */
+/** The tasks of the simulated world as an environment. The column `feedback` says what an answer lacked. */
 
 const Args = z.strictObject({
   seed: z.int().min(0).default(0),

@@ -103,7 +103,7 @@ export interface KilledRun {
   readonly digest: string;
   readonly killedDigest: string;
   readonly isEqual: boolean;
-  /** Steps committed when it was killed. With all of them it was killed too late, which proves nothing. */
+  /** Steps committed when it was killed. If all are, it was killed too late, which proves nothing. */
   readonly killedAfter: number;
 }
 

@@ -8,7 +8,7 @@ import { hash32, uniform } from '../core/random.ts';
 
 /**
  * An OpenAI-compatible server without a model, in a process of its own: it answers at once, or after a delay, always the same,
- * with token ids and logprobs as vLLM gives them. What is measured against it is the client. `node --import tsx
+ * with token ids and logprobs as vLLM gives them. Measurements against it are of the client. `node --import tsx
  * bench/mock-model-server.ts --port 8000` starts one by hand.
  */
 export interface MockOptions {

@@ -15,17 +15,17 @@ import { round } from './statistics.ts';
  * and takes no CPU (`waiting-environment.ts`, five turns a rollout, groups of 8); the model answers at once. A worker
  * generates `--max-rollouts` at once, and the run's window holds several times what all workers generate.
  *
- * A turn of 50 ms is 1,280 turns a second and worker, which cost more CPU than a small machine has: the default turn here takes 2 s. With
- * `--work 50` a machine measures the same where it has a core for every worker. `--burn` and `--batch` with few rollouts tell whether an
+ * A turn of 50 ms is 1,280 turns a second and worker, which cost more CPU than a small machine has: the default turn here takes 2 s. Given
+ * `--work 50`, a machine measures the same where it has a core for every worker. `--burn` and `--batch` with few rollouts tell whether an
  * environment that computes is spread over all workers although one of them could hold the whole batch.
  *
  * - `efficiency_4`, `efficiency_16`, goals ≥ 0.9: turns a second of so many workers ÷ (their number × the turns a second of one).
  * - `share_spread`, goal ≤ 0.1: of 16, the busiest worker's turns less those of the idlest, ÷ their mean.
  * - `killed_ratio`, goal ≥ 0.85: one of 16 is killed (`kill -9`) every `--kill-every` seconds for `--seconds`, and started anew: turns in
  *   that time, each counted once, ÷ what the live workers would have generated. A worker is alive from when it is ready until it is killed.
- *   With `--standby` what is started has been loaded before (`standby.mjs`), so that starts take less of the cores that all workers share.
- * - `replayed`, goal 0: turns that were generated again although they had ended more than two seconds before their worker was killed. What
- *   ends is stored within half a second.
+ *   `--standby` loads workers before their start (`standby.mjs`), so that starts take less of the cores that all workers share.
+ * - `replayed`, goal 0: turns that were generated again although they had ended more than two seconds before their worker was killed. Ended
+ *   turns are stored within half a second.
  */
 export const rolloutWorkers = measurement('rollout-workers', 'how rollouts spread over rollout workers', measure)
   .option('--workers <list>', 'how many, one figure each; the first is what the others are compared with', '1,4,16')

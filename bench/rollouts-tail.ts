@@ -22,7 +22,7 @@ import { mean, median, round } from './statistics.ts';
  * At best a step takes the longer of
  * - the trainer's time, and
  * - mean latency × rollouts of a batch ÷ rollouts in flight (Little's law), with as many in flight all the time as `max_concurrent` allows,
- *   512 here: one batch. With latencies of 2 s that is 2 s a step.
+ *   512 here: one batch. Latencies of 2 s make that 2 s a step.
  *
  * The run may be 0, 1 or 2 steps ahead, but at no level may it have more in flight than one batch, so all figures have the same bound.
  * Latencies count as they were asked of the server: their mean over the seeds of a run differs by a few per cent. Rollouts that were

@@ -29,7 +29,7 @@ export interface ControlResult {
 
 /**
  * The control of an RL run, of all weights or of an adapter: the same recipe from the same v0, but every round's rewards are dealt out anew among all its
- * rollouts. What is learned from such rewards was not learned from the task. The product has no such switch, so this is the
+ * rollouts. Gains from such rewards do not come from the task. The product has no such switch, so this is the
  * engine's own loop, outside Temporal: same curriculum, random numbers, filter, advantages, schedule and staleness.
  */
 export async function trainOnShuffledRewards(

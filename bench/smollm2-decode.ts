@@ -30,7 +30,7 @@ const model = 'smollm2-135m-instruct';
  *
  * - `ratio_1`, `ratio_16`: our tokens a second ÷ llama.cpp's, for one row and 16, at the same bits: weights of 8 bits here (`quantize = "int8"`) and in its
  *   file (Q8_0). Medians over pairs of one batch each; above 1 = ours is faster. Before anything is timed, most rows must begin with the same token.
- *   With --gguf FILE, of a file in Q4_1: `ratio_1_int4`, `ratio_16_int4` likewise, 4 bits on both sides.
+ *   `--gguf FILE` for a file in Q4_1: `ratio_1_int4`, `ratio_16_int4` likewise, 4 bits on both sides.
  * - `transformers_16`: the same beside transformers' generate, both in 32-bit floats, 16 different prompts. `transformers_16_int8`: ours in 8 bits.
  *   `transformers_groups`: two prompts eight times, as GRPO asks for them; ours computes a prompt once.
  * - `bound_64`: our tokens a second of 64 rows in 32-bit floats ÷ what the processor's arithmetic allows, at the pace of a large product of matrices, which is

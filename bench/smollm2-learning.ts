@@ -30,7 +30,7 @@ type Part = (typeof partNames)[number];
  *   what two cores need that have nothing else to do; company disturbs it less.
  * - `killed_equal`: a few steps at level 0, killed within the second, end with the same adapter to the last bit.
  * - `trl_time_ratio`: our time ÷ TRL's to the same held-out score, both from the start of a process to the end of an evaluation; goal ≤ 0.7.
- *   Where TRL has not reached our score in as many steps, its whole time counts, and `trl_reached` is false. `trl_time_ratio_cpu`: in CPU time.
+ *   If TRL has not reached our score in as many steps, its whole time counts, and `trl_reached` is false. `trl_time_ratio_cpu`: in CPU time.
  *
  * Figures of parts that were left out are null. `--folder` keeps what was found and all runs: typed again, the measurement continues with what is missing.
  */

@@ -1,7 +1,7 @@
-import { Command } from 'commander';
+import { Command, type CommandUnknownOpts } from '@commander-js/extra-typings';
 import { withoutControls } from './output/plain-text.ts';
 
-type Load = () => Promise<Command>;
+type Load = () => Promise<CommandUnknownOpts>;
 
 /**
  * All commands, in the groups and with the lines of `ratchet --help`. A command's module is loaded on use: `ratchet
@@ -203,7 +203,7 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
 };
 
 /** The program with the requested command; without one, with the names and lines of all, for its help. */
-export async function program(asked: string | undefined, version: string): Promise<Command> {
+export async function program(asked: string | undefined, version: string): Promise<CommandUnknownOpts> {
   const ratchet = new Command('ratchet')
     .description('RL post-training of language models as a durable Temporal workflow.')
     .version(version, '-V, --version')
@@ -226,7 +226,7 @@ export async function program(asked: string | undefined, version: string): Promi
 }
 
 /** Usage errors end with the `--help` to read. */
-function refusing(command: Command, typed: string): Command {
+function refusing(command: CommandUnknownOpts, typed: string): CommandUnknownOpts {
   for (const one of command.commands) refusing(one, `${typed} ${one.name()}`);
   return command.showHelpAfterError(`(${typed} --help says how)`).configureOutput({ outputError }).exitOverride();
 }

@@ -1,4 +1,4 @@
-import { CommanderError } from 'commander';
+import { CommanderError } from '@commander-js/extra-typings';
 import { RatchetError } from '../core/errors.ts';
 import { closeProcesses } from '../host/processes-open.ts';
 import { codeVersion } from '../workers/program/code-version.ts';

@@ -8,9 +8,11 @@ import type { ParsedRunConfig } from './run-config.ts';
 import type { TomlFile } from './toml/parse-toml.ts';
 import { formatPath, type KeyPath } from './toml/positions.ts';
 import type { Problem } from './toml/problems.ts';
-import type { RunSpec } from './run-spec.ts';
+import type { JsonValue, RunSpec } from './run-spec.ts';
 import { RatchetConfig, settingsByPath } from './settings/index.ts';
 import { nameInFile } from './setting-names.ts';
+import { withRequested } from './settings/requested.ts';
+import { insteadOfTorch } from './settings/torch.ts';
 import { settingsWithPlaces } from './settings/relations/bounds.ts';
 import { copied, differencesOf, isTable, setAt, type Table, valueAt } from './toml/tables.ts';
 
@@ -74,7 +76,7 @@ interface Goal {
 interface Comparison {
   readonly lost: string[];
   readonly problems: string[];
-  /** Defaults of the other dialect that the file does not mention: lengths, and fields that have no effect yet. */
+  /** Defaults of the other dialect that the file does not mention: lengths, GPUs. */
   readonly brought: string[];
   readonly differing: number;
 }
@@ -83,7 +85,7 @@ interface Comparison {
 const defaultsOfOthers: readonly {
   readonly name: string;
   /** null = unset. */
-  readonly of: (spec: RunSpec) => number | null;
+  readonly of: (spec: RunSpec) => JsonValue;
   readonly without: (spec: RunSpec) => RunSpec;
 }[] = [
   { name: 'seq_len', of: ({ seqLen }) => seqLen, without: (spec) => ({ ...spec, seqLen: null }) },
@@ -92,6 +94,22 @@ const defaultsOfOthers: readonly {
     of: ({ maxPromptTokens }) => maxPromptTokens,
     without: (spec) => ({ ...spec, maxPromptTokens: null }),
   },
+  ...(['trainerGpus', 'inferenceGpus'] as const).map((key) => ({
+    name: nameInFile(`requested.${key}`),
+    of: ({ requested }: RunSpec) => requested?.[key] ?? null,
+    without: ({ requested, ...spec }: RunSpec): RunSpec => ({
+      ...spec,
+      ...(requested && withRequested({ ...requested, [key]: null })),
+    }),
+  })),
+  ...Object.keys(insteadOfTorch).map((key) => ({
+    name: nameInFile(`requested.torch.${key}`),
+    of: ({ requested }: RunSpec) => requested?.torch[key] ?? null,
+    without: ({ requested, ...spec }: RunSpec): RunSpec => {
+      const { [key]: _, ...torch } = requested?.torch ?? {};
+      return { ...spec, ...(requested && withRequested({ ...requested, torch })) };
+    },
+  })),
   {
     // Trades time for memory, with the same result.
     name: 'trainer.ac_freq',
@@ -113,25 +131,17 @@ function compared(table: Table, { file, to, spec, resumeStep }: Goal): Compariso
   }
   const { spec: found, resumeStep: step } = again;
   const added = defaultsOfOthers.filter(({ of }) => of(spec) === null && of(found) !== null);
-  const brought = [
-    ...added.map(({ name, of }) => [name, of(found)] as const),
-    ...Object.entries(found.later).filter(([path]) => spec.later[path] === undefined),
-  ];
   const rest = added.reduce((those, { without }) => without(those), found);
-  const later = Object.fromEntries(Object.entries(found.later).filter(([path]) => spec.later[path] !== undefined));
-  const differences = [...differencesOf({ ...spec, resumeStep }, { ...rest, later, resumeStep: step })];
+  const differences = [...differencesOf({ ...spec, resumeStep }, { ...rest, resumeStep: step })];
   return {
     lost: differences.map(differenceLine),
     problems: [],
-    brought: brought.map(([path, value]) => `${path} = ${shown(value)} comes with ${to.title}: its default`),
+    brought: added.map(({ name, of }) => `${name} = ${shown(of(found))} comes with ${to.title}: its default`),
     differing: differences.reduce((sum, { here, there }) => sum + valuesIn(here) + valuesIn(there), 0),
   };
 }
 
-/**
- * One difference between two specs, by our names in a run file: `lora.r: 32 here, 16 there`. Unsupported fields appear
- * under their path in the file.
- */
+/** One difference between two specs, by our names in a run file: `lora.r: 32 here, 16 there`. */
 function differenceLine({
   path,
   here,
@@ -141,8 +151,7 @@ function differenceLine({
   readonly here: unknown;
   readonly there: unknown;
 }) {
-  const words = path[0] === 'later' ? path.slice(1).join('.') : nameInFile(path.join('.'));
-  return `${words}: ${shown(here)} here, ${shown(there)} there`;
+  return `${nameInFile(path.join('.'))}: ${shown(here)} here, ${shown(there)} there`;
 }
 
 /** A missing table is further away than one with a wrong value. */

@@ -1,12 +1,11 @@
 import { startedWith } from '../core/kinds/inference.ts';
-import { isTable, type Table } from './toml/tables.ts';
+import type { Table } from './toml/tables.ts';
 import type { KeyPath } from './toml/positions.ts';
 import type { RunSpec } from './run-spec.ts';
 
 /** Arguments for vLLM: the one that samples, or the one that another system would start in its place. */
-export function vllmArgumentsOf({ later, inference }: Pick<RunSpec, 'later' | 'inference'>): Table {
-  const args = 'vllm' in inference ? inference.vllm.args : later['inference.vllm'];
-  return isTable(args) ? args : {};
+export function vllmArgumentsOf({ requested, inference }: Pick<RunSpec, 'requested' | 'inference'>): Table {
+  return 'vllm' in inference ? inference.vllm.args : (requested?.vllm ?? {});
 }
 
 /** Device of the embedded trainer; null = another trainer. */
@@ -19,7 +18,7 @@ export function samplesOn({ inference }: Pick<RunSpec, 'inference'>): 'cpu' | 'c
   return 'provider' in inference && startedWith(inference) === 'policy server' ? inference.provider : null;
 }
 
-/** What a config says of GPUs, trainer and server, out of the fields that are still to come (`RunSpec.later`). */
+/** GPUs that a config names, whether or not its trainer and server use them. */
 interface GpuSettings {
   readonly trainerGpus: number | null;
   readonly inferenceGpus: number | null;
@@ -27,15 +26,14 @@ interface GpuSettings {
   readonly gpuMemoryUtilization: { readonly value: number; readonly path: KeyPath } | null;
 }
 
-export function gpuSettingsOf({ later, inference }: Pick<RunSpec, 'later' | 'inference'>): GpuSettings {
-  const number = (path: string): number | null => numberOf(later[path]);
+export function gpuSettingsOf({ requested, inference }: Pick<RunSpec, 'requested' | 'inference'>): GpuSettings {
   const own = 'vllm' in inference ? inference.vllm : null;
-  const share = numberOf(vllmArgumentsOf({ later, inference })['gpu_memory_utilization']);
+  const share = vllmArgumentsOf({ requested, inference })['gpu_memory_utilization'];
   return {
-    trainerGpus: number('trainer.gpus'),
-    inferenceGpus: own?.gpuIds?.length ?? number('inference.gpus'),
+    trainerGpus: requested?.trainerGpus ?? null,
+    inferenceGpus: own?.gpuIds?.length ?? requested?.inferenceGpus ?? null,
     gpuMemoryUtilization:
-      share === null ? null : { value: share, path: ['inference', 'vllm', 'gpu_memory_utilization'] },
+      typeof share === 'number' ? { value: share, path: ['inference', 'vllm', 'gpu_memory_utilization'] } : null,
   };
 }
 
@@ -50,8 +48,4 @@ export function trainerGpusOf({
   if (taken === null) return null;
   const first = Math.max(...taken, -1) + 1;
   return Array.from({ length: trainer.kind === 'torch' ? trainer.ranks : 1 }, (_, i) => first + i);
-}
-
-function numberOf(value: unknown): number | null {
-  return typeof value === 'number' ? value : null;
 }

@@ -1,17 +1,16 @@
 import { type Dialect, translate } from './dialects/dialect.ts';
 import { ratchetReading, readingOf } from './dialects/reading.ts';
 import type { Layer } from './toml/layers.ts';
-import { type UnsupportedSetting, unsupportedSettings, keptLater } from './not-yet.ts';
 import type { ParseOptions, RunConfig } from './run-config.ts';
-import type { KeyPath } from './toml/positions.ts';
+import { formatPath, type KeyPath } from './toml/positions.ts';
 import type { Place, Problem } from './toml/problems.ts';
-import { describe, type Reporter } from './toml/reporter.ts';
 import { readTable } from './toml/read-table.ts';
 import { findEnvironments, withFound } from './run-environments.ts';
 import { runName } from './run-name.ts';
 import { RunSpec } from './run-spec.ts';
 import { adviseSettings } from './setting-advice.ts';
 import { RatchetConfig, resumeStepOf } from './settings/index.ts';
+import { unusedRequests } from './settings/requested.ts';
 import { toRunSpec } from './settings/to-run-spec.ts';
 import { problemsBetween, warningsOf } from './settings/relations/index.ts';
 import { type Table, valueAt } from './toml/tables.ts';
@@ -39,44 +38,36 @@ export function readInDialect(dialect: Dialect, file: Table, layers: readonly La
   const environments =
     config && findEnvironments(config, options, reporter, dialect.schema ? undefined : dialect.title);
   const name = runName(options, config, reporter);
-  const later = table && own ? unsupportedSettings(table, own) : [];
-  if (reporter.problems.length === 0) refuseWhatIsNotThere(later, reporter);
   if (reporter.problems.length > 0 || !config || !own || !environments) {
     return { ok: false, problems: reporter.inOrder() };
   }
 
   // A valid config that gives no RunSpec is a bug of the dialect, so this may throw.
-  const spec = RunSpec.parse({ ...toRunSpec(config, name), later: keptLater(later) });
+  const spec = RunSpec.parse(toRunSpec(config, name));
+  const writtenAt = (path: KeyPath): string | undefined => {
+    const found = own.writtenAt(path);
+    return found && formatPath(found);
+  };
+  const unused = unusedRequests(spec, writtenAt);
   const placeOf = (...names: KeyPath[]): Place => reporter.placeOf(names);
+  const isSaid = (...path: KeyPath): boolean => placeOf(path).line !== null || placeOf(path).file === 'command line';
+  const isTrainerSaid = !('provider' in spec.trainer) || isSaid('trainer', 'kind') || isSaid('trainer', 'provider');
   return {
     ok: true,
     spec: withFound(spec, environments.found),
-    warnings: [...own.warnings, ...warningsOf(config), ...environments.said],
+    // GPUs that choose the trainer, or the sampler of another system's file, are reported with that choice (cli/start/).
+    warnings: [
+      ...own.warnings,
+      ...warningsOf(config),
+      ...unused.settings,
+      ...(isTrainerSaid ? unused.trainer : []),
+      ...(dialect.schema ? unused.inference : []),
+      ...environments.said,
+    ],
     resumeStep: resumeStepOf(config),
     missing: environments.missing,
     ours: dialect.schema ? written : own.table,
-    notYet: later.flatMap(({ path, value, feature, here, written }) =>
-      written.length > 0
-        ? written.map((one) => ({ ...reporter.placeOfWritten(one.path), value: one.value, feature, here }))
-        : path.at(-1) === 'dtype'
-          ? [] // every other system's default is bfloat16, and float32 is what it stands for
-          : [{ ...placeOf(path), value, feature, here }],
-    ),
     advice: adviseSettings(spec).map(({ paths, ...said }) => ({ ...said, ...placeOf(...paths) })),
     placeOf,
   };
-}
-
-/** Names the first of several fields of one feature. */
-function refuseWhatIsNotThere(later: readonly UnsupportedSetting[], reporter: Reporter): void {
-  const refused = later.filter(({ instead }) => instead !== null);
-  for (const feature of new Set(refused.map((setting) => setting.feature))) {
-    const [first, ...others] = refused.filter((setting) => setting.feature === feature);
-    const { path, value, instead } = first!;
-    reporter.addRelation([path, ...others.map((other) => other.path)], {
-      expected: instead!,
-      received: describe(value),
-      suggestion: `known, not supported yet: ${feature}`,
-    });
-  }
 }

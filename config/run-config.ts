@@ -1,6 +1,6 @@
 import type { Dialect } from './dialects/dialect.ts';
 import type { FindEnvironment } from './find-environment.ts';
-import type { JsonValue, RunSpec } from './run-spec.ts';
+import type { RunSpec } from './run-spec.ts';
 import type { SettingAdvice } from './setting-advice.ts';
 import type { Layer } from './toml/layers.ts';
 import type { KeyPath } from './toml/positions.ts';
@@ -10,13 +10,13 @@ import type { Table } from './toml/tables.ts';
 /** Options for reading a run file, and the result. */
 
 export interface ParseOptions {
-  /** As the user named it; appears in errors, and its stem is the run's name when nothing else names it. */
+  /** The file's name as the user typed it; appears in errors, and its stem is the run's name when nothing else names it. */
   readonly file: string;
   /** Dotted keys with values as typed: `{ 'sampling.temperature': '0.7', 'max-steps': '5' }`. In the words of the file's dialect. */
   readonly overrides?: Readonly<Record<string, string>>;
   /** The name given on the command line; wins over the file's. */
   readonly runName?: string;
-  /** What ids stand for, if the caller knows: others are then refused here, with their line, and the spec has what was found. */
+  /** Resolves ids, if the caller can: others are then refused here, with their line, and the spec has what was found. */
   readonly findEnvironment?: FindEnvironment;
   /** Environments that are not here are told (`missing`) and not refused: the file is only looked at. */
   readonly isOnlyLookedAt?: boolean;
@@ -32,16 +32,6 @@ export interface MissingEnvironment extends Problem {
   readonly install: string | null;
 }
 
-/** A field that is read, checked and kept, and that no part of Ratchet honours yet. */
-export interface NotYet extends Place {
-  /** The value as written. */
-  readonly value: JsonValue;
-  /** The feature that will honour it. */
-  readonly feature: string;
-  /** What is done in its place; null = nothing is to be said of that. */
-  readonly here: string | null;
-}
-
 export type Advice = Omit<SettingAdvice, 'paths'> & Place;
 
 export interface RunConfig {
@@ -49,7 +39,6 @@ export interface RunConfig {
   readonly warnings: string[];
   /** The step to go on from, where the config asks for one: −1 = the latest. */
   readonly resumeStep: number | null;
-  readonly notYet: readonly NotYet[];
   readonly advice: readonly Advice[];
   /** Place in the file of one of our fields. */
   readonly placeOf: (...names: KeyPath[]) => Place;

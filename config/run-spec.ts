@@ -33,10 +33,10 @@ import {
   staleness,
   WandbSpec,
 } from './settings/run.ts';
+import { RequestedSpec } from './settings/requested.ts';
 import { SamplingSpec, TemperatureScheduleSpec } from './settings/sampling.ts';
 import { specFields } from './settings/setting.ts';
 import { TrainerSpec } from './settings/trainer.ts';
-import { args } from './toml/values.ts';
 
 /**
  * A normalized run: the result of every dialect's translation. Every value is set; later readers need no defaults. A
@@ -96,7 +96,7 @@ export const RunSpec = z.strictObject({
   /** Missing = no notices are sent. */
   notify: NotifySpec.optional(),
   sft: SftSpec.nullable(),
-  /** Missing = steps are trained on rollouts. With it there are no environments but those that are evaluated. */
+  /** Missing = steps are trained on rollouts. If set, all environments are for evaluations. */
   data: RowsSpec.optional(),
   trainer: TrainerSpec,
   inference: InferenceSpec,
@@ -105,8 +105,8 @@ export const RunSpec = z.strictObject({
    * `s3://bucket/prefix/?endpoint=…&region=…&path_style=true&sse=…&kms_key_id=…`.
    */
   store: z.strictObject({ uri: z.string().min(1) }),
-  /** Requested features without support, by path in our own words: `trainer.gpus`, `env[0].sampling.extra_body`. */
-  later: args().default({}),
+  /** Missing = the file requests no GPUs and no vLLM besides `trainer` and `inference`. */
+  requested: RequestedSpec.optional(),
 });
 
 export type RunSpec = z.infer<typeof RunSpec>;

@@ -87,7 +87,7 @@ function parametersInName(model: string): number | null {
 }
 
 /**
- * Rules for rollouts that learn from the rest of their group. With a teacher alone, each learns by itself, and none is
+ * Rules for rollouts that learn from the rest of their group. If there is only a teacher, each learns by itself, and none is
  * dropped for its group. Agents by role (`rae`) are compared with those of earlier groups.
  */
 function* onGroups({ rolloutsPerExample, advantage, sampling: { temperature } }: RunSpec): Iterable<SettingAdvice> {

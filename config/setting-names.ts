@@ -29,6 +29,10 @@ const placesInFile: Readonly<Record<string, string>> = {
   'filter.onlineDifficultyFiltering': 'buffer.online_difficulty_filtering',
   kl: 'kl_penalty',
   'inference.vllm': 'inference',
+  'requested.trainerGpus': 'trainer.gpus',
+  'requested.inferenceGpus': 'inference.gpus',
+  'requested.vllm': 'inference.vllm',
+  'requested.torch': 'trainer',
   'inference.endpoints': 'inference.endpoint_id',
   // Names of overrides by `ratchet set`.
   maxGradNorm: 'trainer.max_grad_norm',

@@ -3,7 +3,7 @@
  * become rarer. A trouble of seconds ends within seconds. One of a day costs under 250 retries, and its end is noticed
  * after at most a twentieth of its length.
  */
-const usualMs = 30_000;
+const defaultMs = 30_000;
 const mostMs = 600_000;
 
 /** `waitMs`: the latest wait, 0 before the first; `waitedMs`: the sum of all waits. */
@@ -17,5 +17,5 @@ export function nextWaitMs({
   readonly waitedMs: number;
 }): number {
   if (waitMs === 0) return firstMs;
-  return Math.min(waitMs * 2, Math.max(usualMs, waitedMs / 20), mostMs);
+  return Math.min(waitMs * 2, Math.max(defaultMs, waitedMs / 20), mostMs);
 }

@@ -3,7 +3,7 @@ import { cpus } from 'node:os';
 import { runtimeVersion } from './onnx/c-api.ts';
 import type { Provider, SessionOptions } from './onnx/session.ts';
 
-/** What the bits of a step depend on besides its inputs. Equal fingerprints promise equal bits; others a tolerance. */
+/** Everything besides its inputs that the bits of a step depend on. Equal fingerprints promise equal bits; others a tolerance. */
 interface EngineFingerprint {
   readonly runtime: string;
   readonly provider: Provider;

@@ -106,7 +106,7 @@ export async function requireStorePlace(named: string, environment: Environment 
   if (known && performance.now() - known.atMs < storePlaceFreshMs) return known.real;
   const { there, real } = await nearestRealPath(folder);
   const reals = await Promise.all(roots.map((root) => realpath(root).catch(() => null)));
-  const root = reals.find((one) => one !== null && isUsualStore(real, one)) ?? null;
+  const root = reals.find((one) => one !== null && isDefaultStore(real, one)) ?? null;
   const wrong = root === null ? null : await whatOthersCanOnTheWay(there, root, reals[0] ?? root);
   if (root === null || wrong !== null) requireGrantOfStore({ folder, real, wrong }, environment);
   storePlaces.set(key, { atMs: performance.now(), real });
@@ -118,11 +118,11 @@ export async function requireStorePlace(named: string, environment: Environment 
  * The default folders of runs, evaluations and searches in a project. Everything else there is the user's, and so is
  * the content of a run's folder: another run within would collide with it.
  */
-function isUsualStore(real: string, root: string): boolean {
+function isDefaultStore(real: string, root: string): boolean {
   if (!isWithin(root, real)) return false;
   const [first, , third] = path.relative(root, real).split(path.sep);
-  const isUsual = first === outputsFolder || (first === 'environments' && third === outputsFolder);
-  return isUsual && !isWithRun(real, root);
+  const isDefault = first === outputsFolder || (first === 'environments' && third === outputsFolder);
+  return isDefault && !isWithRun(real, root);
 }
 
 const outputsFolder = 'outputs';
@@ -148,7 +148,7 @@ export function lineOfStoreFolder(folder: string): string {
 /** Whether workers of a project accept such a folder as a store without a grant. */
 export function isOwnStore(folder: string, projectFolder: string): boolean {
   const [root, real] = [realOr(projectFolder, projectFolder), nearestReal(folder)];
-  if (!isUsualStore(real, root)) return false;
+  if (!isDefaultStore(real, root)) return false;
   let there = real;
   while (realOr(there, null) === null) there = path.dirname(there);
   const owners = ownersOf(root, projectFolder);

@@ -39,7 +39,7 @@ export async function makeBase(
     return copyBase(trainer, run, spec, { weights, isLast });
   const opened = await openModel(spec.model, { seed: spec.seed });
   const template = await storedTemplate(run, spec);
-  // With the weights, every later version has it: whoever serves or fetches one renders as it was trained.
+  // Every later version gets the template with its weights, so servers and downloads render as in training.
   const model = template === null ? opened : withChatTemplate(opened, template);
   await checkKeptRows(run, spec, model);
   const version = await putMade(storeOf(run), madeAt(run, weights), async (folder) => {

@@ -21,7 +21,7 @@ interface PairedRows {
   readonly rejected: readonly SupervisedRow[];
 }
 
-/** What the reference says of an answer: of each pair of the run the sums of its log probabilities. */
+/** Sums of the reference's log probabilities of both answers, for each pair of the run. */
 interface ReferenceSums {
   readonly chosen: readonly number[];
   readonly rejected: readonly number[];

@@ -121,7 +121,7 @@ interface Part {
 /**
  * A conversation as the policy will see it: each answer follows the tokens of its rendered prompt, and only answers are
  * trained, up to the token that ends them. One sample, or one for each answer if the chat template renders earlier
- * turns differently once later ones follow. With `isWhole` every answer is trained, including those of its prompt: in
+ * turns differently once later ones follow. `isWhole`: every answer is trained, including those of its prompt: in
  * one sample, as the template renders the whole, if it begins and ends all answers alike. Text after the last answer
  * stays, without loss.
  */

@@ -4,7 +4,7 @@ import { isTableAlone, type Layer } from '../config/toml/layers.ts';
 import type { ConfigLayer } from '../core/config-layer.ts';
 import { parseRunConfig } from '../config/parse-run-config.ts';
 import { ConfigProblems, type Place, type Problem, type ReadAs } from '../config/toml/problems.ts';
-import type { Advice, MissingEnvironment, NotYet } from '../config/run-config.ts';
+import type { Advice, MissingEnvironment } from '../config/run-config.ts';
 import { parseToml, type TomlFile } from '../config/toml/parse-toml.ts';
 import type { KeyPath } from '../config/toml/positions.ts';
 import { RatchetError } from '../core/errors.ts';
@@ -48,8 +48,6 @@ export interface LoadedConfig {
   readonly readAs: ReadAs;
   /** Missing environments; empty unless the file is only examined. */
   readonly missing: readonly MissingEnvironment[];
-  /** Settings that are kept, but not honoured yet. */
-  readonly notYet: readonly NotYet[];
   /** Settings outside the rules of thumb. */
   readonly advice: readonly Advice[];
   /** Problems of files that the config names; empty unless it is only examined. */
@@ -92,7 +90,7 @@ export async function readRunFile(
 }
 
 /**
- * A table accepts any contents, and a run's settings reveal them. Where files are not open to everyone, a file for a
+ * A table accepts any contents, and a run's settings reveal them. If files are not open to everyone, a file for a
  * table is accepted only from a caller who sends its text, which proves access.
  */
 function requireSent({ file, section }: ConfigLayer, text: string, sent: SentFiles | undefined): void {

@@ -20,13 +20,13 @@ export interface EvaluateChunkInput {
   readonly chunk: number;
 }
 
-/** What an attempt's heartbeats say, for whoever watches. */
+/** Progress in an attempt's heartbeats, shown by `ratchet eval`. */
 export interface ChunkProgress {
   /** Rollouts that are finished, of those of the chunk. */
   readonly done: number;
   readonly of: number;
   readonly failed: number;
-  /** Of scored ones: the sum of their rewards, and how many. */
+  /** Sum of the rewards of scored rollouts, and their number. */
   readonly rewards: number;
   readonly rewarded: number;
   /** Servers of which none answers at the moment; null while one does. */

@@ -9,7 +9,8 @@ import { resultRow } from '../core/rl/rollout/results.ts';
 import { isRewardedOutcome, type Rollout } from '../core/rl/rollout/rollout.ts';
 import type { Environment } from '../backends/environments/types.ts';
 import { encodeRows, rowLike } from '../store/objects.ts';
-import { Part, RolloutJournal } from '../runs/rollouts/rollout-journal.ts';
+import { Part } from '../runs/rollouts/part.ts';
+import { RolloutJournal } from '../runs/rollouts/rollout-journal.ts';
 import { storeOf } from '../runs/run-access.ts';
 import { evaluationKeys, type ScoredExample, scoredExamples } from '../runs/evaluations/evaluation-store.ts';
 import { GroupsInPlay } from './groups-in-play.ts';
@@ -65,13 +66,13 @@ export class EvaluatedExamples {
     const { handle, chunk, scoresGroups } = of;
     const store = storeOf(handle.place);
     const own = evaluationKeys.ofAttempt(handle.place, chunk, handle.attempt);
-    // What was scored with the others of its example counts with them alone: of earlier attempts, whole examples.
+    // Group scores count only with all rollouts of their example: earlier attempts contribute whole examples.
     const playedBelow = scoresGroups ? `${own}groups/` : evaluationKeys.chunk(handle.place, chunk);
     const scored = await scoredExamples(store, handle, chunk);
     const stored = await Promise.all([
       RolloutJournal.open(store, playedBelow, handle.spec.sha256),
       RolloutJournal.open(store, own, handle.spec.sha256),
-      store.list(own).then((keys) => Part.open<ScoredExample>(store, `${own}rows_`, keys)),
+      Part.open<ScoredExample>(store, `${own}rows_`),
     ]);
     for (const journal of stored.slice(0, 2) as RolloutJournal[]) journal.keep();
     return new EvaluatedExamples(of, scored, stored);

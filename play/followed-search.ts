@@ -7,7 +7,7 @@ import { searchAnswersMax, searchDrainMs, searchLeaseMs, searchLeaseRequests } f
 import { slowPlayS } from '../core/rl/sampling/window.ts';
 import type { OpenedSearch } from './opened-search.ts';
 
-/** What the heartbeats of a lease say that has the whole search, for whoever watches. */
+/** Progress in the heartbeats of a lease that has the whole search. */
 export interface SearchProgress {
   readonly figures: SearchFigures;
   /** The newest events of the search, with the numbers that its workflow will give them counted from the begin of the lease. */

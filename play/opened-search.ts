@@ -128,7 +128,7 @@ export class OpenedSearch {
     return this.#rollouts.aborted;
   }
 
-  /** Plays slices. What is in the store of them is not played again; each counts as so many metric calls, however they ended. */
+  /** Plays slices, except rollouts that are stored; each counts as so many metric calls, however they ended. */
   async play(slices: readonly PromptSlice[]): Promise<PlayedSlice[]> {
     const asked = slices.map((slice) => this.#rowsOf(slice));
     const scored = new Map<AskedRow, ScoredRow>();
@@ -168,7 +168,7 @@ export class OpenedSearch {
     return { scores, objectives: rows.map(({ reward, metrics }) => (reward === null ? null : metrics)) };
   }
 
-  /** A new text for one component. What the model refuses is an answer without one; a server that is away is thrown. */
+  /** A new text for one component. If the model refuses, the answer has none; an absent server is thrown. */
   async reflect(request: ReflectRequest): Promise<SearchAnswer> {
     const { id, seed, iteration } = request;
     const { reflection } = this.#stored.input;
@@ -264,7 +264,7 @@ export class OpenedSearch {
         ...model,
       });
     } catch (error) {
-      // Whoever plays it next goes on from there.
+      // The next attempt continues from there.
       if (this.#rollouts.aborted && turns.length > recorded.length) {
         await this.#journal.add({ request: id, index, turns });
       }

@@ -31,7 +31,7 @@ export type LineagePlace = Pick<RunHandle, 'name' | 'store' | 'lineage'>;
 type OpenedPlace = RunPlace & Partial<Pick<RunHandle, 'spec' | 'begunAt'>>;
 
 /**
- * Opens a run's store. Its immutable objects are cached for a while. For a run that was opened before, calls throw
+ * Opens a run's store. Its immutable objects are cached for a while. If the run was opened before, calls throw
  * `StoreNotSeen` unless this is the store that it was opened in.
  */
 export function storeOf(run: OpenedPlace): Store {

@@ -121,7 +121,13 @@ const house: Readonly<Record<string, Room>> = {
   cli: {
     rooms: ['core', 'config', 'host', 'engine', 'store', 'runs', 'backends', 'play', 'learn', 'load', 'activities', 'workers', 'ui'], // prettier-ignore
     types: ['workflows'],
-    packages: ['node:*', 'commander', '@temporalio/client', '@temporalio/common', '@temporalio/proto'],
+    packages: [
+      'node:*',
+      '@commander-js/extra-typings',
+      '@temporalio/client',
+      '@temporalio/common',
+      '@temporalio/proto',
+    ],
     also: {
       'cli/ratchet.mjs': [computed, 'tsx/esm/api'],
       'cli/output/ndjson.ts': ['zod'],

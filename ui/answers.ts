@@ -27,7 +27,7 @@ export interface ListedRun {
   readonly note: string | null;
 }
 
-/** What the run itself says while somebody answers for it. */
+/** Status from the run's workflow, while a worker answers its queries. */
 export interface LiveStatus {
   readonly phase: string;
   readonly pausedBecause: string | null;

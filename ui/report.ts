@@ -12,7 +12,7 @@ interface ReportLimits {
   readonly bytes: number;
 }
 
-export const usualLimits: ReportLimits = { groups: 200, bytes: 12_000_000 };
+export const defaultLimits: ReportLimits = { groups: 200, bytes: 12_000_000 };
 
 /** Evaluations of one environment with rows in a report: the first ones, which show the start, and the newest. */
 const evaluationsInFull = { first: 2, newest: 4 };
@@ -33,7 +33,7 @@ const wanted: readonly { readonly filter: RolloutFilter; readonly order: Rollout
 export async function makeReport(
   place: RunPlace,
   ask: AskRun,
-  limits: ReportLimits = usualLimits,
+  limits: ReportLimits = defaultLimits,
 ): Promise<{
   readonly html: string;
   readonly rollouts: number;

@@ -20,7 +20,7 @@ const order = [
   'saveCheckpoint',
 ];
 
-/** Of these a run has one at a time: where one begins, the process of one before that has not ended is gone. */
+/** Activities that a run has one at a time: when one begins, an earlier one without an end lost its process. */
 const oneAtATime: ReadonlySet<string> = new Set(['leaseTrainer', 'warmUp', 'trainBatch']);
 
 interface OpenSpan {

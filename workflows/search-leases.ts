@@ -121,7 +121,7 @@ export class SearchLeases {
     this.#whole?.cancel();
   }
 
-  /** What has been answered since, in the order in which it was settled. Throws what cannot be answered, once nothing is in play any more. */
+  /** Answers since the last call, in the order of their settlement. Throws the first failure once nothing is in play any more. */
   async take(): Promise<readonly Batch[]> {
     if (this.#failures.length > 0) {
       await condition(() => this.#playing.size === 0);
@@ -215,7 +215,7 @@ export class SearchLeases {
       this.#batches.push(...answers);
       return [];
     } catch (error) {
-      // Its worker went away while it was to end: Temporal does not try again what was cancelled. What it did not come to is asked again.
+      // Its worker went away while it was to end: Temporal does not try again what was cancelled. The rest is asked again.
       if (scope.consideredCancelled && !this.#scope.consideredCancelled) return [];
       throw error;
     } finally {

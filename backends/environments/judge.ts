@@ -125,7 +125,7 @@ interface JudgeRewardOptions<State> {
   readonly judge: Judge;
   /** Builds the judge's prompt for a rollout. */
   readonly prompt: (rollout: RewardInput<State>) => string | readonly ChatMessage[];
-  /** The score in an answer; undefined when there is none. By default the last number in it. */
+  /** The score in an answer; undefined when there is none. Default: its last number. */
   readonly parse?: (answer: string) => number | undefined;
 }
 

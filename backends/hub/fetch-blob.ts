@@ -76,7 +76,7 @@ async function take(lock: string): Promise<boolean> {
 /** Continues until all bytes are here. Attempts that bring enough bytes do not count against the limit. */
 async function fetchWhole(client: HubClient, wanted: Wanted, part: string): Promise<void> {
   const { sizeBytes, name } = wanted.file;
-  let fruitless = 0;
+  let stalled = 0;
   for (;;) {
     const there = (await sizeOf(part)) ?? 0;
     if (there > sizeBytes) await rm(part, { force: true });
@@ -88,12 +88,12 @@ async function fetchWhole(client: HubClient, wanted: Wanted, part: string): Prom
     );
     if (error !== null && (!(error instanceof RatchetError) || !error.isRetryable)) throw error;
     const now = (await sizeOf(part)) ?? 0;
-    fruitless = now - from >= hubPaceBytesMin || now === sizeBytes ? 0 : fruitless + 1;
-    if (fruitless >= hubAttemptsMax) {
+    stalled = now - from >= hubPaceBytesMin || now === sizeBytes ? 0 : stalled + 1;
+    if (stalled >= hubAttemptsMax) {
       const message = `${wanted.id}: ${name} stopped coming at ${now} of ${sizeBytes} bytes (${error?.message ?? 'the connection ended'}). What is here is kept: type the same again to continue.`;
       throw new RatchetError('ServerUnavailable', message, { cause: error });
     }
-    if (error !== null) await wait(error.retryAfterMs ?? hubPauseMs * 2 ** Math.max(0, fruitless - 1));
+    if (error !== null) await wait(error.retryAfterMs ?? hubPauseMs * 2 ** Math.max(0, stalled - 1));
   }
 }
 

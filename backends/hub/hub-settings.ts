@@ -23,14 +23,14 @@ interface HubToken {
 
 type Environment = Readonly<NodeJS.ProcessEnv>;
 
-const usualEndpoint = 'https://huggingface.co';
+const defaultEndpoint = 'https://huggingface.co';
 
 /** The variables are HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_TOKEN and HF_TOKEN_PATH, with their older names. */
 export function hubSettings(environment: Environment = process.env, home: string = homedir()): HubSettings {
   const hubHome = homeOf(environment, home);
   const cache = firstOf(environment, 'HF_HUB_CACHE', 'HUGGINGFACE_HUB_CACHE');
   return {
-    endpoint: (firstOf(environment, 'HF_ENDPOINT') ?? usualEndpoint).replace(/\/+$/, ''),
+    endpoint: (firstOf(environment, 'HF_ENDPOINT') ?? defaultEndpoint).replace(/\/+$/, ''),
     cache: cache === undefined ? path.join(hubHome, 'hub') : path.resolve(expanded(cache, home)),
     isOffline: isOn(environment['HF_HUB_OFFLINE']) || isOn(environment['TRANSFORMERS_OFFLINE']),
     token: hubToken(environment, home),

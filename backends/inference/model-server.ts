@@ -38,7 +38,7 @@ export interface ServerOptions {
   readonly memoryGb?: number | undefined;
   /** Its name in refusals, with the setting that names it; missing = the inference server. */
   readonly what?: string | undefined;
-  /** Advice if it does not answer; missing = {@link usualRemedy}. */
+  /** Advice if it does not answer; missing = {@link defaultRemedy}. */
   readonly remedy?: string | undefined;
   /** The project's secret; this process's by default. */
   readonly secret?: (() => string | null) | undefined;
@@ -58,7 +58,7 @@ export class ConnectionStale extends RatchetError {
 }
 
 /** Advice when a run's servers do not answer. */
-export const usualRemedy = 'Is it running? `ratchet dev` starts one; [inference] url names others.';
+export const defaultRemedy = 'Is it running? `ratchet dev` starts one; [inference] url names others.';
 
 const probeTimeoutMs = 5_000;
 /** Characters of an unusable answer in a message. */
@@ -242,7 +242,7 @@ export class ModelServer {
           : new RatchetError('InferenceRejected', message, { cause: error });
       }
       if (!(error instanceof NoAnswer)) throw error;
-      const message = `The inference server at ${this.root} does not answer ${route}: ${error.message}. ${this.#options.remedy ?? usualRemedy}`;
+      const message = `The inference server at ${this.root} does not answer ${route}: ${error.message}. ${this.#options.remedy ?? defaultRemedy}`;
       if (error.isStale) throw new ConnectionStale(message, error);
       throw new RatchetError('InferenceUnavailable', message, { cause: error });
     }

@@ -7,7 +7,7 @@ import {
   serverRoot,
   type ServerAddress,
   type ServerOptions,
-  usualRemedy,
+  defaultRemedy,
 } from './model-server.ts';
 import { PoolMember } from './pool-member.ts';
 import { ServerBusy } from './openai/refusal.ts';
@@ -249,7 +249,7 @@ export class ServerPool {
       away === null ? `${server.root} has left` : `${server.root} (since ${away.since}: ${away.because})`,
     );
     const which = said.length === 0 ? 'none is named' : `none answers: ${said.join('; ')}`;
-    const { remedy = usualRemedy } = this.#options;
+    const { remedy = defaultRemedy } = this.#options;
     const helps = which.includes(remedy) ? '' : ` ${remedy}`;
     return new RatchetError('InferenceUnavailable', `No inference server can be asked: ${which}.${helps}`);
   }

@@ -40,7 +40,7 @@ export interface OtlpOptions {
   };
 }
 
-/** What is reported of a rollout; `group` and `index` name it in its lineage. */
+/** The reported part of a rollout's label; `group` and `index` name it in its lineage. */
 type Episode = Omit<RolloutLabel, 'lineage' | 'step'>;
 
 /**

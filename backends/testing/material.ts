@@ -29,7 +29,7 @@ export const contractOptimizer: OptimizerSpec = {
 /** Makes a step about the learning rate times the gradient, so that gradient sizes are visible. */
 export const gradientSteps: OptimizerSpec = { ...contractOptimizer, epsilon: 1, maxGradNorm: 1e6 };
 
-const usualLosses: Readonly<Record<Exclude<LossSettings['type'], 'custom'>, Omit<LossSettings, 'aggregation'>>> = {
+const defaultLosses: Readonly<Record<Exclude<LossSettings['type'], 'custom'>, Omit<LossSettings, 'aggregation'>>> = {
   cispo: { type: 'cispo', clipHigh: 1.3 },
   grpo: { type: 'grpo', clipLow: 0.8, clipHigh: 1.2 },
   importance_sampling: { type: 'importance_sampling', clipHigh: 1 },
@@ -39,11 +39,11 @@ const usualLosses: Readonly<Record<Exclude<LossSettings['type'], 'custom'>, Omit
   dro: { type: 'dro', clipHigh: 1, klTau: 0.05 },
   cross_entropy: { type: 'cross_entropy', clipHigh: 1 },
 };
-export type ContractLoss = keyof typeof usualLosses;
-export const contractLosses = Object.keys(usualLosses) as ContractLoss[];
+export type ContractLoss = keyof typeof defaultLosses;
+export const contractLosses = Object.keys(defaultLosses) as ContractLoss[];
 
 export function lossOf(type: ContractLoss, aggregation: LossSettings['aggregation'] = 'token'): LossSettings {
-  return { ...usualLosses[type], aggregation, ...(aggregation === 'dr_grpo' ? { maxTokens: 16 } : {}) };
+  return { ...defaultLosses[type], aggregation, ...(aggregation === 'dr_grpo' ? { maxTokens: 16 } : {}) };
 }
 
 const noVersion: PolicyVersion = {

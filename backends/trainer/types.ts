@@ -56,7 +56,7 @@ export interface Trainer<State extends OptimizerState = Uint8Array> {
     readonly tellsTokens?: boolean;
   }): Promise<TrainOutcome>;
   /**
-   * One supervised step: −Σ log π of the tokens that count, by how many these are. With `normalizer` −Σ w log π by that, w the
+   * One supervised step: −Σ log π of the tokens that count, by how many these are. If there is a `normalizer`, −Σ w log π by that, w the
    * `tokenWeights` of the rows: a trainer that does not know it refuses it.
    */
   sftStep(input: {

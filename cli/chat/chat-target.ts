@@ -21,7 +21,7 @@ type ChatSampling = Pick<
 >;
 
 /** Settings for a folder, which has no run file: small chat models stay coherent at these. */
-const usualSampling: ChatSampling = {
+const defaultSampling: ChatSampling = {
   temperature: 0.5,
   topP: 0.9,
   topK: null,
@@ -44,7 +44,7 @@ export async function openChatTarget(
     return {
       name: named,
       model: await loadModelFolder(folder),
-      sampling: usualSampling,
+      sampling: defaultSampling,
       openBase: () => baseOf(folder),
     };
   }

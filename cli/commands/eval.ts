@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { grantOption } from '../typed/store-option.ts';
 import { compareCommand } from '../eval/compare.ts';
 import { listCommand } from '../eval/list.ts';
@@ -9,20 +9,6 @@ import { scheduleCommand } from '../eval/schedule.ts';
 import { checkpointsCommand } from '../eval/checkpoints.ts';
 import { evaluateWeights } from '../eval/subject/weights-folder.ts';
 
-interface WeightsArguments {
-  readonly weightsDir?: string;
-  readonly steps?: string;
-  readonly evalBase: boolean;
-  readonly watcher?: boolean;
-  readonly 'client.baseUrl'?: string;
-  readonly 'model.name'?: string;
-  readonly 'env.id'?: string;
-  readonly numExamples?: string;
-  readonly rolloutsPerExample?: string;
-  readonly grant?: readonly string[];
-  readonly dryRun?: boolean;
-}
-
 const help = `
 Without a command: the checkpoints in a folder, in the words of prime-rl's \`uv run eval\`:
   npx ratchet-rl eval --weights-dir outputs/my-run/weights --steps 10,50,100 --no-eval-base
@@ -30,7 +16,7 @@ Without a command: the checkpoints in a folder, in the words of prime-rl's \`uv 
 A folder of a run of Ratchet is \`ratchet eval checkpoints RUN\`; any other is loaded, step after step, by the server that is named.
 `;
 
-export const evalCommand: Command = new Command('eval')
+export const evalCommand = new Command('eval')
   .enablePositionalOptions() // words after a subcommand are that subcommand's
   .description('evaluate models and checkpoints on environments, on a schedule, and look at the results')
   .option('--weights-dir <folder>', 'every checkpoint in it: outputs/weights')
@@ -45,7 +31,7 @@ export const evalCommand: Command = new Command('eval')
   .option(...grantOption)
   .option('--dry-run', 'say what would be done')
   .addHelpText('after', help)
-  .action(async (options: WeightsArguments, command: Command) => {
+  .action(async (options, command) => {
     const { weightsDir, 'client.baseUrl': baseUrl, 'model.name': model, 'env.id': environment, ...rest } = options;
     if (weightsDir === undefined) {
       command.help();

@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { runCommand } from '../gepa/run.ts';
 import { showCommand } from '../gepa/show.ts';
 import { adoptCommand, branchCommand, raiseCommand, stopCommand } from '../gepa/steer.ts';

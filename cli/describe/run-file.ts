@@ -9,9 +9,8 @@ import type { ModelSize, TrainingMemory } from '../../load/checks/check-model.ts
 import { showStoreUri } from '../../store/store-uri.ts';
 import { modelName, namedServers, trainerName } from '../../core/names.ts';
 import { formatPlace, formatProblems, type ReadAs } from '../../config/toml/problems.ts';
-import type { Advice, NotYet } from '../../config/run-config.ts';
+import type { Advice } from '../../config/run-config.ts';
 import { withOlderNamesTogether } from '../../config/toml/older-names.ts';
-import { whenHonoured } from '../../config/settings/later.ts';
 import { codeOf, type PythonEnvironmentSpec, type RowsSpec, type RunSpec } from '../../config/run-spec.ts';
 import { alternativeLine } from '../start/read-as.ts';
 
@@ -37,15 +36,14 @@ function readLine({ title, because }: ReadAs): string {
   return because === '--dialect' ? `${title} (--dialect)` : `${title} (by ${because})`;
 }
 
-/** Remarks of any report: warnings, settings not yet honoured, obstacles, advice. */
-function remarks({ warnings, notYet, obstacles, advice, notImported }: Omit<RunFileReport, 'file'>): string[] {
+/** Remarks of any report: warnings, obstacles, advice. */
+function remarks({ warnings, obstacles, advice, notImported }: Omit<RunFileReport, 'file'>): string[] {
   return [
     ...section(
       'not checked, since reading a run file runs no code that it names (--import does; read that code first):',
       notImported.map(({ name, runs, unchecked }) => `environment ${name}: ${unchecked}. It would run ${runs}`),
     ),
     ...withOlderNamesTogether(warnings).map((warning) => `warning: ${warning}`),
-    ...section('not yet honoured (read, checked and stored with the run):', notYet.map(notYetLine)),
     ...section('in the way of training here:', obstacles.flatMap(obstacleLines)),
     ...section('advice (rules of thumb, no errors):', advice.flatMap(adviceLines)),
   ];
@@ -53,13 +51,6 @@ function remarks({ warnings, notYet, obstacles, advice, notImported }: Omit<RunF
 
 function section(title: string, lines: readonly string[]): string[] {
   return lines.length === 0 ? [] : [title, ...lines.map((line) => `  ${line}`)];
-}
-
-export function notYetLine({ value, feature, here, ...place }: NotYet): string {
-  const text = JSON.stringify(value);
-  const isDefault = place.line === null && place.file !== 'command line';
-  const where = isDefault ? place.path : formatPlace(place);
-  return `${where} = ${text.length > 80 ? `${text.slice(0, 77)}...` : text}${isDefault ? ' (default)' : ''}   (${whenHonoured(feature)}${here === null ? '' : `; here ${here}`})`;
 }
 
 export function obstacleLines({ about, says, remedies }: Obstacle): string[] {

@@ -1,4 +1,4 @@
-import { Command, Option } from 'commander';
+import { Command, Option } from '@commander-js/extra-typings';
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
 import type { CheckpointFigures } from '../../core/eval/checkpoint-curve.ts';
@@ -24,43 +24,39 @@ Examples:
 Every checkpoint is evaluated once for the same settings, even if several commands ask for it; of a run that was rewound, the current lineage counts.
 `;
 
+const each = (value: string, before: readonly string[] = []): string[] => [...before, ...value.split(',')];
+
 /** `ratchet eval checkpoints RUN`. */
-export const checkpointsCommand: Command = withCheckpointOptions(new Command('checkpoints'))
+export const checkpointsCommand = new Command('checkpoints')
   .description('evaluate the checkpoints of a run: a table and a curve')
   .argument('<run>')
+  .option('--steps <list>', 'these alone: 10,50,100 (default: all that are sealed)')
+  .option('--no-eval-base', 'leave the base model, v0, out')
+  .addOption(
+    new Option(
+      '--env <id>',
+      'the environments to evaluate on, one or several (default: as [eval] of the run)',
+    ).argParser(each),
+  )
+  .option('-a, --env-args <json>', "the environment's arguments")
+  .option('-n, --num-examples <n>', 'held-out examples, -1 = all')
+  .option('-r, --rollouts-per-example <n>', 'rollouts of each')
+  .option('-c, --max-concurrent <n>', 'rollouts at once, of each evaluation')
+  .option('-t, --max-tokens <n>', 'tokens of each turn')
+  .option('-T, --temperature <x>', 'of the sampling')
+  .option('-S, --sampling-args <json>', 'further sampling parameters')
+  .option('--builtin', 'OWNER/NAME is the environment NAME that comes with Ratchet')
+  .option('--at-once <n>', 'checkpoints side by side; 1 where a server holds one version at a time (default: 4)')
+  .option('--backfill', 'with the settings of last time')
+  .option('--watcher', 'wait for further checkpoints until the run ends')
+  .option(...storeOption)
+  .option(...tellingOptions.json)
+  .option(...grantOption)
+  .option('--dry-run', 'say what would be evaluated')
   .addHelpText('after', help)
-  .action(async (run: string, options: CheckpointOptions) => {
+  .action(async (run, options) => {
     process.exitCode = await evaluateCheckpoints(run, options);
   });
-
-function withCheckpointOptions(command: Command): Command {
-  const each = (value: string, before: readonly string[] = []): string[] => [...before, ...value.split(',')];
-  command
-    .option('--steps <list>', 'these alone: 10,50,100 (default: all that are sealed)')
-    .option('--no-eval-base', 'leave the base model, v0, out')
-    .addOption(
-      new Option(
-        '--env <id>',
-        'the environments to evaluate on, one or several (default: as [eval] of the run)',
-      ).argParser(each),
-    )
-    .option('-a, --env-args <json>', "the environment's arguments")
-    .option('-n, --num-examples <n>', 'held-out examples, -1 = all')
-    .option('-r, --rollouts-per-example <n>', 'rollouts of each')
-    .option('-c, --max-concurrent <n>', 'rollouts at once, of each evaluation')
-    .option('-t, --max-tokens <n>', 'tokens of each turn')
-    .option('-T, --temperature <x>', 'of the sampling')
-    .option('-S, --sampling-args <json>', 'further sampling parameters')
-    .option('--builtin', 'OWNER/NAME is the environment NAME that comes with Ratchet')
-    .option('--at-once <n>', 'checkpoints side by side; 1 where a server holds one version at a time (default: 4)')
-    .option('--backfill', 'with the settings of last time')
-    .option('--watcher', 'wait for further checkpoints until the run ends')
-    .option(...storeOption)
-    .option(...tellingOptions.json)
-    .option(...grantOption)
-    .option('--dry-run', 'say what would be evaluated');
-  return command;
-}
 
 export async function evaluateCheckpoints(run: string, options: CheckpointOptions): Promise<number> {
   const teller = openTeller<EvaluationLine>(options);

@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../core/errors.ts';
 import { type Comparison, compareEvaluations, type ExampleDifference } from '../../core/eval/comparison.ts';
 import { differentSettings } from '../../core/eval/result-metadata.ts';
@@ -38,7 +38,7 @@ export const compareCommand = new Command('compare')
   .option('--seed <n>', 'of the interval: resampled examples', '0')
   .option('--json', 'as one JSON object')
   .option(...storeOption)
-  .action(async (a: string, others: string[], options: CompareOptions) => {
+  .action(async (a, others, options) => {
     const examples = readCount('--examples', options.examples);
     const seed = readSeed(options.seed);
     const found = [];
@@ -48,14 +48,6 @@ export const compareCommand = new Command('compare')
     if (options.json) printJson({ seed, environments: compared.map(toldComparison) }, 2);
     else print(compared.map((one) => describeComparison(one, examples).join('\n')).join('\n\n'));
   });
-
-interface CompareOptions {
-  readonly env?: string;
-  readonly examples: string;
-  readonly seed: string;
-  readonly json?: boolean;
-  readonly store?: string;
-}
 
 function readSeed(text: string): number {
   if (/^\d{1,9}$/.test(text)) return Number(text);

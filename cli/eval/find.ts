@@ -5,7 +5,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
 import { lineagesOf, type RunPlace, storeOf } from '../../runs/run-access.ts';
 import type { FoundEvaluations, FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
-import { findEvaluations, usualFolders } from '../../runs/evaluations/folders.ts';
+import { findEvaluations, defaultFolders } from '../../runs/evaluations/folders.ts';
 import { runEvaluations, type RunEvaluation } from '../../runs/evaluations/run-evaluations.ts';
 import { findRunFolder } from '../stored/run-place.ts';
 import { lineageOfStep } from '../stored/run-records.ts';
@@ -42,7 +42,7 @@ async function byPlace(name: string, wanted: Wanted): Promise<FoundEvaluation[]>
 async function byShortName(name: string, { store }: Wanted): Promise<FoundEvaluation[] | null> {
   const isPlace = (await stat(path.resolve(name)).catch(() => null)) !== null;
   if (store !== undefined || isPlace || (await isRun(path.resolve('outputs', name)))) return null;
-  const all = await Promise.all((await usualFolders(process.cwd())).map((folder) => findEvaluations(folder)));
+  const all = await Promise.all((await defaultFolders(process.cwd())).map((folder) => findEvaluations(folder)));
   const { evaluations } = joined(all);
   const first = evaluations.find(({ id }) => id === name) ?? evaluations.find(({ where }) => groupOf(where) === name);
   return first === undefined ? null : [first];
@@ -60,7 +60,7 @@ function groupOf(where: string): string {
 export async function besideEvaluation(
   folder: string,
 ): Promise<{ readonly own: string; readonly other: string } | null> {
-  const all = await Promise.all((await usualFolders(process.cwd())).map((usual) => findEvaluations(usual)));
+  const all = await Promise.all((await defaultFolders(process.cwd())).map((usual) => findEvaluations(usual)));
   const { evaluations } = joined(all);
   const own = evaluations.find(({ where }) => path.resolve(where) === path.resolve(folder));
   if (own === undefined) return null;
@@ -71,7 +71,7 @@ export async function besideEvaluation(
 
 /** All evaluations of a folder, of a run, or of the default folders. */
 export async function allEvaluations(name: string | undefined, { store }: Wanted): Promise<FoundEvaluations> {
-  if (name === undefined) return usualEvaluations();
+  if (name === undefined) return defaultEvaluations();
   const kind = await kindOf(name);
   if ('run' in kind) {
     const place = await runPlace(kind, store);
@@ -82,8 +82,8 @@ export async function allEvaluations(name: string | undefined, { store }: Wanted
   return withRuns(await findEvaluations(kind.folder), kind.folder);
 }
 
-async function usualEvaluations(): Promise<FoundEvaluations> {
-  const folders = await usualFolders(process.cwd());
+async function defaultEvaluations(): Promise<FoundEvaluations> {
+  const folders = await defaultFolders(process.cwd());
   const all = await Promise.all(folders.map(async (folder) => withRuns(await findEvaluations(folder), folder)));
   return joined(all);
 }

@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
 import { inColumns } from '../output/in-columns.ts';
 import { onOneLine } from '../output/plain-text.ts';
@@ -15,7 +15,7 @@ export const listCommand = new Command('list')
   .option('-n, --limit <n>', 'how many', '20')
   .option('--json', 'a JSON array, one object for each evaluation')
   .option(...storeOption)
-  .action(async (name: string | undefined, options: ListOptions) => {
+  .action(async (name, options) => {
     const limit = readCount('--limit', options.limit);
     const found = await allEvaluations(name, options);
     const asked = newestFirst(found.evaluations).filter(
@@ -34,13 +34,6 @@ export const listCommand = new Command('list')
 export function newestFirst(found: readonly FoundEvaluation[]): FoundEvaluation[] {
   const isOfRun = (one: FoundEvaluation): boolean => 'lineage' in one;
   return [...found.filter((one) => !isOfRun(one)), ...found.filter(isOfRun).toReversed()];
-}
-
-interface ListOptions {
-  readonly env?: string;
-  readonly limit: string;
-  readonly json?: boolean;
-  readonly store?: string;
 }
 
 function told({ environment, model, id, step, where, metadata }: FoundEvaluation) {

@@ -1,4 +1,4 @@
-import { Command, Option } from 'commander';
+import { Command, Option } from '@commander-js/extra-typings';
 import { RatchetError } from '../../core/errors.ts';
 import { headersFrom } from '../../config/models/model-access.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
@@ -7,7 +7,7 @@ import type { ModelOptions } from '../typed/model-options.ts';
 import { grantOption } from '../typed/store-option.ts';
 import { namesOf } from '../output/names-of.ts';
 
-/** What `ratchet eval run` takes: the options of vf-eval and `prime eval run`, and what there is here beside them. */
+/** Options of `ratchet eval run`: those of vf-eval and `prime eval run`, and further ones. */
 export interface EvalRunOptions extends ModelOptions {
   readonly systemPrompt?: string;
   readonly envPath?: string;
@@ -37,7 +37,7 @@ export interface EvalRunOptions extends ModelOptions {
 }
 
 /** The command with its options and no action. */
-export function evalRunCommand(): Command {
+export function evalRunCommand() {
   return new Command('run')
     .description('evaluate a model, or a checkpoint of a run, on environments; continues where it was interrupted')
     .argument(

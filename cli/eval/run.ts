@@ -1,4 +1,3 @@
-import type { Command } from 'commander';
 import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
 import { taskQueues } from '../../core/names.ts';
 import type { LoadedEvaluations } from '../../load/evaluations/load-evaluations.ts';
@@ -33,9 +32,9 @@ Prime Inference if PRIME_API_KEY is set. Beside a file, options apply to each of
 `;
 
 /** `ratchet eval run`. */
-export const runCommand: Command = evalRunCommand()
+export const runCommand = evalRunCommand()
   .addHelpText('after', help)
-  .action(async (what: string, options: EvalRunOptions) => {
+  .action(async (what, options) => {
     process.exitCode = await run(what, options);
   });
 

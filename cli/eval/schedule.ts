@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { type Client, ScheduleAlreadyRunning, ScheduleNotFoundError, type ScheduleSummary } from '@temporalio/client';
-import { Command, Option } from 'commander';
+import { Command, Option } from '@commander-js/extra-typings';
 import { RatchetError } from '../../core/errors.ts';
 import { taskQueues, workflowIdPattern } from '../../core/names.ts';
 import { regressionActions } from '../../config/evaluations/eval-words.ts';
@@ -25,7 +25,7 @@ carried out while a stack runs: \`ratchet dev\`, a run in training, or a cluster
 `;
 
 /** `ratchet eval schedule`. */
-export const scheduleCommand: Command = new Command('schedule')
+export const scheduleCommand = new Command('schedule')
   .description('evaluate on a schedule what is newest of a run, or the models of a file')
   .argument('[file]', 'a TOML file with [[eval]]; with --run, models in the file are ignored')
   .option('--every <time>', 'as in 30m, 6h, 1d')
@@ -166,11 +166,11 @@ async function cameOf(
   );
 }
 
-function one(name: string, description: string, work: (client: Client, id: string) => Promise<unknown>): Command {
+function one(name: string, description: string, work: (client: Client, id: string) => Promise<unknown>) {
   return new Command(name)
     .description(description)
     .argument('<schedule>')
-    .action(async (id: string) => {
+    .action(async (id) => {
       await withTemporal(async (client) => {
         await work(client, id).catch((error: unknown) => {
           if (!(error instanceof ScheduleNotFoundError)) throw error;

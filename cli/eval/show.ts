@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../core/errors.ts';
 import type { ResultMessage, ResultRow } from '../../core/eval/result-rows.ts';
 import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
@@ -11,7 +11,7 @@ import { summarySections } from './summary-lines.ts';
 import { print, printAside, printJson } from '../output/print.ts';
 
 /** Width when the output is not a terminal. */
-const usualColumns = 100;
+const defaultColumns = 100;
 /** Characters of an example's prompt and answer. */
 const exampleChars = 300;
 
@@ -26,7 +26,7 @@ export const showCommand = new Command('show')
   .option('--env <name>', 'of this environment alone')
   .option('--json', 'a JSON array, one object for each evaluation')
   .option(...storeOption)
-  .action(async (names: string[], options: ShowOptions) => {
+  .action(async (names, options) => {
     const found = [];
     for (const name of names) found.push(...(await namedEvaluations(name, options)));
     const { shown, without } = await readAll(found);
@@ -34,12 +34,6 @@ export const showCommand = new Command('show')
     if (options.json) printJson(shown.map(told), 2);
     else print((await Promise.all(shown.map((one) => describeEvaluation(one)))).join('\n\n'));
   });
-
-interface ShowOptions {
-  readonly env?: string;
-  readonly json?: boolean;
-  readonly store?: string;
-}
 
 /** Skips evaluations without rows. Throws when none has any. */
 async function readAll(found: readonly FoundEvaluation[]) {
@@ -76,7 +70,7 @@ export function told({ found, file, figures }: ReadEvaluation) {
 /** `hasExample: false` leaves the example out. */
 export async function describeEvaluation(read: ReadEvaluation, { hasExample = true } = {}): Promise<string> {
   const { found, figures, file } = read;
-  const columns = process.stdout.isTTY ? process.stdout.columns : usualColumns;
+  const columns = process.stdout.isTTY ? process.stdout.columns : defaultColumns;
   const sections = summarySections({ found, figures, unreadable: file.unreadable, columns });
   const example = hasExample ? await file.row(exampleOf(read)) : null;
   return [

@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../core/errors.ts';
 import { looksOf } from '../follow/audience.ts';
 import { storeOption } from '../typed/store-option.ts';
@@ -11,7 +11,7 @@ export const tuiCommand = new Command('tui')
     "default: ./outputs/evals, ./environments/*/outputs/evals, and the runs in ./outputs; verifiers' own folders, too",
   )
   .option(...storeOption)
-  .action(async (name: string | undefined, options: { readonly store?: string }) => {
+  .action(async (name, options) => {
     if (!process.stdin.isTTY || !process.stdout.isTTY) {
       throw new RatchetError(
         'ConfigInvalid',

@@ -13,7 +13,7 @@ interface Posting {
 }
 
 /**
- * Posts the last notices of an ended run to its webhook, since no worker does so any more. For a run that will
+ * Posts the last notices of an ended run to its webhook, since no worker does so any more. If the run will
  * continue, the metrics process posts them. The run may be another user's, so this folder must name the webhook, as for
  * workers.
  */

@@ -10,7 +10,7 @@ import { untilSent } from './until-sent.ts';
 import { trainAgain, type TypedCommand, withoutResume } from '../typed/typed-command.ts';
 
 /**
- * Suggests the next command: more steps only when they would find something to learn. With a signal it first waits
+ * Suggests the next command: more steps only when they would find something to learn. Given a signal, it first waits
  * until W&B has the run's metrics.
  */
 export async function sayNext(

@@ -1,10 +1,10 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { providers } from '../../core/eval/model-access.ts';
 import { frontierTypes, selectionStrategies } from '../../core/gepa/tuning.ts';
 import { tellingOptions } from '../follow/audience.ts';
 import type { ModelOptions } from '../typed/model-options.ts';
 
-/** What `ratchet gepa run` takes: the options of vf-gepa and `prime gepa run`, and what there is here beside them. */
+/** Options of `ratchet gepa run`: those of vf-gepa and `prime gepa run`, and further ones. */
 export interface GepaRunOptions extends ModelOptions {
   readonly reflectionModel?: string;
   readonly maxCalls?: string;
@@ -31,7 +31,7 @@ export interface GepaRunOptions extends ModelOptions {
 }
 
 /** The command with its options and no action. */
-export function gepaRunCommand(): Command {
+export function gepaRunCommand() {
   return new Command('run')
     .description('look for a better system prompt of an environment (GEPA); continues where it was interrupted')
     .argument('<environment|file>', "an environment's id, several with commas between them, or a TOML file with [gepa]")

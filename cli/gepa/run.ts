@@ -1,7 +1,6 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { Command } from 'commander';
 import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
 import { promptSearchWorkflowId, taskQueues } from '../../core/names.ts';
 import type { PlannedPromptSearch } from '../../load/searches/load-prompt-search.ts';
@@ -29,9 +28,9 @@ with a search that was interrupted, and finds what it would have found. npx ratc
 `;
 
 /** `ratchet gepa run`. */
-export const runCommand: Command = gepaRunCommand()
+export const runCommand = gepaRunCommand()
   .addHelpText('after', help)
-  .action(async (what: string, options: GepaRunOptions) => {
+  .action(async (what, options) => {
     process.exitCode = await run(what, options);
   });
 

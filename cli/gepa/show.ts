@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { average } from '../../core/gepa/fronts.ts';
 import { candidateTree } from '../../core/gepa/results.ts';
 import { unifiedDiff } from '../../core/gepa/text-diff.ts';
@@ -19,7 +19,7 @@ export const showCommand = new Command('show')
   .option('--candidate <n>', 'how this one differs from the start, in place of the best')
   .option('--prompt', 'the prompt alone')
   .option('--json', 'as one JSON object')
-  .action(async (name: string, options: ShowOptions) => {
+  .action(async (name, options) => {
     const found = await readSearchFolder(await findSearchFolder(name, process.cwd()));
     if (found === null)
       throw new RatchetError('ConfigInvalid', `${name}: results.jsonl there has no candidates of a search.`);
@@ -28,12 +28,6 @@ export const showCommand = new Command('show')
     else if (options.json === true) printJson({ ...found, fronts: frontsByExample(found) }, 2);
     else print(describeSearch(found, candidate));
   });
-
-interface ShowOptions {
-  readonly candidate?: string;
-  readonly prompt?: boolean;
-  readonly json?: boolean;
-}
 
 function chosen(written: string | undefined, { best, candidates }: SearchFolder): number {
   if (written === undefined) return best;

@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { type Client, type WorkflowHandle, WorkflowUpdateFailedError } from '@temporalio/client';
 import { RatchetError } from '../../core/errors.ts';
 import { readCount } from '../typed/read-count.ts';
@@ -12,7 +12,7 @@ const searchArgument = 'its id, its workflow (gepa.ENV.ID, RUN.gepa.ENV.vSTEP), 
 export const stopCommand = new Command('stop')
   .description('end a search: what is under way is finished, and the best prompt is validated')
   .argument('<search>', searchArgument)
-  .action(async (search: string) =>
+  .action(async (search) =>
     say(await withTemporal((client) => update(client, search, (handle) => handle.executeUpdate<string, []>('stop')))),
   );
 
@@ -20,7 +20,7 @@ export const raiseCommand = new Command('raise')
   .description('give a running search more calls')
   .argument('<search>', searchArgument)
   .argument('<calls>', 'calls in all')
-  .action(async (search: string, calls: string) => {
+  .action(async (search, calls) => {
     const maxCalls = readCount('calls', calls);
     const raise = (handle: WorkflowHandle) =>
       handle.executeUpdate<string, [number]>('raise-budget', { args: [maxCalls] });
@@ -33,13 +33,13 @@ export const branchCommand = new Command('branch')
   .description('let a running run look for a better system prompt beside its training, as its [gepa] says')
   .argument('<run>')
   .option(...onEnvironment)
-  .action((run: string, { env = null }: { env?: string | null }) => tell(run, 'gepa-branch', [env]));
+  .action((run, { env = null }) => tell(run, 'gepa-branch', [env]));
 
 export const adoptCommand = new Command('adopt')
   .description('take the prompt that a branch of a running run found, for groups that are leased from its next step on')
   .argument('<run>')
   .option(...onEnvironment)
-  .action((run: string, { env = null }: { env?: string | null }) => tell(run, 'adopt-prompt', [env]));
+  .action((run, { env = null }) => tell(run, 'adopt-prompt', [env]));
 
 async function update(
   client: Client,

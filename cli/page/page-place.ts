@@ -6,7 +6,7 @@ import { runNamePattern } from '../../core/names.ts';
 import { openRunStore, resolveStoreUri } from '../../store/index.ts';
 import { layout } from '../../runs/layout.ts';
 import { isFolder } from '../typed/output-file.ts';
-import { findRunFolder, usualStore } from '../stored/run-place.ts';
+import { findRunFolder, defaultStore } from '../stored/run-place.ts';
 
 /** Subject of a page. */
 export interface PagePlace {
@@ -18,7 +18,7 @@ export interface PagePlace {
 
 /** Resolves a run's name, a folder or an address of runs, or of one run; by default ./outputs. */
 export async function findPagePlace(what: string | undefined, storeUri: string | undefined): Promise<PagePlace> {
-  if (what === undefined) return { store: resolveStoreUri(storeUri ?? usualStore, process.cwd()), run: null };
+  if (what === undefined) return { store: resolveStoreUri(storeUri ?? defaultStore, process.cwd()), run: null };
   const isPlace = what.includes('/') || what.includes(':') || (await isFolderHere(what));
   if (!isPlace || storeUri !== undefined) {
     const { name, store } = await findRunFolder(what, storeUri);

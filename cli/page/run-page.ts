@@ -2,14 +2,14 @@ import { resolveStoreUri } from '../../store/index.ts';
 import { servePage } from '../../ui/serve.ts';
 import { askForPage } from './ask-for-page.ts';
 import type { PagePlace } from './page-place.ts';
-import { usualStore } from '../stored/run-place.ts';
+import { defaultStore } from '../stored/run-place.ts';
 
 /** Serves the page of all runs in ./outputs. */
 export function openPageOfRuns(
   projectFolder: string,
   say: (line: string) => void,
 ): Promise<{ readonly close: () => Promise<void> }> {
-  return openRunPage({ store: resolveStoreUri(usualStore, projectFolder), run: null }, projectFolder, say);
+  return openRunPage({ store: resolveStoreUri(defaultStore, projectFolder), run: null }, projectFolder, say);
 }
 
 /** Serves the page beside a command, and prints its address. Training continues when the page cannot be served. */

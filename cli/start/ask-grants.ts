@@ -12,7 +12,7 @@ import { digestsGranted, isOtherThanGranted, isWithin } from '../../host/trusted
 import type { RunPlace } from '../../runs/run-access.ts';
 import { shellWord } from '../../workers/stack/service.ts';
 import { onOneLine } from '../output/plain-text.ts';
-import { usualStore } from '../stored/run-place.ts';
+import { defaultStore } from '../stored/run-place.ts';
 
 export interface GrantOptions {
   readonly grant?: readonly string[] | undefined;
@@ -76,7 +76,7 @@ export function isChanged(line: string): boolean {
 /** A folder around the project holds more than runs. */
 function runFolders({ store, name }: RunPlace, projectFolder: string): string[] {
   const real = (folder: string): string => realOr(folder, path.resolve(folder));
-  const folders = [store, resolveStoreUri(usualStore, projectFolder)]
+  const folders = [store, resolveStoreUri(defaultStore, projectFolder)]
     .filter((uri) => uri.startsWith('file:'))
     .map((uri) => real(localRoot(uri)))
     .filter((folder) => !isWithin(folder, real(projectFolder)));

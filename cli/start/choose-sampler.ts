@@ -1,8 +1,6 @@
 import type { RunFileReport } from '../../load/checks/examine-run-file.ts';
 import { type LoadedConfig, type LoadOptions, lookAtRunFile } from '../../load/load-run-config.ts';
 import { startedWith } from '../../core/kinds/inference.ts';
-import type { NotYet } from '../../config/run-config.ts';
-import { gpusFeature, vllmFeature } from '../../config/settings/later.ts';
 import { gpusHere } from '../../workers/stack/gpus-here.ts';
 import { chooseTrainer, trainerOfRun } from './choose-trainer.ts';
 import { readRunningStack } from '../../workers/stack/project-lock.ts';
@@ -10,11 +8,11 @@ import type { EnginePackage } from '../../backends/python/engine-python.ts';
 import { sizeOfEngine } from '../../workers/install/engine.ts';
 import { pythonWithVllm } from '../../workers/stack/vllm-role.ts';
 
-/** Sampler of a run whose file is another system's and names GPUs or settings for that system's vLLM. */
+/** Sampler of a run whose file is another system's and names GPUs for that system's vLLM. */
 export interface ChosenSampler {
   /** The typed overrides, and those that make vLLM sample where it does. */
   readonly overrides: Readonly<Record<string, string>>;
-  /** The sampler and the reason in a line; null when the file names it, or has no settings for vLLM. */
+  /** The sampler and the reason in a line; null when the file names it, or no GPUs for a vLLM. */
   readonly says: string | null;
   /** The same line about the trainer (`chooseTrainer`). */
   readonly trainerSays: string | null;
@@ -65,15 +63,12 @@ async function samplerOf(
 ): Promise<Sampler> {
   const nothing = { overrides, says: null };
   if (!leavesItOpen(loaded)) return nothing;
-  const { later } = loaded.spec;
-  const gpus = Number(later['inference.gpus'] ?? 0);
-  const settings = Object.keys((later['inference.vllm'] as object | undefined) ?? {});
+  const gpus = loaded.spec.requested?.inferenceGpus ?? 0;
   const embedded = (why: string): Sampler => ({
     overrides,
-    says: `the embedded engine samples, and not the vLLM that the file has ${gpus > 0 ? counted(gpus) : `settings (${settings.join(', ')})`} for: ${why}`,
+    says: `the embedded engine samples, and not the vLLM that the file has ${counted(gpus)} for: ${why}`,
   });
-  if (gpus === 0)
-    return settings.length === 0 ? nothing : embedded('it names no GPUs for it. To start one: --inference.kind vllm');
+  if (gpus === 0) return nothing;
   const others = await othersWork(projectFolder);
   if (others !== null) return embedded(`${others}. With a vLLM of theirs: --inference.kind vllm (docs/guide/vllm.md)`);
   const there = await gpusHere();
@@ -92,21 +87,10 @@ async function samplerOf(
   };
 }
 
-/** Settings read but not honoured, except those that the line on the sampler covers. */
-export function notYetBeside(
-  notYet: readonly NotYet[],
-  { says, trainerSays }: Pick<ChosenSampler, 'says' | 'trainerSays'>,
-): readonly NotYet[] {
-  return notYet.filter(
-    ({ feature }) => !(says !== null && feature === vllmFeature) && !(trainerSays !== null && feature === gpusFeature),
-  );
-}
-
 /** Adds the sampler to the warnings of a report on the file. */
 export function withSampler(report: RunFileReport, sampler: ChosenSampler): RunFileReport {
   const said = [sampler.says, sampler.trainerSays].filter((line) => line !== null);
-  if (said.length === 0) return report;
-  return { ...report, notYet: notYetBeside(report.notYet, sampler), warnings: [...report.warnings, ...said] };
+  return { ...report, warnings: [...report.warnings, ...said] };
 }
 
 /**

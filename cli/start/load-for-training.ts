@@ -9,10 +9,10 @@ import type { ConfigLayer } from '../../core/config-layer.ts';
 import { openRunStore } from '../../store/index.ts';
 import { grantNamed, namedIn } from '../../load/grants/grant.ts';
 import { refuseUnfit, saidBefore } from './fit-to-train.ts';
-import { chooseSampler, type ChosenSampler, notYetBeside } from './choose-sampler.ts';
+import { chooseSampler, type ChosenSampler } from './choose-sampler.ts';
 import { readAsLines } from './read-as.ts';
 import { runOfFile } from './run-of-file.ts';
-import { notYetLine, obstacleLines } from '../describe/run-file.ts';
+import { obstacleLines } from '../describe/run-file.ts';
 import { toldWhenSlow } from '../output/told-when-slow.ts';
 
 interface Asked {
@@ -29,7 +29,9 @@ export async function openTraining(
   asked: LoadOptions & { readonly over: readonly ConfigLayer[] },
   { name, fresh, yes, allow }: Asked,
   say: (line: string) => void,
-): Promise<LoadedConfig & Pick<ChosenSampler, 'overrides'> & { readonly run: string; readonly isUsualName: boolean }> {
+): Promise<
+  LoadedConfig & Pick<ChosenSampler, 'overrides'> & { readonly run: string; readonly isDefaultName: boolean }
+> {
   const look = (): Promise<LoadedConfig> => loadRunConfig(file, { ...asked, isOnlyLookedAt: true });
   // Before anything of it is downloaded, or a program that it names is looked up.
   await allow?.((await look()).spec);
@@ -40,21 +42,20 @@ export async function openTraining(
   if (yes && (await installLacking(sampler))) sampler = await chooseSampler(file, asked, await look(), named);
   const load = { ...asked, overrides: sampler.overrides };
   const usual = await loadForTraining(file, load, sampler.looked);
-  const usualName = usual.spec.name;
+  const defaultName = usual.spec.name;
   const typed = { file, over: asked.over, dialect: asked.dialect, overrides: asked.overrides ?? {} };
   const meant = fresh || name !== undefined ? null : await runOfFile(usual.spec, typed);
-  const run = fresh ? await freshName(name, usual.spec) : (meant?.run ?? name ?? usualName);
-  const loaded = run === usualName ? usual : await loadRunConfig(file, { ...load, run });
+  const run = fresh ? await freshName(name, usual.spec) : (meant?.run ?? name ?? defaultName);
+  const loaded = run === defaultName ? usual : await loadRunConfig(file, { ...load, run });
   for (const line of readAsLines(file, loaded.readAs)) say(line);
   for (const line of [sampler.says, sampler.trainerSays]) if (line !== null) say(line);
   if (meant !== null && meant.says !== null) say(meant.says);
-  for (const field of notYetBeside(loaded.notYet, sampler)) say(`not yet honoured: ${notYetLine(field)}`);
   await refuseUnfit(loaded.spec, { file, slow: usual.slow, isMeant: yes === true });
   if (usual.slow !== null) say(`warning: ${usual.slow}`);
   for (const warning of usual.before) say(`warning: ${warning}`);
   if (allow) await allow(loaded.spec);
   else grantNamed(load.projectFolder, [file, ...load.over.map((layer) => layer.file), ...namedIn(loaded.spec)]);
-  return { ...loaded, run, isUsualName: run === usualName, overrides: sampler.overrides };
+  return { ...loaded, run, isDefaultName: run === defaultName, overrides: sampler.overrides };
 }
 
 /** A given name is kept if it is free. */

@@ -77,7 +77,7 @@ interface ProcessesNeeds {
   readonly workersSee: readonly string[];
   /** Folders of further weights that the policy server loads: a teacher's. */
   readonly weightsAt?: readonly string[];
-  /** Variables that environments see. Where workers are started here, all must be set here. */
+  /** Variables that environments see. If workers are started here, all must be set here. */
   readonly environmentsSee?: readonly EnvironmentVariables[];
   /** The run, which may need servers of its own. */
   readonly spec?: RunSpec;

@@ -6,7 +6,7 @@ import { openRunStore, resolveStoreUri } from '../../store/index.ts';
 import { rootMessage } from '../output/root-message.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';
 
-export const usualStore = 'file:outputs';
+export const defaultStore = 'file:outputs';
 /** A run that has ended is replayed to answer: many seconds on a busy machine. */
 const answerWithinMs = 60_000;
 
@@ -25,7 +25,7 @@ export async function findRunFolder(
       `${JSON.stringify(run)} is not the name of a run. Expected one such as reverse-text; --store says where the runs are.`,
     );
   }
-  const here = resolveStoreUri(storeUri ?? usualStore, process.cwd());
+  const here = resolveStoreUri(storeUri ?? defaultStore, process.cwd());
   if (await holds(here, run)) return { name: run, store: here };
   const said = storeUri === undefined && asksTemporal ? await storeByRun(run) : { store: null, why: null };
   if (said.store !== null && (await holds(said.store, run))) return { name: run, store: said.store };
@@ -41,7 +41,7 @@ export async function findRunFolder(
 
 /** Whether the command named the store that a run was found in, and not the run itself. */
 export function isTypedStore({ store }: { readonly store: string }, typed: string | undefined): boolean {
-  return store === resolveStoreUri(typed ?? usualStore, process.cwd());
+  return store === resolveStoreUri(typed ?? defaultStore, process.cwd());
 }
 
 /** A damaged record still counts as a run; reading it later reports the damage. */

@@ -18,7 +18,7 @@ import { refuseUnfinishedFork } from '../../runs/lineages/unfinished-fork.ts';
 import { describeSolved, solvedShare } from '../../core/rl/advice/left-to-learn.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
 import { fromHere } from '../output/from-here.ts';
-import { findRunFolder, usualStore } from './run-place.ts';
+import { findRunFolder, defaultStore } from './run-place.ts';
 import { stepRecords } from './run-records.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed/typed-command.ts';
 
@@ -105,7 +105,7 @@ export function describeGoOn({ state, solved, goOn }: Pick<StoredRun, 'state' | 
 
 /** Standings of the runs below `storeUri` (default: ./outputs). */
 export async function storedStandings(storeUri: string | undefined): Promise<StoredStanding[]> {
-  return standingsIn(resolveStoreUri(storeUri ?? usualStore, process.cwd()));
+  return standingsIn(resolveStoreUri(storeUri ?? defaultStore, process.cwd()));
 }
 
 /** Null when there is no such run below `store` (or ./outputs). */

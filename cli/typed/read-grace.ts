@@ -1,4 +1,4 @@
-import { InvalidArgumentError } from 'commander';
+import { InvalidArgumentError } from '@commander-js/extra-typings';
 import type { WorkerRole } from '../../core/names.ts';
 
 /** Upper limit of a grace: a step of a large model takes minutes, hardly ever more than an hour. */
@@ -15,4 +15,4 @@ export function readGrace(text: string): number {
  * Default seconds in which work under way may finish. Another rollout worker continues unfinished rollouts, so an early
  * handover is better.
  */
-export const graceSecondsUsual: Readonly<Record<WorkerRole, number>> = { orchestrator: 20, rollout: 0.5, train: 20 };
+export const graceSecondsDefault: Readonly<Record<WorkerRole, number>> = { orchestrator: 20, rollout: 0.5, train: 20 };

@@ -119,7 +119,7 @@ export function inAscii(text: string): string {
 const levels = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /**
- * Values as a row of blocks, scaled from minimum to maximum; a gap for a missing value. With more values than columns,
+ * Values as a row of blocks, scaled from minimum to maximum; a gap for a missing value. If there are more values than columns,
  * each block is a mean: this shows the trend, not the latest noise.
  */
 export function sparkline(values: readonly (number | null)[], columns: number): string {

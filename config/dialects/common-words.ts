@@ -9,6 +9,9 @@ import type { Own } from './dialect.ts';
 
 /** Rules that several dialects share, in our own words. */
 
+/** Why validation of other systems has no effect. */
+export const noValidation = 'no validation batches are made; [eval] plays held-out examples';
+
 /** The loss of prime-rl 0.4 and of verifiers' RLTrainer: −ρ·A over the tokens whose ratio the mask keeps. */
 export const maskedImportanceSampling: Table = { type: 'importance_sampling', mask_low: 0.125, mask_high: 8 };
 
@@ -75,7 +78,7 @@ interface ExtraBody {
 }
 
 /**
- * `[sampling] extra_body` in our words: known parameters become ours, the rest is kept for servers that accept it. A
+ * `[sampling] extra_body` in our words: known parameters become ours, the rest is refused. A
  * field that is also sent otherwise is refused, as vLLM would in the middle of a run.
  */
 export function setExtraBody(own: Own, written: Table, { at, ours = at, sent = {} }: ExtraBody): void {
@@ -99,7 +102,13 @@ export function setExtraBody(own: Own, written: Table, { at, ours = at, sent = {
       own.set([...ours, key], value, from);
     else rest[key] = value;
   }
-  if (Object.keys(rest).length > 0) own.set([...ours, 'extra_body'], rest, [...at, 'extra_body']);
+  if (Object.keys(rest).length === 0) return;
+  own.refuse({
+    paths: [[...at, 'extra_body']],
+    expected: 'only those that [sampling] has by name',
+    received: describe(rest),
+    suggestion: 'known, not supported yet: further fields of a request',
+  });
 }
 
 /** A temperature is one number, or a schedule with a beginning and an end. */

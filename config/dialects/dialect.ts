@@ -18,7 +18,7 @@ export interface Dialect {
    * Keyed by path: `orchestrator.sampling.max_tokens`, `orchestrator.env[].id` in a list of tables. The path of a table
    * of free keys (`env[].args`) has a record as its schema. A path that is the beginning of others (`wandb` beside
    * `wandb.project`) is for the table as a whole, even if empty, or for its short spelling; with a record as its schema
-   * the table accepts further keys.
+   * the table accepts further keys. Our own dialect has here only what it refuses.
    */
   readonly fields: Readonly<Record<string, Field>>;
   /** Replaces the schema made from the fields: for our own dialect, which needs no translation. */
@@ -57,7 +57,7 @@ export interface Field {
   /** Whether the system itself refuses a file without it. */
   readonly isRequired?: boolean;
   /** The system's default, for the documentation. */
-  readonly usual?: string;
+  readonly default?: string;
   /** Whether the system's own null resets the field to that default. */
   readonly isNullable?: boolean;
   readonly fate: Fate;
@@ -118,7 +118,7 @@ export const together = (what: string, schema: z.ZodType, more: Omit<Field, 'sch
 });
 export const only = (value: string | number | boolean, because: string, schema: z.ZodType): Field => ({
   schema,
-  usual: String(value),
+  default: String(value),
   fate: { kind: 'only', value, because },
 });
 export const ignored = (why: string, schema: z.ZodType, more: Omit<Field, 'schema' | 'fate'> = {}): Field => ({

@@ -13,7 +13,7 @@ export const flat: Dialect = {
   title: 'the flat files of prime-rl’s documentation',
   fields: {
     model: becomes('model', text(), { isRequired: true }),
-    learning_rate: becomes('learning_rate', { usual: '1e-5 with [lora], else 1e-6' }),
+    learning_rate: becomes('learning_rate', { default: '1e-5 with [lora], else 1e-6' }),
     max_steps: becomes('max_steps', whole(1)),
     ...same('', 'batch_size rollouts_per_example'),
     micro_batch_size: becomes('trainer.micro_batch_size'),

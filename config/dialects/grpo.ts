@@ -3,7 +3,7 @@ import { describe } from '../toml/reporter.ts';
 import { isTable, type Table, valueAt } from '../toml/tables.ts';
 import { args, atLeastZero, choice, flag, positive, whole } from '../toml/values.ts';
 import { wholeBatches } from './common-words.ts';
-import { becomes, converted, type Dialect, ignored, type Own, refused, together } from './dialect.ts';
+import { becomes, converted, type Dialect, ignored, only, type Own, refused, together } from './dialect.ts';
 import { all, type Rows } from './ours.ts';
 import {
   argumentsOf,
@@ -36,7 +36,7 @@ const trainerArguments: Rows = {
   max_seq_len: together('`seq_len`, and what dr_grpo divides by', whole(1)),
   max_completion_length: together('the older name of max_seq_len', whole(1)),
   max_prompt_length: becomes('max_prompt_len'),
-  max_tokens: becomes('sampling.max_tokens', { usual: 'max_seq_len' }),
+  max_tokens: becomes('sampling.max_tokens', { default: 'max_seq_len' }),
   num_batches_ahead: becomes('max_async_level', whole(0)),
   async_generation_timeout: converted('generation_timeout', positive(), (seconds) => Math.ceil(seconds)),
   async_max_queue_size: ignored(noQueue, whole(1)),
@@ -53,9 +53,7 @@ const trainerArguments: Rows = {
   ),
   sync_ref_model: together('whether there is a `kl_penalty.ref_sync_steps`', flag()),
   ref_model_sync_steps: becomes('kl_penalty.ref_sync_steps'),
-  ref_model_mixup_alpha: converted('kl_penalty.ref_mixup_alpha', atLeastZero(), (share) =>
-    share === 1 ? undefined : share,
-  ),
+  ref_model_mixup_alpha: only(1, 'the reference is renewed as a whole', atLeastZero()),
   disable_dropout: ignored('models are trained without dropout of their own', flag()),
   ds3_gather_for_generation: ignored('it is a setting of DeepSpeed', flag()),
   model_init_kwargs: ignored('models are read as their files say', args()),
@@ -73,7 +71,7 @@ const itsOwn = new Set(
   ),
 );
 
-const seqLenUsual = 2048;
+const seqLenDefault = 2048;
 
 export const grpo: Dialect = {
   name: 'grpo',
@@ -84,7 +82,7 @@ export const grpo: Dialect = {
     rollouts_per_example: 8,
     learning_rate: 1e-6,
     seed: 42,
-    seq_len: seqLenUsual,
+    seq_len: seqLenDefault,
     mask_truncated_completions: true,
     max_prompt_len: 512,
     sampling: { temperature: 1 },
@@ -168,7 +166,7 @@ function setBatch({ value, path }: Arguments, own: Own): void {
 
 function setLengths({ value, path }: Arguments, own: Own): void {
   const named = value('max_completion_length') === undefined ? 'max_seq_len' : 'max_completion_length';
-  const length = value(named) ?? seqLenUsual;
+  const length = value(named) ?? seqLenDefault;
   own.set(['seq_len'], length, path(named));
   if (value('max_tokens') === undefined) own.set(['sampling', 'max_tokens'], length, path(named));
   if (named === 'max_completion_length') {

@@ -17,12 +17,13 @@ import {
   setRunName,
   wholeBatches,
   withVersion,
+  noValidation,
 } from './common-words.ts';
 import { setRetries, setTimeouts } from './limit-words.ts';
 import { becomes, type Dialect, type Field, ignored, only, type Own, refused, together } from './dialect.ts';
 import { all, same } from './ours.ts';
 import { placesOf } from './places.ts';
-import { usualTrainer } from './prime-rl/prime-rl-meaning.ts';
+import { defaultTrainer } from './prime-rl/prime-rl-meaning.ts';
 
 /**
  * Hosted Training, by the configs of the prime CLI (its class RLConfig and its members; unknown keys are errors there
@@ -57,7 +58,8 @@ const shared: Readonly<Record<string, Field>> = {
   ...same('eval.env[]', 'name args'),
   'eval.env[].version': together('`eval.env[].id`: `owner/name@version`', text()),
   ...same('eval.env[]', 'num_examples rollouts_per_example'),
-  ...same('val', 'num_examples rollouts_per_example interval'),
+  'val.num_examples': ignored(noValidation, countOrAll('examples')),
+  ...all('val.rollouts_per_example val.interval', ignored(noValidation, whole(1))),
   ...same('wandb', 'entity project name'),
   'checkpoints.interval': becomes('checkpoints.interval'),
   'checkpoints.keep_cloud': becomes('checkpoints.keep_last'),
@@ -115,7 +117,7 @@ function ownSampling(table: string): Record<string, Field> {
 const noNetwork = 'workers reach what their machines reach';
 /** Fields since 0.6.35. */
 const newer: Readonly<Record<string, Field>> = {
-  loss: becomes('loss', choice('rl', 'sft', 'opd'), { usual: '"rl"' }),
+  loss: becomes('loss', choice('rl', 'sft', 'opd'), { default: '"rl"' }),
   'teacher.model': becomes('teacher.model'),
   'teacher.client.base_url': together('`teacher.url`; Prime Inference where it is missing', serverUrls()),
   'teacher.client.api_key_var': becomes('teacher.api_key_var'),
@@ -156,14 +158,14 @@ const defaults: Table = {
   lora: { r: 16, alpha: 32 },
   sampling: { max_tokens: 2048, temperature: 1 },
   checkpoints: { interval: 100, keep_last: 5 },
-  trainer: { ...usualTrainer, loss: maskedImportanceSampling },
+  trainer: { ...defaultTrainer, loss: maskedImportanceSampling },
 };
 
 const defaultsSince: Table = {
   ...defaults,
   batch_fill: 'once',
   ...prunedBatches,
-  trainer: { ...usualTrainer, loss: { type: 'dppo' } },
+  trainer: { ...defaultTrainer, loss: { type: 'dppo' } },
 };
 
 const before = {

@@ -2,13 +2,13 @@ import { isEnvironmentFile } from '../../core/names.ts';
 import { isTable, valueAt } from '../toml/tables.ts';
 import type { Dialect } from './dialect.ts';
 import { RatchetConfig } from '../settings/index.ts';
-import { writeOutShorthands } from './ratchet-words.ts';
+import { ratchetFields, writeOutShorthands } from './ratchet-words.ts';
 
 /** Our own dialect, which all others are translated into. */
 export const ratchet: Dialect = {
   name: 'ratchet',
   title: 'Ratchet',
-  fields: {},
+  fields: ratchetFields,
   schema: RatchetConfig,
   defaults: {},
   prepare: writeOutShorthands,

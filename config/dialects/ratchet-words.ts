@@ -1,29 +1,46 @@
-/**
- * Fields of Hosted Training, its older versions or its documentation that Ratchet cannot honour yet, each with advice.
- * They are refused by name, because ignoring one would change what is trained.
- */
-export const knownUnsupported: Readonly<Record<string, string>> = {
-  adapters: 'LoRA adapters; weights are exported with every checkpoint',
-  checkpoint_id: 'warm start by checkpoint id; point `model` at a folder of weights',
-  cluster_name: 'hosted clusters',
-  gradient_accumulation_steps:
+import { noValidation } from './common-words.ts';
+import { refused } from './dialect.ts';
+import { all, type Rows, under } from './ours.ts';
+
+/** Fields of other systems' files that run files of ours do not have, each with advice: what they mean there is not lost. */
+export const ratchetFields: Rows = {
+  ...all(
+    'sampling.extra_body env[].sampling.extra_body eval.sampling.extra_body eval.env[].sampling.extra_body',
+    refused('further fields of a request; only those that [sampling] has by name'),
+  ),
+  ...under(
+    'trainer',
+    all(
+      'ac_offloading cp dp_replicate ep impl tp trust_remote_code',
+      refused('how another system trains; leave it out, it has no effect here'),
+    ),
+  ),
+  'inference.client': refused('prime-rl’s client; leave it out, it has no effect here'),
+  'kl_penalty.ref_mixup_alpha': refused('references that are mixed; a reference is renewed as a whole'),
+  val: refused(`validation batches; ${noValidation}`),
+  adapters: refused('LoRA adapters; weights are exported with every checkpoint'),
+  checkpoint_id: refused('warm start by checkpoint id; point `model` at a folder of weights'),
+  cluster_name: refused('hosted clusters'),
+  gradient_accumulation_steps: refused(
     'steps of several batches; a batch is one step, of which [trainer] micro_batch_size rows are computed at once',
-  infrastructure: 'hosted machine sizes',
-  run_config: 'hosted overrides',
-  tailscale: 'hosted networking',
-  teacher: 'distillation from a teacher',
-  'buffer.env_ratios': 'ratios in one list; give each [[env]] a weight',
-  'buffer.seed': 'a seed of its own; the run has one `seed`',
-  'buffer.skip_verification': 'rollouts without scoring',
-  'env.ratio': 'ratios; give each [[env]] a weight',
-  'env.max_concurrent': 'a bound of its own; max_concurrent at the top is shared among environments by their weights',
-  'env.tasks_per_minute':
+  ),
+  infrastructure: refused('hosted machine sizes'),
+  run_config: refused('hosted overrides'),
+  tailscale: refused('hosted networking'),
+  'buffer.env_ratios': refused('ratios in one list; give each [[env]] a weight'),
+  'buffer.seed': refused('a seed of its own; the run has one `seed`'),
+  'buffer.skip_verification': refused('rollouts without scoring'),
+  'env[].ratio': refused('ratios; give each [[env]] a weight'),
+  'env[].max_concurrent': refused(
+    'a bound of its own; max_concurrent at the top is shared among environments by their weights',
+  ),
+  'env[].tasks_per_minute': refused(
     'a pace of its own; tasks_per_minute at the top is shared among environments by their weights',
-  'env.harness': 'a harness beside the agent that has it; write [env.agent.harness]',
-  'eval.env.harness': 'a harness beside the agent that has it; write [eval.env.agent.harness]',
-  'env.taskset': 'verifiers v1 tasksets; name a built-in environment by id',
-  'env.version': 'versions; the built-in environment is used',
-  'eval.env.version': 'versions; the built-in environment is used',
+  ),
+  'env[].harness': refused('a harness beside the agent that has it; write [env.agent.harness]'),
+  'eval.env[].harness': refused('a harness beside the agent that has it; write [eval.env.agent.harness]'),
+  'env[].taskset': refused('verifiers v1 tasksets; name a built-in environment by id'),
+  ...all('env[].version eval.env[].version', refused('versions; the built-in environment is used')),
 };
 
 /** Other trainers' names for our fields. */

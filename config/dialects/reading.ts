@@ -2,13 +2,14 @@ import { present } from '../../core/present.ts';
 import type { KeyPath } from '../toml/positions.ts';
 import type { Reading } from '../toml/read-table.ts';
 import { RatchetConfig } from '../settings/index.ts';
+import { ratchet } from './ratchet-dialect.ts';
 import { type Dialect, refusedFields, schemaOf } from './dialect.ts';
-import { knownUnsupported, synonyms } from './ratchet-words.ts';
+import { synonyms } from './ratchet-words.ts';
 
 /** Reading of a file in our own words. */
 export const ratchetReading: Reading = {
   schema: RatchetConfig,
-  refused: knownUnsupported,
+  refused: refusedFields(ratchet),
   synonyms,
   keysIn: 'docs/guide/keys/',
   placeholder: (path: KeyPath) => {

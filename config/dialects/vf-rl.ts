@@ -54,7 +54,7 @@ const trainerArguments: Rows = {
   max_prompt_len: becomes('max_prompt_len', { isShared: true }),
   mask_ratio_low: becomes('trainer.loss.mask_low'),
   mask_ratio_high: becomes('trainer.loss.mask_high'),
-  max_tokens: becomes('sampling.max_tokens', { usual: 'max_seq_len' }),
+  max_tokens: becomes('sampling.max_tokens', { default: 'max_seq_len' }),
   generation_timeout: converted('generation_timeout', positive(), (seconds) => Math.ceil(seconds)),
 };
 

@@ -7,7 +7,7 @@ interface SpeechSettings {
   readonly reasoning?: string;
 }
 
-export function speechSettingsOf(run: Pick<RunSpec, 'later' | 'inference'>): SpeechSettings {
+export function speechSettingsOf(run: Pick<RunSpec, 'requested' | 'inference'>): SpeechSettings {
   const { tool_call_parser: tools, reasoning_parser: reasoning } = vllmArgumentsOf(run);
   return {
     ...(typeof tools === 'string' ? { tools } : {}),

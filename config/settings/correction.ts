@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { present } from '../../core/present.ts';
-import { usualWeightMax } from '../../core/rl/learning/correction.ts';
+import { defaultWeightMax } from '../../core/rl/learning/correction.ts';
 import { divergenceNames } from '../../core/settings/learning.ts';
 import { atLeastZero, choice, positive } from '../toml/values.ts';
 import { inSpec, optionalTable, setting, specFields, table, type WrittenIn } from './setting.ts';
@@ -21,7 +21,7 @@ const fields = {
   ),
   weight_min: setting(atLeastZero(), 'the weight is at least this', { neutral: 0 }),
   weight_max: setting(positive(), 'the weight is at most this (truncated importance sampling)', {
-    default: usualWeightMax,
+    default: defaultWeightMax,
   }),
   token_mask: setting(
     bounds(),

@@ -8,7 +8,7 @@ const label = () =>
     .regex(/^\S{1,12}$/u)
     .meta({ expected: 'a short word without blanks, such as "EUR"' });
 
-/** Prices are set by the user: none are known here. With them a run counts money beside tokens and hours. */
+/** Prices are set by the user: none are known here. They make a run count money beside tokens and hours. */
 export const cost = {
   currency: setting(label(), 'what prices are in; only a name', { default: 'USD' }),
   prompt: setting(

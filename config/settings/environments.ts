@@ -18,7 +18,6 @@ import {
 } from '../toml/values.ts';
 import { EchoSpec, echoRoles, echoSpec } from './echo.ts';
 import type { RatchetConfig } from './index.ts';
-import { laterIn } from './later.ts';
 import { kindOfEnvironment, kindsOf } from './learning.ts';
 import { laidOver, samplingSettings, SamplingSpec, samplingSpec } from './sampling.ts';
 import {
@@ -138,9 +137,7 @@ export const environments = listOf(
         max_tokens: 'of this environment, in place of `[sampling]`',
         temperature: 'the same; a Tinker server, a trainer of your own and a teacher take that of `[sampling]` alone',
       }),
-      ...laterIn('env[].sampling'),
     }),
-    ...laterIn('env[]'),
   },
   (items) => items.meta({ expected: 'at least one environment: a [[env]] with an id' }).default([]),
 );

@@ -5,7 +5,6 @@ import { evalMoments, regressionActions } from '../evaluations/eval-words.ts';
 import { args, choice, countOrAll, environmentId, environmentLabel, flag, whole } from '../toml/values.ts';
 import { alsoEvaluated, EnvironmentSpec, ofEnvironment, withNames } from './environments.ts';
 import type { RatchetConfig } from './index.ts';
-import { laterIn } from './later.ts';
 import {
   laidOver,
   samplingSettings,
@@ -52,9 +51,7 @@ const evaluated = {
     ...samplingSettings({
       max_tokens: 'of this environment, in place of `[eval.sampling]`',
     }),
-    ...laterIn('eval.env[].sampling'),
   }),
-  ...laterIn('eval.env[]'),
 };
 
 export const evaluation = optionalTable({
@@ -72,11 +69,9 @@ export const evaluation = optionalTable({
       max_tokens: 'as in `[sampling]`, which applies where nothing is written here',
       temperature: 'the same; 0 = greedy',
     }),
-    ...laterIn('eval.sampling'),
   }),
   ...whenAndHow,
   env: listOf(evaluated, (items) => items.min(1).meta({ expected: 'a list of tables: [[eval.env]]' }).optional()),
-  ...laterIn('eval'),
 });
 
 /** Evaluations may be greedy: temperature 0. */

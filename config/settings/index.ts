@@ -4,7 +4,6 @@ import { evaluation } from './evaluation.ts';
 import { data, sft } from './data.ts';
 import { difficultyFilter, postBatchFilters, preBatchFilters } from './filters.ts';
 import { inference } from './inference.ts';
-import { laterIn } from './later.ts';
 import { kindOfRun, teacher } from './learning.ts';
 import { lora, otherAlpha, otherWarmup } from './optimizer.ts';
 import { promptBranches } from './prompt-branches.ts';
@@ -65,7 +64,6 @@ const settings = {
   checkpoints,
   resume,
   ckpt: otherResume,
-  val: optionalTable(laterIn('val')),
   wandb: optionalTable(wandb),
   mlflow: optionalTable(mlflow),
   opentelemetry: optionalTable(opentelemetry),
@@ -76,7 +74,6 @@ const settings = {
   store,
   sft,
   data,
-  ...laterIn(''),
 };
 
 export { resumeStepOf } from './checkpoints.ts';

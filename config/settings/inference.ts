@@ -7,7 +7,6 @@ import { TinkerInferenceSpec } from '../models/tinker-spec.ts';
 import { args, choice, text, whole } from '../toml/values.ts';
 import { VllmSpec, weightRoutes } from '../models/vllm-spec.ts';
 import type { RatchetConfig } from './index.ts';
-import { laterIn } from './later.ts';
 import { loraSpec } from './optimizer.ts';
 import { places, requests, ServerPoolSpec, serverPoolSpec } from './server-pool.ts';
 import { inSpec, setting, table } from './setting.ts';
@@ -33,7 +32,6 @@ export const inference = table({
   ...own('what it is called with'),
   ...places,
   ...requests,
-  ...laterIn('inference'),
   gpus: setting(whole(0), 'of "vllm" that is started: how many GPUs it sees, the first ones'),
   gpu_ids: setting(gpuNumbers(), 'of "vllm" that is started: which GPUs it sees, in place of `gpus`'),
   vllm: setting(

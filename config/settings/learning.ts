@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { present } from '../../core/present.ts';
-import { usualKey } from '../../core/eval/model-servers.ts';
+import { defaultKey } from '../../core/eval/model-servers.ts';
 import { inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../../core/limits.ts';
 import { lossTraits, policyLosses } from '../../core/rl/losses.ts';
 import { advantageKinds, roleAdvantages } from '../../core/settings/learning.ts';
@@ -155,7 +155,7 @@ export function advantageSpec({ trainer: { advantage } }: RatchetConfig): Advant
  *     custom               the result of the imported function
  *
  * The advantage A is advantageTau · A + teacherTau · sg(log π_T − ℓ), both times the correction, with a teacher's log
- * probabilities π_T (prime-rl's adv_tau and teacher_tau). With 0 and 1 this is on-policy distillation, and ipo with only its
+ * probabilities π_T (prime-rl's adv_tau and teacher_tau). The values 0 and 1 are on-policy distillation, and ipo with only its
  * lower bound is then the loss of prime-rl's "opd".
  *
  * entropyCoef c subtracts c · mean of H from the loss of a batch, H = −Σ p log p at the sampling temperature. The mean is over
@@ -211,7 +211,7 @@ const defaultClips: Readonly<Record<string, { low: number; high: number }>> = {
   cispo: { low: 0, high: 3 },
   gspo: { low: 1 - 3e-4, high: 1 + 4e-4 },
 };
-const usualClip = { low: 0.8, high: 1.2 };
+const defaultClip = { low: 0.8, high: 1.2 };
 
 /** prime-rl's defaults for its own losses; on-policy distillation is ipo with only its lower bound. */
 const defaultMasks: Readonly<Record<string, { low: number; high: number | null; klTau: number }>> = {
@@ -261,9 +261,9 @@ export function lossSpec(config: RatchetConfig): LossSpec {
   const { clip_low, mask_low, mask_high, kl_tau, adv_tau, teacher_tau, aggregation, import: file } = trainer.loss;
   const { beta = droBeta } = trainer.loss;
   const type = lossTypeOf(config);
-  const isUsualOpd = kind === 'opd' && trainer.loss.type === undefined;
-  const usual = defaultMasks[isUsualOpd ? 'opd' : type] ?? { low: 0, high: null, klTau: 0 };
-  const clip = defaultClips[type] ?? usualClip;
+  const isDefaultOpd = kind === 'opd' && trainer.loss.type === undefined;
+  const usual = defaultMasks[isDefaultOpd ? 'opd' : type] ?? { low: 0, high: null, klTau: 0 };
+  const clip = defaultClips[type] ?? defaultClip;
   return {
     type,
     clipLow: clip_low ?? clip.low,
@@ -291,7 +291,7 @@ export function distillationSpec(config: RatchetConfig): { distillation?: LossSp
   const { entropyCoef: _, ...ofRun } = lossSpec(config);
   const { low, high, klTau } = defaultMasks['opd']!;
   const own = { type: 'ipo', maskLow: low, maskHigh: high, klTau, advantageTau: 0, teacherTau: 1 } as const;
-  const clip = { clipLow: usualClip.low, clipHigh: usualClip.high };
+  const clip = { clipLow: defaultClip.low, clipHigh: defaultClip.high };
   return { distillation: { ...ofRun, ...clip, ...own, import: null } };
 }
 
@@ -375,7 +375,7 @@ export function teacherSpec({ loss, teacher, sampling }: RatchetConfig): Teacher
     model: isFolder || endpoint_id !== undefined ? null : model,
     urls,
     endpoints: endpointsSpec(teacher),
-    apiKeyVar: keyVariable(key, urls[0] === undefined ? null : usualKey(urls[0])),
+    apiKeyVar: keyVariable(key, urls[0] === undefined ? null : defaultKey(urls[0])),
     ...inSpec(asking, teacher),
     sampling: samplingSpec(laidOver(sampling, teacher.sampling)),
     ...(teacher.demonstration !== undefined && {

@@ -102,13 +102,13 @@ export function scheduleSpec({ trainer, warmup_steps }: RatchetConfig): Schedule
 /** The linear layers of a decoder; LoRA adapts all of them by default. */
 export const loraModules = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const;
 /** prime-rl's defaults. */
-const usualRank = 16;
-const usualAlpha = 32;
+const defaultRank = 16;
+const defaultAlpha = 32;
 
 export const lora = optionalTable({
   enabled: setting(flag(), '`false` trains all weights though the table is there', { default: true }),
   r: setting(whole(1), 'rank of the adapters', {
-    default: usualRank,
+    default: defaultRank,
     most: [65_536, 'no layer is wider', '8 to 64, as usual'],
   }),
   alpha: setting(positive(), 'their scale: alpha / r'),
@@ -149,9 +149,9 @@ export type LoraSpec = z.infer<typeof LoraSpec>;
  */
 export function loraSpec({ lora, lora_alpha, trainer }: RatchetConfig): LoraSpec | null {
   const { trains, alpha: only } = trainerTraits(trainer);
-  const { r = usualRank, target_modules: targetModules = [...loraModules], dropout = 0 } = lora ?? {};
-  if (trains === 'adapters') return { r, alpha: only ?? usualAlpha, dropout: 0, targetModules };
+  const { r = defaultRank, target_modules: targetModules = [...loraModules], dropout = 0 } = lora ?? {};
+  if (trains === 'adapters') return { r, alpha: only ?? defaultAlpha, dropout: 0, targetModules };
   if (lora?.enabled === false || (lora === undefined && lora_alpha === undefined)) return null;
   const modulesToSave = lora?.modules_to_save?.length ? lora.modules_to_save : undefined;
-  return { r, alpha: lora?.alpha ?? lora_alpha ?? usualAlpha, dropout, targetModules, ...present({ modulesToSave }) };
+  return { r, alpha: lora?.alpha ?? lora_alpha ?? defaultAlpha, dropout, targetModules, ...present({ modulesToSave }) };
 }

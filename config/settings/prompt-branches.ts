@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { usualKey } from '../../core/eval/model-servers.ts';
+import { defaultKey } from '../../core/eval/model-servers.ts';
 import { groupRolloutsMax, stepsMax } from '../../core/limits.ts';
 import { adoptions } from '../evaluations/eval-words.ts';
 import { baseUrl, keyVariable, variableName } from '../models/model-access.ts';
@@ -88,7 +88,7 @@ export function promptBranchSpec({ gepa, env }: RatchetConfig): PromptBranchSpec
     atSteps: [...new Set(gepa.at_steps)].sort((a, b) => a - b),
     environments: gepa.environments ?? withNames(env).map(({ name }) => name),
     ...inSpec(reflection, gepa),
-    apiKeyVar: keyVariable(gepa.api_key_var, usualKey(gepa.url)),
+    apiKeyVar: keyVariable(gepa.api_key_var, defaultKey(gepa.url)),
     ...inSpec(search, gepa),
   };
 }

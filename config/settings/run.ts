@@ -12,7 +12,6 @@ import { timeoutFates } from '../../core/settings/environments.ts';
 import { baseUrl } from '../models/model-access.ts';
 import { atLeastZero, choice, flag, fraction, positive, text, whole } from '../toml/values.ts';
 import type { RatchetConfig } from './index.ts';
-import { laterIn } from './later.ts';
 import { type Bound, optionalTable, required, setting, specFields, table } from './setting.ts';
 
 /** Settings of the run as a whole, at the top of a file. Each constant is a part of the spec as well. */
@@ -131,7 +130,7 @@ export const staleness = {
   ),
 };
 
-/** What may become of a rollout that is not finished in time: verifiers' older API truncates it, prime-rl's dispatcher drops it. */
+/** Fates of a rollout that is not finished in time: verifiers' older API truncates it, prime-rl's dispatcher drops it. */
 
 /** Temporal's limit for an activity is two hours, minus time for storing. */
 const generationTimeoutMaxS = 6000;
@@ -200,7 +199,7 @@ export const tokenizer = table({
  * A chat template that replaces the model's own: the SHA-256 of its text, which is stored with the run and its weights.
  */
 export const ChatTemplateSpec = z.strictObject({
-  /** Absolute path of the file that was read; null = the text was in the config. As written until the file is read. */
+  /** Absolute path of the file that was read; null = the text was in the config. Until the file is read, its path as written. */
   path: z.string().min(1).nullable(),
   /** Hex, of the text; null until it was read. */
   sha256: z.string().nullable(),
@@ -262,7 +261,6 @@ export const klPenalty = optionalTable({
   target_kl: setting(positive(), 'beta is doubled or halved when the divergence leaves [target/1.5, 1.5·target]'),
   beta: setting(atLeastZero(), 'coefficient of the divergence in the loss', { default: 0.1 }),
   ref_sync_steps: setting(whole(1), 'steps between renewals of the reference policy; else it stays v0'),
-  ...laterIn('kl_penalty'),
 });
 
 export const KlSpec = z.strictObject({

@@ -1,7 +1,6 @@
 import { z } from 'zod';
 import { present } from '../../core/present.ts';
 import { args, atLeastZero, choice, flag, fraction, penalty, positive, stopTexts, whole } from '../toml/values.ts';
-import { laterIn } from './later.ts';
 import type { RatchetConfig } from './index.ts';
 import { tokensBound } from './run.ts';
 import { inSpec, meaning, namesInSpec, optionalTable, required, setting, specFields, table } from './setting.ts';
@@ -73,7 +72,6 @@ export const sampling = table({
   ...draw,
   ...template,
   temp_scheduler: optionalTable(course),
-  ...laterIn('sampling'),
 });
 
 /** Settings that override those of another table key by key; evaluations may be greedy. */

@@ -6,7 +6,7 @@ import type { LiveRule } from '../../core/rl/live-settings.ts';
  * schema of run files, the run's spec, the documentation's tables, the bounds of numbers, and suggestions.
  */
 interface Entry<Written extends z.ZodType = z.ZodType> {
-  /** As a file has it: with its default, or so that it may be left out. */
+  /** Schema in a file: has the default, or is optional. */
   readonly written: Written;
 }
 

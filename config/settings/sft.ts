@@ -7,7 +7,7 @@ import { inSpec, optionalTable, required, setting, specFields } from './setting.
 
 /** `[sft]`: supervised training before step 1, on the user's rows, or on the environments' own demonstrations. */
 
-const usualWarmupSteps = 20;
+const defaultWarmupSteps = 20;
 
 const amount = {
   steps: required(whole(1), 'optimizer steps before step 1', {
@@ -22,7 +22,7 @@ const course = {
   min_lr_ratio: setting(fraction(), 'fraction it falls towards, linearly', { default: 0.1, as: 'minRatio' }),
 };
 
-const usualSplit = 'train';
+const defaultSplit = 'train';
 const isFile = (written: string): boolean => /\.(?:jsonl|parquet)$/.test(written);
 
 /** Whether rows come from a dataset of the Hub. */
@@ -41,7 +41,7 @@ export const dataName = () =>
     });
 
 /** TRL's default in `DPOConfig`. */
-const usualBeta = 0.1;
+const defaultBeta = 0.1;
 
 export const sft = optionalTable({
   /** Relative to the config's folder if it begins with a dot, else to the project's. */
@@ -50,7 +50,7 @@ export const sft = optionalTable({
     'rows of conversations: a `.jsonl` or `.parquet` file, or a dataset of the Hugging Face Hub by its name (`ratchet model get --dataset OWNER/NAME`); without it, the environments’ demonstrations',
   ),
   subset: setting(text(), 'of a dataset of the Hub with several: which one'),
-  split: setting(text(), `of a dataset of the Hub; "${usualSplit}" when missing`),
+  split: setting(text(), `of a dataset of the Hub; "${defaultSplit}" when missing`),
   loss: setting(
     choice('cross_entropy', 'dpo'),
     'what is learned of a row: to say what the assistant says, or, of rows {"prompt", "chosen", "rejected"}, to prefer the one to the other (direct preference optimization, as TRL’s DPOTrainer)',
@@ -58,7 +58,7 @@ export const sft = optionalTable({
   ),
   beta: setting(
     positive(),
-    `of \`loss = "dpo"\`: how strongly the weights of the beginning hold; ${usualBeta} when missing`,
+    `of \`loss = "dpo"\`: how strongly the weights of the beginning hold; ${defaultBeta} when missing`,
   ),
   ...amount,
   learning_rate: setting(
@@ -100,16 +100,16 @@ export function sftSpec({ sft, model, trainer }: RatchetConfig): SftSpec | null 
   return {
     data: sft.data === undefined ? null : dataRef(sft.data, sft),
     ...inSpec(amount, sft),
-    ...(sft.loss === 'dpo' ? { dpo: { beta: sft.beta ?? usualBeta } } : {}),
-    learningRate: sft.learning_rate ?? (sft.loss === 'dpo' ? 1e-6 : usualRate(model, trainer.kind)),
-    warmupSteps: sft.warmup_steps ?? Math.min(usualWarmupSteps, sft.steps),
+    ...(sft.loss === 'dpo' ? { dpo: { beta: sft.beta ?? defaultBeta } } : {}),
+    learningRate: sft.learning_rate ?? (sft.loss === 'dpo' ? 1e-6 : defaultRate(model, trainer.kind)),
+    warmupSteps: sft.warmup_steps ?? Math.min(defaultWarmupSteps, sft.steps),
     ...inSpec(course, sft),
   };
 }
 
 export function dataRef(
   path: string,
-  { subset = null, split = usualSplit }: { subset?: string | null | undefined; split?: string | undefined },
+  { subset = null, split = defaultSplit }: { subset?: string | null | undefined; split?: string | undefined },
 ): DataRef {
   return { path, sha256: null, ...(isHubData(path) ? { hub: { subset, split } } : {}) };
 }
@@ -118,7 +118,7 @@ export function dataRef(
  * A preset begins with random weights. Rates for those would ruin a pretrained model, which gets the default of TRL's
  * `SFTConfig` for all weights, and ten times that for an adapter alone (Tinker).
  */
-function usualRate(model: string, trainerKind: string): number {
+function defaultRate(model: string, trainerKind: string): number {
   if (model.startsWith('preset:')) return 3e-3;
   return trainerKind === 'tinker' ? 2e-4 : 2e-5;
 }

@@ -26,13 +26,14 @@ import {
   storeUri,
   wandb,
 } from './run.ts';
+import { requestedSpec } from './requested.ts';
 import { samplingSpec, temperatureScheduleSpec } from './sampling.ts';
 import { inSpec } from './setting.ts';
 import { trainerSpec } from './trainer.ts';
 import type { RatchetConfig } from './index.ts';
 
 /** The one meaning of a config whose settings and relations are right. */
-export function toRunSpec(config: RatchetConfig, name: string): Omit<RunSpec, 'later'> {
+export function toRunSpec(config: RatchetConfig, name: string): RunSpec {
   const gepa = promptBranchSpec(config);
   return {
     schemaVersion: 1,
@@ -72,5 +73,6 @@ export function toRunSpec(config: RatchetConfig, name: string): Omit<RunSpec, 'l
     trainer: trainerSpec(config),
     inference: inferenceSpec(config),
     store: { uri: storeUri(config) },
+    ...requestedSpec(config),
   };
 }

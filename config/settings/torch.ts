@@ -34,7 +34,7 @@ export const torch = {
 const leftOut = { isLeftOut: true } as const;
 const precision = () => choice('bfloat16', 'float32');
 
-/** Settings that PyTorch honours. Beside other trainers they are kept, and said to have no effect (later.ts). */
+/** Settings that PyTorch honours. Beside another trainer they are `requested` (requested.ts). */
 export const honouredByTorch = {
   dtype: setting(
     precision(),
@@ -57,4 +57,26 @@ export const honouredByTorch = {
   fsdp_cpu_offload: setting(flag(), 'whether weights, gradients and moments are in the memory of the CPU', leftOut),
   optim_cpu_offload: setting(flag(), 'whether moments are in the memory of the CPU', leftOut),
   freeze_moe_router: setting(flag(), 'whether routers of experts stay as they are', leftOut),
+};
+
+const inMemory = 'weights and moments are in the memory of the CPU anyway';
+
+/**
+ * What the embedded engine does in their place, and the value that asks for just that. It refuses to freeze routers that
+ * would move (relations/kinds.ts).
+ */
+export const insteadOfTorch: Readonly<
+  Record<
+    Exclude<keyof typeof honouredByTorch, 'freeze_moe_router'>,
+    { readonly does: string; readonly met?: string | boolean }
+  >
+> = {
+  dtype: { does: 'computed in float32', met: 'float32' },
+  optimization_dtype: { does: 'weights are held in float32', met: 'float32' },
+  reduce_dtype: { does: 'gradients are added up in float32', met: 'float32' },
+  attn: { does: 'the embedded engine has one kind' },
+  compile: { does: 'graphs are compiled in any case' },
+  use_liger: { does: 'the embedded engine has kernels of its own', met: false },
+  fsdp_cpu_offload: { does: inMemory, met: false },
+  optim_cpu_offload: { does: inMemory, met: false },
 };

@@ -5,7 +5,6 @@ import { choice, whole } from '../toml/values.ts';
 import { otherResume } from './checkpoints.ts';
 import { codeFile, CodeRef, codeRef } from './code.ts';
 import type { RatchetConfig } from './index.ts';
-import { laterIn } from './later.ts';
 import { correction } from './correction.ts';
 import { echo } from './echo.ts';
 import { advantage, loss, otherClip } from './learning.ts';
@@ -71,7 +70,10 @@ export const trainer = table({
   ...torch,
   ...honouredByTorch,
   ...tinker,
-  ...laterIn('trainer'),
+  gpus: setting(
+    whole(1),
+    'how many GPUs train: ranks of kind "torch". Where the file names no kind, they choose PyTorch if it and they are on this machine',
+  ),
 });
 
 /** The user's own trainer or inference: the default export of a file, called with `options`. */
@@ -128,9 +130,7 @@ export function trainerSpec(config: Pick<RatchetConfig, 'trainer'>): TrainerSpec
   }
 }
 
-/** `gpus` is also a setting to come of other trainers, and has no type here. */
-function ranksOf(trainer: RatchetConfig['trainer']): number {
-  const { ranks, gpu_ids, gpus } = trainer as typeof trainer & { readonly gpus?: number };
+function ranksOf({ ranks, gpu_ids, gpus }: RatchetConfig['trainer']): number {
   return ranks ?? gpu_ids?.length ?? gpus ?? 1;
 }
 

@@ -30,8 +30,8 @@ export interface AppliedOverrides {
 /**
  * Applies overrides to a copy of a table. Dashes and underscores are equal; a position in a list may be omitted if the
  * list has one item. Values are TOML (`0.7`, `true`, `[1, 2]`). Anything else, and any value of a text setting, is
- * taken literally. A JSON object is merged into the existing table; an inline table of TOML replaces it. For a table,
- * `true` means an empty table unless there is one, and `false` removes the table. For a list, `0,1` means `[0, 1]`.
+ * taken literally. A JSON object is merged into the existing table; an inline table of TOML replaces it. Given to a table,
+ * `true` means an empty table unless there is one, and `false` removes the table. `0,1` as the value of a list means `[0, 1]`.
  */
 export function applyOverrides(
   table: Table,

@@ -20,7 +20,7 @@ export interface Problem extends Place {
 export interface ReadAs {
   readonly dialect: string;
   readonly title: string;
-  /** What showed it: `--dialect`, something that only this one has, or the keys. */
+  /** The evidence: `--dialect`, something that only this one has, or the keys. */
   readonly because: string;
   /** Others whose keys these are as well and in which the same file means something else, and what. */
   readonly alternatives: readonly {

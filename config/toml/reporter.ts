@@ -73,11 +73,7 @@ export class Reporter {
   placeOf(given: readonly KeyPath[]): Place {
     const paths = given.map(this.#writtenAt);
     const isThere = (path: KeyPath) => this.#applied.isOverridden(path) || this.#positions.at(path) !== undefined;
-    return this.placeOfWritten(paths.find(isThere) ?? paths[0]!);
-  }
-
-  /** Place of a path in the file's words. */
-  placeOfWritten(written: KeyPath): Place {
+    const written = paths.find(isThere) ?? paths[0]!;
     return this.#place(written, written, this.#positions.at(written));
   }
 

@@ -20,7 +20,7 @@ interface BootstrapOptions {
 
 /**
  * The percentile bootstrap of a mean (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13): the values are
- * drawn again with replacement, and the interval holds the middle of the means. Of one value it is that value. Throws
+ * drawn again with replacement, and the interval holds the middle of the means. The interval of one value is that value. Throws
  * RangeError without values.
  */
 export function bootstrapMean(values: readonly number[], options: BootstrapOptions): Interval {

@@ -64,7 +64,7 @@ export function serversOfModel(
   }
   const provider = access.provider === null ? null : knownProviders[access.provider];
   const url = access.apiBaseUrl ?? provider!.url;
-  return { ok: true, model: alias, servers: [serverOf(access, alias, provider ?? { url, key: usualKey(url) })] };
+  return { ok: true, model: alias, servers: [serverOf(access, alias, provider ?? { url, key: defaultKey(url) })] };
 }
 
 function refuse(problem: string): ModelServers {
@@ -106,7 +106,7 @@ function serverOf(
 /**
  * Variable with the key of a known API; null for a server of this machine or the local network, and for an unknown one.
  */
-export function usualKey(url: string): string | null {
+export function defaultKey(url: string): string | null {
   const { host } = new URL(url);
   const known = Object.values(knownProviders).find((provider) => new URL(provider.url).host === host);
   return known?.key ?? null;

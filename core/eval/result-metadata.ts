@@ -1,5 +1,5 @@
 import type { JsonValue } from '../json-value.ts';
-import { passThreshold as usualThreshold } from './pass-at-k.ts';
+import { passThreshold as defaultThreshold } from './pass-at-k.ts';
 
 /** `metadata.json` of an evaluation by verifiers or Ratchet; missing fields are null or empty. */
 export interface ResultMetadata {
@@ -57,7 +57,7 @@ export function readMetadata(value: unknown): ResultMetadata | null {
     model: text('model'),
     numExamples: number('num_examples'),
     rolloutsPerExample: number('rollouts_per_example'),
-    passThreshold: number('pass_threshold') ?? usualThreshold,
+    passThreshold: number('pass_threshold') ?? defaultThreshold,
     avgReward: number('avg_error') === 1 ? null : number('avg_reward'),
     passAtK: numbersOf(metadata['pass_at_k']),
     passAllK: numbersOf(metadata['pass_all_k']),

@@ -1,5 +1,5 @@
 import { type Bin, distribution } from './distribution.ts';
-import { passFigures, passThreshold as usualThreshold } from './pass-at-k.ts';
+import { passFigures, passThreshold as defaultThreshold } from './pass-at-k.ts';
 import type { RowFacts } from './result-rows.ts';
 
 /** Figures of an evaluation, computed from its rows. */
@@ -48,7 +48,7 @@ export class Summing {
   #truncated = 0;
 
   /** @param passThreshold Reward from which a rollout counts as right. */
-  constructor(passThreshold = usualThreshold) {
+  constructor(passThreshold = defaultThreshold) {
     this.#passThreshold = passThreshold;
   }
 

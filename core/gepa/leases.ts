@@ -62,7 +62,7 @@ export interface PlayedSlice {
   readonly scores: readonly (number | null)[];
   /** Present if candidates are compared by objectives. */
   readonly objectives?: readonly (Readonly<Record<string, number>> | null)[];
-  /** What the model's server said, where it refused all of them; else null. */
+  /** Message of the model's server if it refused all of them; else null. */
   readonly refused: string | null;
 }
 

@@ -3,7 +3,7 @@ import { drawWeighted } from './select-candidate.ts';
 import type { Candidate, MergeSettings, Texts } from './search-state.ts';
 
 /**
- * Merge, GEPA's crossover of two candidates with a common ancestor that changed different components. As in gepa 0.1.4,
+ * Merge, GEPA's crossover of two candidates with a common ancestor that changed different components. Follows gepa 0.1.4,
  * except that components are taken in the candidate's own order.
  */
 

@@ -17,7 +17,7 @@ interface StartOfEnvironment {
   readonly tools: readonly ToolSchema[];
 }
 
-/** Initial texts of a search. With several environments, tool names include their environment. */
+/** Initial texts of a search. If there are several environments, tool names include theirs. */
 export function startOfParts(
   components: readonly PromptComponent[],
   of: readonly StartOfEnvironment[],

@@ -121,7 +121,7 @@ export interface SearchSettings {
   readonly attemptsMax: number;
   /** Iterations in a row without a metric call before the search ends. */
   readonly idleIterationsMax: number;
-  /** Begins iterations while any budget is left and exceeds it, as gepa 0.1.4 does. For comparisons with it alone. */
+  /** Begins iterations while any budget is left and exceeds it, as gepa 0.1.4 does. Used only in comparisons with it. */
   readonly overshoots: boolean;
 }
 

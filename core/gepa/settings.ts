@@ -36,7 +36,7 @@ export function classicSettings(options: SearchOptions): SearchSettings {
  * Ratchet's defaults: more attempts for equally many calls. An accepted text is scored on part of the validation
  * examples, the best few on more of them at the end, and the best of these on the rest. Known texts are not scored
  * again. The best of several children of one minibatch is validated, and meanwhile the next iteration begins from it.
- * With a large budget, up to three iterations run in parallel while they bring nothing. Chosen by `bench gepa`.
+ * If the budget is large, up to three iterations run in parallel while they bring nothing. Chosen by `bench gepa`.
  */
 export function defaultSettings(options: SearchOptions): SearchSettings {
   const { valSize, maxCalls } = options;

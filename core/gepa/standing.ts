@@ -85,8 +85,8 @@ export function bestByAverage(
 }
 
 /**
- * Compares indices of equal candidates. With a screen, the later one comes first: it descends from the others, and was
- * better than its parent on a minibatch outside the screen. With all examples, the first one, as in gepa.
+ * Compares indices of equal candidates. If there is a screen, the later one comes first: it descends from the others, and was
+ * better than its parent on a minibatch outside the screen. Otherwise the first one, as in gepa.
  */
 export function ofEquals({ screen }: Pick<SearchSettings, 'screen'>): (a: number, b: number) => number {
   return (a, b) => (screen === null ? a - b : b - a);

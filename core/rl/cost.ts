@@ -42,7 +42,7 @@ const moneyName = 'money';
 const metricName = /^(?:(eval|search|trial)\/(.+)\/)?cost\/(\w+)$/;
 const tokensPriced = 1e6;
 
-/** Of a step of training; an evaluation's and a search's metrics begin with these and the name of their environment. */
+/** Prefix of metrics: none for a training step; evaluations, searches and trials have one with their environment. */
 type CostPrefix = '' | `eval/${string}/` | `search/${string}/` | `trial/${string}/`;
 
 /** Use and cost as metrics. Zero use is left out; so is the money if the run file has no price. */
@@ -80,7 +80,7 @@ function million(price: number | null): number | null {
   return price === null ? null : price / tokensPriced;
 }
 
-/** What a commit knows of its step, beside what its rollouts took. */
+/** Use of a step that its commit records, without its rollouts. */
 interface StepUse {
   /** Figures of its batch; null when nothing was trained. */
   readonly rows: StoredRows | null;
@@ -109,7 +109,7 @@ export function usedByStep(
   };
 }
 
-/** Of one part of a run: its training, evaluations of an environment, or searches on one. */
+/** Use by one part of a run: its training, evaluations of an environment, or searches on one. */
 interface CostPart {
   readonly of: 'training' | 'eval' | 'search' | 'trial';
   readonly environment: string | null;
@@ -147,7 +147,7 @@ export function costOf(
   if (parts.size === 0) return null;
   const all = [...parts.values()];
   const priced = all.flatMap(({ money }) => money ?? []);
-  return { currency: currency ?? usualCurrency, money: priced.length === 0 ? null : sum(priced), parts: all };
+  return { currency: currency ?? defaultCurrency, money: priced.length === 0 ? null : sum(priced), parts: all };
 }
 
 /** Whether the metric is an amount of money, for any part. */
@@ -164,7 +164,7 @@ export function isTokens(metric: string): boolean {
 export const notCounted =
   'tokens of judges and of other models that environments ask, the warm-up of [sft], rollouts given up before they were scored, attempts at a step that was refused, searches that were cancelled, and time between steps';
 
-const usualCurrency = 'USD';
+const defaultCurrency = 'USD';
 
 const partNames = { training: 'training', eval: 'evals', search: 'searches', trial: 'trials of prompts' } as const;
 

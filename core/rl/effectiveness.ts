@@ -85,9 +85,10 @@ interface TimedStep {
 export function effectivenessOf(commits: readonly TimedCommit[]): Effectiveness {
   const steps = commits.slice(1).map((commit, i) => timedStep(commits[i]!, commit));
   // The first step also brings the servers to their first version, for as long as that takes.
-  const usualRest = lowerMedian(steps.filter(({ reported }) => reported === null).map(({ rest }) => rest)) ?? Infinity;
+  const typicalRest =
+    lowerMedian(steps.filter(({ reported }) => reported === null).map(({ rest }) => rest)) ?? Infinity;
   const isDisturbed = ({ reported, rest }: TimedStep, i: number): boolean =>
-    reported !== null || (i > 0 && rest > usualRest * restFactor + restSlackS);
+    reported !== null || (i > 0 && rest > typicalRest * restFactor + restSlackS);
   const stepSeconds = lowerMedian(steps.filter((step, i) => !isDisturbed(step, i)).map(({ seconds }) => seconds));
   const worth = steps.map((step, i) =>
     isDisturbed(step, i) ? Math.min(step.seconds, stepSeconds ?? step.atWork) : step.seconds,

@@ -63,7 +63,7 @@ export class EngineFailures {
 }
 
 /** Most rows that an engine computes at once by default: halved if the plan has no number. */
-const rowsAtOnceUsual = 64;
+const rowsAtOnceDefault = 64;
 
 /**
  * Rows at once for the retry of a step that ran out of memory: half of the number before. Null if it cannot be halved,
@@ -78,6 +78,6 @@ export function halvedRows(
   if (!(error instanceof RatchetError) || error.code !== 'OutOfMemory' || isHalved === true) return null;
   const { message } = error.cause instanceof Error ? error.cause : error;
   if (saysOnlyKilled(message) && !diedBefore) return null;
-  const rows = Math.min(microBatchSize ?? rowsAtOnceUsual, packed.count ?? rowsAtOnceUsual);
+  const rows = Math.min(microBatchSize ?? rowsAtOnceDefault, packed.count ?? rowsAtOnceDefault);
   return rows < 2 ? null : Math.floor(rows / 2);
 }

@@ -183,7 +183,7 @@ export function overridesThatStay(overrides: Overrides): Overrides {
   return Object.fromEntries(staying);
 }
 
-/** What was set and stays when the run is trained again, to be compared. */
+/** Text to compare overrides that stay when the run is trained again. */
 export function staying(overrides: Overrides): string {
   return JSON.stringify(overridesThatStay(overrides));
 }

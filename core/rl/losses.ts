@@ -1,7 +1,7 @@
 /** The meaning of a loss's bounds: both sides of a ratio, its upper side, excluded ratios, or moved probabilities. */
 type Bounds = 'clip' | 'cap' | 'mask' | 'move' | null;
 
-/** What is known of a policy loss beside its formula, which stands at LossSpec (config/settings/learning.ts). */
+/** Traits of a policy loss; its formula is at LossSpec (config/settings/learning.ts). */
 interface LossTraits {
   readonly bounds: Bounds;
   /** Whether it has kl_tau · (ln ρ)². */

@@ -13,14 +13,14 @@ export interface NumberedRow {
   readonly row: MetricsRow;
 }
 
-/** Where metrics go besides `metrics.jsonl`: a projection that may be made again at any time. */
+/** A destination of metrics besides `metrics.jsonl`: a projection that may be made again at any time. */
 export interface MetricsSink {
   readonly name: string;
   /** The number of the row it wants next, as what it wrote itself says; `cursor` is what was noted of it, where it cannot say. */
   open(cursor: number): Promise<number>;
   /** Takes rows in the order of their numbers; each is given once, unless the sink is opened again. */
   send(rows: readonly NumberedRow[]): Promise<void>;
-  /** What there is to know beside: where it is shown. */
+  /** Address at which the metrics are shown; null without one. */
   place(): string | null;
   /** `isRunOver`: no further rows will come, and it has them all. */
   close(isRunOver: boolean): Promise<void>;

@@ -24,7 +24,7 @@ export interface Notice {
   readonly environment?: string;
 }
 
-/** A notice as the run's folder has it. Whoever notices the same again finds it there. */
+/** A notice in the run's folder. A second notice of the same finds the first. */
 export interface StoredNotice extends Notice {
   /** Names it in the folder, and to who is sent it. */
   readonly id: string;

@@ -38,12 +38,12 @@ export interface PolicyVersion {
 /** What an optimizer remembers: bytes, or where these may exceed the memory of a process the files of a folder. */
 export type OptimizerState = Uint8Array | { readonly folder: string };
 
-/** What a server needs to know to hold a version: its name there, its digest, and where its files lie on this machine. */
+/** A version as servers hold it: its name there, its digest, and where its files lie on this machine. */
 export interface ServedPolicy {
   readonly name: string;
   readonly version: PolicyVersion;
   readonly folder: string;
-  /** What strftime_now tells its chat template, as `minuteOf` writes it; missing = the clock's. */
+  /** Time that strftime_now gives its chat template, as `minuteOf` writes it; missing = the clock's. */
   readonly templateTime?: string;
   /** Roots of servers that hold other weights under its name, as its broadcast found: nothing of it is asked there. */
   readonly avoid?: readonly string[];

@@ -35,7 +35,7 @@ interface RolloutLimits {
 }
 
 export interface EnvironmentEntry {
-  /** Of a built-in environment, the absolute path of a file of the user's, or with `python` the name of a package. */
+  /** Name of a built-in environment, absolute path of the user's file, or (with `python`) name of a package. */
   readonly id: string;
   readonly args: Readonly<Record<string, JsonValue>>;
   /** Hex, of the file that the id names. */

@@ -39,7 +39,7 @@ export interface PoolSettings {
   readonly hardFraction: number;
 }
 
-/** By role what the cross entropy of messages that an environment said weighs; none of a role that is not named. */
+/** Weights, by role, of the cross entropy of the environment's messages; roles that are not named have none. */
 export interface EchoWeights {
   readonly system?: number | undefined;
   readonly user?: number | undefined;

@@ -26,7 +26,7 @@ export interface GgufTensor {
 export class HeaderIsLonger extends Error {}
 
 const magic = 0x4655_4747; // "GGUF"
-const usualAlignment = 32;
+const defaultAlignment = 32;
 const dimensionsMax = 4;
 
 /**
@@ -56,7 +56,7 @@ export function decodeGgufHeader(beginning: Uint8Array, where: string): GgufHead
     const shape = Array.from({ length: rank }, () => reader.size()).reverse();
     described.set(name, { shape, type: reader.u32(), offset: reader.size() });
   }
-  const alignment = Number(values.get('general.alignment') ?? usualAlignment);
+  const alignment = Number(values.get('general.alignment') ?? defaultAlignment);
   if (!Number.isSafeInteger(alignment) || alignment < 1)
     throw damagedFile(where, 'an alignment ≥ 1', String(alignment));
   const begin = Math.ceil(reader.position / alignment) * alignment;

@@ -270,7 +270,7 @@ function sentencePieceOf(file: GgufFile, types: readonly number[]): Record<strin
     ...partsOfTokenizer(file.flag('tokenizer.ggml.add_space_prefix', true)),
     pre_tokenizer: null,
     model: {
-      ...usualModel,
+      ...defaultModel,
       unk_token: file.token('unknown'),
       fuse_unk: true,
       byte_fallback: types.includes(tokenTypes.byte),
@@ -293,7 +293,7 @@ function byteLevelOf(file: GgufFile, types: readonly number[]): Record<string, u
     pre_tokenizer: { type: 'Sequence', pretokenizers: cut.pretokenizers },
     decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
     model: {
-      ...usualModel,
+      ...defaultModel,
       unk_token: null,
       fuse_unk: false,
       byte_fallback: false,
@@ -304,7 +304,7 @@ function byteLevelOf(file: GgufFile, types: readonly number[]): Record<string, u
   };
 }
 
-const usualModel = { type: 'BPE', dropout: null, continuing_subword_prefix: null, end_of_word_suffix: null };
+const defaultModel = { type: 'BPE', dropout: null, continuing_subword_prefix: null, end_of_word_suffix: null };
 
 const vocabularyOf = (tokens: readonly string[], types: readonly number[]): Record<string, number> =>
   Object.fromEntries(tokens.flatMap((token, id) => (types[id] === tokenTypes.unused ? [] : [[token, id]])));

@@ -23,14 +23,14 @@ type Merge = readonly [left: string, right: string];
 
 /** All pairs of pieces that give a piece, in the order in which they are merged. */
 export function mergesOf({ scores, ...pieces }: Pieces): Merge[] {
-  const ids = usualIds(pieces);
+  const ids = normalIds(pieces);
   const found = [...ids].flatMap(([token, id]) => cutsOf(token, ids).map((merge) => ({ merge, score: scores[id]! })));
   return found.sort((a, b) => b.score - a.score).map(({ merge }) => merge);
 }
 
 /** Pieces of several characters that no merge gives: SentencePiece's `user_defined_symbols`, which the converter does not mark. */
 export function uncutPieces(pieces: Pick<Pieces, 'tokens' | 'types'>): ReadonlySet<number> {
-  const ids = usualIds(pieces);
+  const ids = normalIds(pieces);
   const isUncut = (token: string): boolean => !isOneCharacter(token) && cutsOf(token, ids).length === 0;
   return new Set([...ids].flatMap(([token, id]) => (isUncut(token) ? [id] : [])));
 }
@@ -38,7 +38,7 @@ export function uncutPieces(pieces: Pick<Pieces, 'tokens' | 'types'>): ReadonlyS
 const isOneCharacter = (token: string): boolean =>
   token.length < 2 || token.length === String.fromCodePoint(token.codePointAt(0)!).length;
 
-function usualIds({ tokens, types }: Pick<Pieces, 'tokens' | 'types'>): Map<string, number> {
+function normalIds({ tokens, types }: Pick<Pieces, 'tokens' | 'types'>): Map<string, number> {
   return new Map(tokens.flatMap((token, id) => (types[id] === tokenTypes.usual ? [[token, id] as const] : [])));
 }
 
@@ -70,7 +70,7 @@ export function scoresOf(merges: readonly Merge[], pieces: Pick<Pieces, 'tokens'
     counts.set(piece, (counts.get(piece) ?? 0) + 1);
     last = piece;
   }
-  const ids = usualIds(pieces);
+  const ids = normalIds(pieces);
   for (const token of ids.keys()) if (cutsOf(token, ids).length !== (counts.get(token) ?? 0)) return null;
   const least = -1 - ranks.size;
   return pieces.tokens.map((token, id) => (ids.get(token) === id ? (ranks.get(token) ?? least) : 0));

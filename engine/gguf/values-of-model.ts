@@ -65,10 +65,10 @@ function windowValues(config: ModelConfig, stated: number | null): Values {
   if (config.family !== 'gemma3_text') return [];
   const isLocal = Array.from({ length: config.layerCount }, (_, i) => attentionOf(config, i).rotary === 'local');
   if (!isLocal.includes(true)) return [];
-  const isUsual = isLocal.every((local, i) => local === ((i + 1) % gemmaFullEvery !== 0));
+  const isDefault = isLocal.every((local, i) => local === ((i + 1) % gemmaFullEvery !== 0));
   return [
     ['attention.sliding_window', { u32: stated ?? gemmaWindow }],
-    ...(isUsual ? [] : [['attention.sliding_window_pattern', { bools: isLocal }] as const]),
+    ...(isDefault ? [] : [['attention.sliding_window_pattern', { bools: isLocal }] as const]),
     ...(config.localRopeTheta === 10_000 ? [] : [['rope.freq_base_swa', { f32: config.localRopeTheta }] as const]),
   ];
 }
@@ -98,8 +98,8 @@ function ropeScalingValues({ ropeScaling }: ModelConfig): Values {
   ];
   if (type === 'linear') return values;
   const { betaFast, betaSlow, truncate, attentionFactor, originalPositions } = ropeScaling;
-  const isUsual = betaFast === 32 && betaSlow === 1 && truncate;
-  if (!isUsual || Math.abs(attentionFactor - (0.1 * Math.log(factor) + 1)) > 1e-6) {
+  const isDefault = betaFast === 32 && betaSlow === 1 && truncate;
+  if (!isDefault || Math.abs(attentionFactor - (0.1 * Math.log(factor) + 1)) > 1e-6) {
     const received = JSON.stringify({ betaFast, betaSlow, truncate, attentionFactor });
     throw unsupported('config.json', 'YaRN with the beta_fast, beta_slow and attention_factor of its paper', received);
   }
@@ -268,10 +268,10 @@ function templateValues({ chat_template: stated }: z.infer<typeof TokenizerConfi
   const named = typeof stated === 'string' ? [{ name: 'default', template: stated }] : (stated ?? []);
   const of = (name: string, file: string): string | undefined =>
     files[file] ?? named.find((template) => template.name === name)?.template;
-  const usualTemplate = of('default', 'chat_template.jinja');
+  const defaultTemplate = of('default', 'chat_template.jinja');
   const withTools = of('tool_use', 'additional_chat_templates/tool_use.jinja');
   return [
-    ...(usualTemplate === undefined ? [] : [['tokenizer.chat_template', { text: usualTemplate }] as const]),
+    ...(defaultTemplate === undefined ? [] : [['tokenizer.chat_template', { text: defaultTemplate }] as const]),
     ...(withTools === undefined ? [] : [['tokenizer.chat_template.tool_use', { text: withTools }] as const]),
   ];
 }

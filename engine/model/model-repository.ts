@@ -4,7 +4,7 @@ import path from 'node:path';
 import { openRegular, type Opening } from '../../host/regular-file.ts';
 
 /**
- * Allows files that are really inside the model folder. For a snapshot in huggingface_hub's cache the whole repository is allowed, because
+ * Allows files that are really inside the model folder. A snapshot in huggingface_hub's cache allows the whole repository, because
  * its files are links to blobs there. Other links are refused: copies and server answers made from the folder could reveal files that other
  * users may not read.
  */

@@ -162,7 +162,7 @@ function load(): Library {
 }
 
 /**
- * Makes glibc return freed memory to the system. By default it raises the size above which allocations are mapped separately, up to 32 MiB.
+ * Makes glibc return freed memory to the system. glibc raises the size above which allocations are mapped separately, up to 32 MiB.
  * Smaller ones stay with the process if later ones follow them: sessions that came and went left a third of a model's weights behind. A
  * fixed size prevents that. Other C libraries do not need it.
  */

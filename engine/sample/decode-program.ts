@@ -17,7 +17,7 @@ export interface ProgramOptions extends SessionOptions {
   /**
    * Every version gets a session of its own for its steps, with its weights packed for the matrix kernels. Steps become
    * a tenth faster, with other bits; opening a version takes a few milliseconds per million parameters, and its weights
-   * are in memory twice. By default the model's size alone decides, so that a version's bits are the same everywhere.
+   * are in memory twice. The default depends on the model's size alone, so that a version's bits are the same everywhere.
    */
   readonly packWeights?: boolean;
   /**

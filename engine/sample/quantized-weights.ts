@@ -15,7 +15,7 @@ interface QuantizedLayer {
 }
 
 /**
- * Weights of linear layers, by name; norms, biases and the embedding table stay unquantized. With 4 bits the output
+ * Weights of linear layers, by name; norms, biases and the embedding table stay unquantized. In a 4-bit model the output
  * layer gets 8, as in llama.cpp's files, since its rounding affects every token. So does a layer that cannot be divided
  * into blocks.
  */

@@ -56,15 +56,15 @@ const tokenBytes = 2048;
 /** Least that sampling one row takes beside a version: its keys and values, a short run of its prompt, and a step. */
 const workBytesMin = 64 * mebibyte;
 /** Least memory for sampling if no budget is configured. */
-const workBytesUsual = 160 * mebibyte;
+const workBytesDefault = 160 * mebibyte;
 /** The default: free on a common laptop. */
-const budgetUsual = 1.5 * gigabyte;
+const budgetDefault = 1.5 * gigabyte;
 /** Largest share of the machine's memory used by default, unless the model needs more. */
-const machineShareUsual = 0.25;
+const machineShareDefault = 0.25;
 
 /** Shares of the memory left beside the weights; a twentieth stays unused. */
 const shares = { keysValues: 0.35, prefill: 0.25, step: 0.15, prompts: 0.1, scoring: 0.1 };
-/** Share of the rest above `workBytesUsual` for versions beside the one being sampled. */
+/** Share of the rest above `workBytesDefault` for versions beside the one being sampled. */
 const versionsShare = 0.5;
 const versionsMax = 8;
 const positionsMin = 64;
@@ -87,13 +87,13 @@ export function serverMemory(config: ModelConfig, use: ServerUse = {}): ServerMe
   const versionBytes = weightBytes + sessionBytes(config, quantize);
   const largest = Math.max(versionBytes, ...others.map((other) => other.versionBytes));
   const held = processBytes + others.reduce((sum, { workBytes }) => sum + workBytes, largest);
-  const usual = Math.min(budgetUsual, machineShareUsual * memory.totalBytes);
-  const budgetBytes = memoryGb === null ? Math.max(usual, held + workBytesUsual) : memoryGb * gigabyte;
+  const usual = Math.min(budgetDefault, machineShareDefault * memory.totalBytes);
+  const budgetBytes = memoryGb === null ? Math.max(usual, held + workBytesDefault) : memoryGb * gigabyte;
   if (budgetBytes < held + workBytesMin) throw new MemoryTooSmall(memoryGb!, held + workBytesMin, others.length > 0);
   const free = budgetBytes - held;
   const more = Math.min(
     versionsMax - 1,
-    Math.floor((versionsShare * Math.max(0, free - workBytesUsual)) / versionBytes),
+    Math.floor((versionsShare * Math.max(0, free - workBytesDefault)) / versionBytes),
   );
   const workBytes = free - more * versionBytes;
   return {

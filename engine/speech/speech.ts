@@ -22,7 +22,7 @@ export interface SpeechParsers {
 }
 
 /** Hermes' calls, as most templates ask for them. */
-export const usualParsers: SpeechParsers = { tools: 'hermes', reasoning: null };
+export const defaultParsers: SpeechParsers = { tools: 'hermes', reasoning: null };
 
 /** A turn's output in the form of OpenAI's API. */
 export interface Speech {
@@ -54,7 +54,7 @@ export function parsersOf(template: string, { tools, reasoning }: Partial<Speech
   const isRead = (name: string | null | undefined, names: readonly string[]): name is string =>
     name != null && names.includes(name);
   return {
-    tools: isRead(tools, toolParserNames) ? tools : (toolParserOf(template) ?? usualParsers.tools),
+    tools: isRead(tools, toolParserNames) ? tools : (toolParserOf(template) ?? defaultParsers.tools),
     reasoning: isRead(reasoning, reasoningParserNames) ? reasoning : null,
   };
 }
@@ -72,7 +72,7 @@ export function tokensRead({ tools, reasoning }: SpeechParsers): readonly string
 
 /** Reads a whole turn: thoughts, content, and calls in order. */
 export function readSpeech(text: string, place: SpeechPlace = {}): Speech {
-  const { parsers = usualParsers, tools, templateArguments = {} } = place;
+  const { parsers = defaultParsers, tools, templateArguments = {} } = place;
   if (parsers.tools === harmonyParsers.tools || parsers.reasoning === harmonyParsers.reasoning) {
     return text.includes('<|message|>')
       ? withoutCalls(readHarmony(text), tools)
@@ -114,7 +114,7 @@ export class SpeechReader {
 
   constructor(place: SpeechPlace) {
     this.#place = place;
-    const { tools, reasoning } = place.parsers ?? usualParsers;
+    const { tools, reasoning } = place.parsers ?? defaultParsers;
     const isHeld = place.isThoughtOpen === true || reasoning !== null || tools === harmonyParsers.tools;
     const markers = place.tools ? (formatOf(tools)?.markers ?? []) : [];
     this.#markers = isHeld ? null : [...markers, ...thoughtTokens];

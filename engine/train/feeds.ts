@@ -1,6 +1,6 @@
 import { isHeld, type MaskedSample, type RowFacts, type Rows, type TrainSample } from '../../core/rl/learning/batch.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { usualWeightMax } from '../../core/rl/learning/correction.ts';
+import { defaultWeightMax } from '../../core/rl/learning/correction.ts';
 import { floats, floatScalar, ints, longs } from '../onnx/session.ts';
 import type { Tensor } from '../onnx/runtime.ts';
 import { type Aggregation, aggregationOf } from './aggregate.ts';
@@ -209,7 +209,7 @@ export function samplingWeights({
 }: TrainSample): readonly number[] {
   if (correctionWeights) return correctionWeights;
   if (!samplingLogprobs) return behaviorLogprobs.map(() => 1);
-  return behaviorLogprobs.map((logprob, t) => Math.min(usualWeightMax, Math.exp(logprob - samplingLogprobs[t]!)));
+  return behaviorLogprobs.map((logprob, t) => Math.min(defaultWeightMax, Math.exp(logprob - samplingLogprobs[t]!)));
 }
 
 function weightFeeds(micro: MicroBatch, { factors, normalizer }: Aggregation): Record<string, Tensor> {

@@ -127,7 +127,7 @@ function drawConversations(options: Args, count: number, isWanted: (key: string)
   const words = options.format === 'xml' ? xmlWords : plainWords;
   const rows = new Map<string, DatasetRow>();
   // Stops after so many draws without a new row: hardly any are left.
-  for (let fruitless = 0; rows.size < count && fruitless < drawsMax; fruitless++) {
+  for (let rejected = 0; rows.size < count && rejected < drawsMax; rejected++) {
     const turns = between(options.min_turns, options.max_turns);
     const sizes = Array.from({ length: turns }, () => between(options.min_names_per_turn, options.max_names_per_turn));
     const by = options.format === 'xml' && random() < 0.5 ? 'last' : 'first';
@@ -140,7 +140,7 @@ function drawConversations(options: Args, count: number, isWanted: (key: string)
     if (rows.has(key) || !isWanted(key)) continue;
     const info: Info = { names, by };
     rows.set(key, { prompt: words.first(names[0]!, by), answer: answersOf({ info }).at(-1)!.join('\n'), info });
-    fruitless = 0;
+    rejected = 0;
   }
   return [...rows.values()];
 }

@@ -66,14 +66,14 @@ function drawProblems(
   const pick = (n: number) => Math.floor(random() * n);
   const rows = new Map<string, DatasetRow>();
   // Stops after so many draws without a new row: hardly any are left.
-  for (let fruitless = 0; rows.size < count && fruitless < drawsMax; fruitless++) {
+  for (let rejected = 0; rows.size < count && rejected < drawsMax; rejected++) {
     const operation = options.operations[pick(options.operations.length)]!;
     const [a, b] = [operand(1 + pick(options.digits), random), operand(1 + pick(options.digits), random)];
     const [first, second] = operation === '-' && a < b ? [b, a] : [a, b];
     const prompt = `${first}${operation}${second}=`;
     if (rows.has(prompt) || !isWanted(prompt)) continue;
     rows.set(prompt, { prompt, answer: String(operations[operation](first, second)) });
-    fruitless = 0;
+    rejected = 0;
   }
   return [...rows.values()];
 }

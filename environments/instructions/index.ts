@@ -100,7 +100,7 @@ function drawRequests(options: Args, count: number, isWanted: (request: string) 
   const system = system_prompt === '' ? [] : [{ role: 'system' as const, content: system_prompt }];
   const rows = new Map<string, DatasetRow>();
   // Stops after so many draws without a new row: hardly any are left.
-  for (let fruitless = 0; rows.size < count && fruitless < drawsMax; fruitless++) {
+  for (let rejected = 0; rows.size < count && rejected < drawsMax; rejected++) {
     const topic = pick(topics);
     const chosen = drawKinds(options.kinds, min + Math.floor(random() * (max - min + 1)), random);
     const instructions = chosen.map((kind) => ({ kind, value: pick(kinds[kind].values) }));
@@ -108,7 +108,7 @@ function drawRequests(options: Args, count: number, isWanted: (request: string) 
     if (rows.has(request) || !isWanted(request)) continue;
     const info: Info = { topic, instructions };
     rows.set(request, { prompt: [...system, { role: 'user', content: request }], answer: follow(info), info });
-    fruitless = 0;
+    rejected = 0;
   }
   return [...rows.values()];
 }

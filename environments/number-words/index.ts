@@ -98,7 +98,7 @@ function drawQuestions(options: Args, count: number, isWanted: (a: number, b: nu
   const draw = () => 1 + Math.floor(random() * options.largest);
   const rows = new Map<string, DatasetRow>();
   // Stops after so many draws without a new row: hardly any are left.
-  for (let fruitless = 0; rows.size < count && fruitless < drawsMax; fruitless++) {
+  for (let rejected = 0; rows.size < count && rejected < drawsMax; rejected++) {
     const name = options.kinds[Math.floor(random() * options.kinds.length)]!;
     const [a, b] = inOrder(name, draw(), draw());
     const key = `${name} ${a} ${b}`;
@@ -114,7 +114,7 @@ function drawQuestions(options: Args, count: number, isWanted: (a: number, b: nu
       answer,
       info: { kind: name },
     });
-    fruitless = 0;
+    rejected = 0;
   }
   return [...rows.values()];
 }

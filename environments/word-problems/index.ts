@@ -89,7 +89,7 @@ function drawProblems(
   const system = system_prompt === '' ? [] : [{ role: 'system' as const, content: system_prompt }];
   const rows = new Map<string, DatasetRow>();
   // Stops after so many draws without a new row: hardly any are left.
-  for (let fruitless = 0; rows.size < count && fruitless < drawsMax; fruitless++) {
+  for (let rejected = 0; rows.size < count && rejected < drawsMax; rejected++) {
     const steps = min_steps + Math.floor(random() * (max_steps - min_steps + 1));
     const { question, calculations, answer } = stories({ steps, maxNumber: max_number, random });
     if (rows.has(question) || !isWanted(question)) continue;
@@ -99,7 +99,7 @@ function drawProblems(
       answer: String(answer),
       info: { solution },
     });
-    fruitless = 0;
+    rejected = 0;
   }
   return [...rows.values()];
 }

@@ -28,7 +28,7 @@ export class ContextTooSmall extends RatchetError {
 
 /** Warns of a context longer than the model's, with which vLLM does not start. */
 export function contextWarning(
-  run: Pick<RunSpec, 'inference' | 'later'>,
+  run: Pick<RunSpec, 'inference' | 'requested'>,
   { positionsMax }: KnownContext,
 ): string | null {
   const { max_model_len: length } = vllmArgumentsOf(run);
@@ -37,7 +37,7 @@ export function contextWarning(
 }
 
 /**
- * Where `max_tokens` takes up the whole context of the model: servers refuse a turn whose prompt and `max_tokens` do not fit together, so
+ * Settings whose `max_tokens` takes up the whole context of the model: servers refuse a turn whose prompt and `max_tokens` do not fit together, so
  * no rollout could begin.
  */
 export function contextProblems(

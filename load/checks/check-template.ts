@@ -12,7 +12,7 @@ import type { Environment } from '../../backends/environments/types.ts';
 
 /** Parts of a run that concern its chat template. `chatTemplate`: its own text; undefined = the model's. */
 interface TemplateUse {
-  readonly spec: Pick<RunSpec, 'model' | 'sampling' | 'trajectoryStrategy' | 'later' | 'inference'>;
+  readonly spec: Pick<RunSpec, 'model' | 'sampling' | 'trajectoryStrategy' | 'requested' | 'inference'>;
   readonly chatTemplate?: string;
 }
 

@@ -2,7 +2,7 @@ import { environmentTraits } from '../../core/kinds/environments.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { isEnvironmentFile } from '../../core/names.ts';
 import { ConfigProblems, type Problem, type ReadAs } from '../../config/toml/problems.ts';
-import type { Advice, MissingEnvironment, NotYet } from '../../config/run-config.ts';
+import type { Advice, MissingEnvironment } from '../../config/run-config.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { MemoryTooSmall } from '../../engine/sample/server-memory.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
@@ -33,7 +33,6 @@ export interface RunFileReport {
   /** Everything that is wrong with it, in the order of the file. */
   readonly problems: readonly Problem[];
   readonly warnings: readonly string[];
-  readonly notYet: readonly NotYet[];
   readonly advice: readonly Advice[];
   readonly obstacles: readonly Obstacle[];
   /** null when there are problems. */
@@ -84,7 +83,7 @@ export async function examineRunFile(
   { imports = false, looked, ...options }: ExamineOptions,
   opening: Opening = (_, open) => open(),
 ): Promise<RunFileReport> {
-  const nothing = { warnings: [], notYet: [], advice: [], obstacles: [], loaded: null, model: null };
+  const nothing = { warnings: [], advice: [], obstacles: [], loaded: null, model: null };
   let loaded: LoadedConfig;
   try {
     loaded = looked ?? (await loadRunConfig(file, { ...options, isOnlyLookedAt: true }));
@@ -136,7 +135,7 @@ export async function examineRunFile(
       says: slow,
       remedies: [`to train all the same: npx ratchet-rl train ${file} --yes`],
     });
-  const report = { file, readAs: loaded.readAs, notYet: loaded.notYet, advice: loaded.advice };
+  const report = { file, readAs: loaded.readAs, advice: loaded.advice };
   return {
     ...report,
     warnings: [

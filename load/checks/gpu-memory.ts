@@ -54,9 +54,9 @@ function dtypeOf(spec: RunSpec): TrainingLoad['dtype'] {
 }
 
 /** A setting of the trainer, wherever the spec has it. */
-function settingOf({ trainer, later }: RunSpec, key: string): unknown {
+function settingOf({ trainer, requested }: RunSpec, key: string): unknown {
   const inSpec = key.replaceAll(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
-  return (trainer as Readonly<Record<string, unknown>>)[inSpec] ?? later[`trainer.${key}`];
+  return (trainer as Readonly<Record<string, unknown>>)[inSpec] ?? requested?.torch[key];
 }
 
 function longestRow(spec: RunSpec): Pick<GpuMemoryEstimate, 'length'> & { readonly tokens: number } {

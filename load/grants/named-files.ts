@@ -22,7 +22,7 @@ export async function withFiles(
   }: { readonly folder: string; readonly ownPrompts: ReadonlySet<string> } & Pick<ReadRunFile, 'texts'>,
   { projectFolder, reachesStore = false, isOnlyLookedAt = false, sent }: LoadOptions,
 ): Promise<LoadedConfig> {
-  const { spec, readAs, resumeStep, missing, notYet, advice, placeOf } = parsed;
+  const { spec, readAs, resumeStep, missing, advice, placeOf } = parsed;
   const folders = { folder, projectFolder };
   const { tried, problems } = trying(placeOf);
   await tried([['store', 'uri'], ['output_dir']], () => requireStoreFolder(spec.store.uri));
@@ -58,7 +58,6 @@ export async function withFiles(
     resumeStep,
     readAs,
     missing,
-    notYet,
     advice,
     placeOf,
     sent: { texts: { ...texts, ...prompts.texts }, beside },

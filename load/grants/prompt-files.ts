@@ -23,7 +23,7 @@ interface Prompt {
 type MayTell = (written: string, read: { readonly path: string; readonly text: string }) => boolean;
 
 /**
- * Prompt from `system_prompt`: the text itself, or the exact contents of its file. Where files are not open to
+ * Prompt from `system_prompt`: the text itself, or the exact contents of its file. If files are not open to
  * everyone, `mayTell` decides. Throws `Refused`.
  */
 export async function readPrompt(

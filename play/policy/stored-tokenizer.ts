@@ -45,8 +45,8 @@ export async function tokenizerOf(run: RunPlace): Promise<ChatTokenizer | null> 
 }
 
 /**
- * An adapter may use its base's tokenizer. With a damaged newest commit, the first version's tokenizer is the run's as
- * well.
+ * An adapter may use its base's tokenizer. If the newest commit is damaged, the first version's tokenizer
+ * serves.
  */
 async function foldersToTry(run: RunPlace): Promise<string[]> {
   const first = layout.weights(firstLineage, 0);

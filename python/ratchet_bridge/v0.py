@@ -32,7 +32,7 @@ time_limit.install()
 
 logger = logging.getLogger(__name__)
 
-#: What verifiers puts into every environment's sampling arguments.
+#: Values that verifiers puts into every environment's sampling arguments.
 UNSET = (("n", 1), ("extra_body", {}))
 
 

@@ -23,7 +23,7 @@ const skipped = new Set([
 ]);
 
 /** Folders below a project in which verifiers and Ratchet put evaluations. */
-export async function usualFolders(project: string): Promise<string[]> {
+export async function defaultFolders(project: string): Promise<string[]> {
   const environments = await foldersIn(path.join(project, 'environments'));
   const below = environments.map((name) => path.join(project, 'environments', name, 'outputs'));
   return [path.join(project, 'outputs'), ...below];

@@ -75,3 +75,22 @@ export function turnsOfTextAlone(stored: Loose): unknown {
 export function turnsWithoutRefusals(stored: Loose): unknown {
   return stored;
 }
+
+/** `later` had every field without effect by its path; those of GPUs and of vLLM are kept. */
+export function requestedOfLater({ later, ...spec }: Loose): unknown {
+  if (!isRecord(later)) return spec;
+  const requested = {
+    trainerGpus: later['trainer.gpus'] ?? null,
+    inferenceGpus: later['inference.gpus'] ?? null,
+    vllm: later['inference.vllm'] ?? {},
+    torch: {},
+  };
+  return {
+    ...spec,
+    ...(Object.values(requested).every((value) => value === null || isEmpty(value)) ? {} : { requested }),
+  };
+}
+
+function isEmpty(value: unknown): boolean {
+  return isRecord(value) && Object.keys(value).length === 0;
+}

@@ -13,6 +13,7 @@ import {
   chunksOf24November,
   keptInSizes,
   planOf24November,
+  requestedOfLater,
   turnsOfTextAlone,
   turnsWithoutRefusals,
 } from './older-forms.ts';
@@ -43,7 +44,8 @@ const withNewOptions = (value: Loose): Loose => value;
 export const storedForms = {
   runRecord: form('the record of a run', /run\.json$/),
   specSource: form('the place that settings were read from', /specs\/[^/]+\.source\.json$/),
-  spec: form('the settings of a run', /specs\/[^/]+\.json$/, { tellsVersion: true }),
+  /** Until 29 November 2026 settings had `later` instead of `requested`. */
+  spec: form('the settings of a run', /specs\/[^/]+\.json$/, { tellsVersion: true, uncounted: requestedOfLater }),
   lineage: form('the record of a lineage', /origins\/lineage_\d+\.json$/, { tellsVersion: true }),
   trainerClaim: form('the claim of a GPU worker', /claims\/trainer\/epoch_\d+\.json$/),
   claim: form('the claim of a workflow', /claims\/claim_\d+\.json$/),

@@ -6,7 +6,7 @@ import type { MetricsRow, NumberedRow } from '../../core/rl/metric-rows.ts';
 
 /**
  * Numbered rows of a run's `metrics.jsonl`. Numbers are stored before a row is sent, so that they stay when the file is
- * rebuilt in another order. For one reader of a run at a time.
+ * rebuilt in another order. One reader of a run at a time.
  */
 export class MetricsFeed {
   readonly #store: Store;

@@ -5,7 +5,7 @@ import { type Segment, spoiledIndex } from './block.ts';
 
 /** Rollouts whose texts are compressed together: one list of results opens a few segments. */
 const rowsOfSegment = 64;
-/** Of one rollout, so much is found and shown in lists; all of it is where the rollout is stored. */
+/** Characters of a rollout that the index keeps for search and lists; the rollout's object has all. */
 const charsKept = { asked: 2_000, said: 32_000 } as const;
 
 const [pack, unpack] = [promisify<Uint8Array, Buffer>(deflateRaw), promisify<Uint8Array, Buffer>(inflateRaw)];

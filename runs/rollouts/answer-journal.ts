@@ -1,5 +1,4 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import PQueue from 'p-queue';
 import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
 import type { StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
 import type { Texts } from '../../core/gepa/search-state.ts';
@@ -7,9 +6,8 @@ import type { Used } from '../../core/rl/cost.ts';
 import type { Turn } from '../../core/rl/rollout/rollout.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { failpoint } from '../../store/failpoints.ts';
-import type { Store } from '../../store/index.ts';
-import { decodeStoredRows, encodeStoredRows } from '../forms/stored-forms.ts';
 import { storeOf } from '../run-access.ts';
+import { Part } from './part.ts';
 import {
   type AnswerRow,
   isBrokenOff,
@@ -25,7 +23,6 @@ import {
 
 /** Milliseconds for which answers are gathered into one write. */
 const gatherMs = 3;
-const readsAtOnce = 32;
 /** Searches whose parsed parts are cached: each lease of a search opens its journal. */
 const searchesHeld = 4;
 const againMs = { first: 200, most: 5_000 };
@@ -34,37 +31,26 @@ type UsedBySearch = 'prompt' | 'completion' | 'reflectionPrompt' | 'reflectionCo
 
 /**
  * Answers to a search's requests, by request id, in parts. A part holds everything since the previous one, so that a
- * hundred simultaneous answers cost one write. Of two rows that answer the same, the first counts.
+ * hundred simultaneous answers cost one write. If two rows answer the same, the first counts.
  */
 export class AnswerJournal {
-  readonly #store: Store;
-  readonly #prefix: string;
+  readonly #folder: string;
+  readonly #parts: Part<AnswerRow>;
   readonly #signal: AbortSignal;
   readonly #scored = new Map<string, ScoredRow>();
   readonly #played = new Map<string, PlayedRow>();
   readonly #turns = new Map<string, readonly Turn[]>();
   readonly #reflected = new Map<string, ReflectedRow>();
   readonly #texts: Map<string, string>;
-  readonly #held: Map<number, readonly AnswerRow[]>;
-  /** Number of parts, stored or begun. */
-  #parts: number;
   #fresh: AnswerRow[] = [];
   #gathering: Promise<void> | null = null;
 
-  private constructor(
-    store: Store,
-    prefix: string,
-    stored: { readonly numbers: readonly number[]; readonly held: Map<number, readonly AnswerRow[]> },
-    { startTexts, signal }: { readonly startTexts: Texts; readonly signal: AbortSignal },
-  ) {
-    const { numbers, held } = stored;
-    this.#store = store;
-    this.#prefix = prefix;
-    this.#held = held;
-    this.#parts = numbers.at(-1) ?? 0;
+  private constructor(folder: string, parts: Part<AnswerRow>, startTexts: Texts, signal: AbortSignal) {
+    this.#folder = folder;
+    this.#parts = parts;
     this.#signal = signal;
     this.#texts = new Map(Object.values(startTexts).map((text) => [textName(text), text]));
-    for (const number of numbers) for (const row of held.get(number) ?? []) this.#remember(row);
+    for (const row of parts.stored) this.#remember(row);
   }
 
   /** Opens the current journal: rows this process has read, and rows that others have added since. */
@@ -75,16 +61,8 @@ export class AnswerJournal {
   ): Promise<AnswerJournal> {
     const store = storeOf(place);
     const prefix = `${searchKeys.answers(place)}part_`;
-    const held = heldParts(`${store.uri}${prefix} ${openedAt}`);
-    const numbers = await partNumbers(store, prefix);
-    const read = async (number: number): Promise<void> => {
-      const key = `${prefix}${number}.jsonl`;
-      const bytes = await store.read(key);
-      if (bytes !== null) held.set(number, decodeStoredRows<AnswerRow>(bytes, key));
-    };
-    const queue = new PQueue({ concurrency: readsAtOnce });
-    await queue.addAll(numbers.filter((number) => !held.has(number)).map((number) => () => read(number)));
-    return new AnswerJournal(store, prefix, { numbers, held }, { startTexts, signal });
+    const parts = await Part.open(store, prefix, { held: heldParts(`${store.uri}${prefix} ${openedAt}`) });
+    return new AnswerJournal(store.uri, parts, startTexts, signal);
   }
 
   /** Row of one example of a request: its score, or the rollout that waits for one. */
@@ -154,15 +132,8 @@ export class AnswerJournal {
   async #write(rows: readonly AnswerRow[]): Promise<void> {
     for (let waitMs = againMs.first; ;) {
       try {
-        this.#parts += 1;
-        const number = this.#parts;
-        const key = `${this.#prefix}${number}.jsonl`;
-        if ((await this.#store.putIfAbsent(key, encodeStoredRows(key, rows))).stored) {
-          this.#held.set(number, rows);
-          break;
-        }
-        // Other workers have added to it since it was opened, perhaps much.
-        this.#parts = Math.max(this.#parts, (await partNumbers(this.#store, this.#prefix)).at(-1) ?? 0);
+        await this.#parts.put(rows);
+        break;
       } catch (error) {
         const isWeather = error instanceof RatchetError && ['StoreFull', 'StoreUnavailable'].includes(error.code);
         if (!isWeather || this.#signal.aborted) throw error;
@@ -191,14 +162,9 @@ export class AnswerJournal {
   #lost(what: string): RatchetError {
     return new RatchetError(
       'CheckpointDamaged',
-      `${what} is missing from ${this.#store.uri}search/answers, and the search relies on it. Restore the files from a copy.`,
+      `${what} is missing from ${this.#folder}search/answers, and the search relies on it. Restore the files from a copy.`,
     );
   }
-}
-
-async function partNumbers(store: Store, prefix: string): Promise<number[]> {
-  const numbers = (await store.list(prefix)).map((key) => Number.parseInt(key.slice(prefix.length), 10));
-  return numbers.sort((a, b) => a - b);
 }
 
 /** Parts of a search as they were read or written in this process; a part never changes. */

@@ -1,7 +1,7 @@
 import { failpoint } from '../../store/failpoints.ts';
 import type { RecordedTurn, Rollout, Turn } from '../../core/rl/rollout/rollout.ts';
-import { decodeStoredRows, encodeStoredRows } from '../forms/stored-forms.ts';
 import type { Store } from '../../store/index.ts';
+import { Part } from './part.ts';
 
 type Place = Pick<Rollout, 'group' | 'index'>;
 
@@ -41,8 +41,8 @@ export class RolloutJournal {
     const key = `${store.uri}${prefix}#${leases}`;
     const journal = new RolloutJournal(
       key,
-      await Part.open<Rollout>(store, `${prefix}part_`, keys),
-      await Part.open<RecordedTurn>(store, `${prefix}turns_`, keys),
+      await Part.open<Rollout>(store, `${prefix}part_`, { keys }),
+      await Part.open<RecordedTurn>(store, `${prefix}turns_`, { keys }),
     );
     const before = kept.get(key);
     if (before) journal.#takeOver(before);
@@ -153,50 +153,6 @@ export class RolloutJournal {
     const turns = this.#unfinished.get(place) ?? [];
     if (position > turns.length) return; // the turn before it was never stored
     this.#unfinished.set(place, [...turns.slice(0, position), turn]);
-  }
-}
-
-/** Rows in objects `PREFIX1.jsonl`, `PREFIX2.jsonl`, … */
-export class Part<Row extends object> {
-  readonly stored: readonly Row[];
-  fresh: Row[] = [];
-  readonly #store: Store;
-  readonly #prefix: string;
-  #parts: number;
-
-  private constructor(store: Store, prefix: string, stored: readonly Row[], parts: number) {
-    this.#store = store;
-    this.#prefix = prefix;
-    this.stored = stored;
-    this.#parts = parts;
-  }
-
-  static async open<Row extends object>(store: Store, prefix: string, keys: readonly string[]): Promise<Part<Row>> {
-    const numbers = keys
-      .filter((key) => key.startsWith(prefix))
-      .map((key) => Number.parseInt(key.slice(prefix.length), 10))
-      .sort((a, b) => a - b);
-    const rows = await Promise.all(
-      numbers.map(async (number) => {
-        const key = `${prefix}${number}.jsonl`;
-        return decodeStoredRows<Row>((await store.read(key)) ?? Buffer.of(), key);
-      }),
-    );
-    return new Part(store, prefix, rows.flat(), numbers.at(-1) ?? 0);
-  }
-
-  /** Stores fresh rows and returns them. */
-  async flush(): Promise<readonly Row[]> {
-    const rows = [...this.fresh];
-    if (rows.length === 0) return rows;
-    for (let isStored = false; !isStored;) {
-      this.#parts += 1;
-      const key = `${this.#prefix}${this.#parts}.jsonl`;
-      isStored = (await this.#store.putIfAbsent(key, encodeStoredRows(key, rows))).stored;
-    }
-    const written = new Set(rows);
-    this.fresh = this.fresh.filter((row) => !written.has(row));
-    return rows;
   }
 }
 

@@ -16,7 +16,7 @@ export const scoredShape: Shape = ({ ordinal, environment, rollouts }) => ({
     Array.isArray(rollouts) && rollouts.every((one) => isRecord(one) && Array.isArray(one['turns'])),
 });
 
-/** Groups of a chunk, or of a part of one, as they were stored: by ordinal. Of a large one a group at a time is unpacked and read. */
+/** Groups of a chunk, or of a part of one, as they were stored: by ordinal. Large objects are unpacked one group at a time. */
 export async function* scoredGroups(run: RunPlace, ref: ObjectRef): AsyncGenerator<ScoredGroup> {
   if (ref.bytes <= rowsKeptBytesMax) {
     yield* await readRows<ScoredGroup>(run, ref, scoredShape);

@@ -1,4 +1,5 @@
 /** Commands in one process, one after the other: loading the program anew takes longer than most of them. See `cli-process.ts`. */
+import { AsyncLocalStorage } from 'node:async_hooks';
 import { runTyped } from '../../cli/run-command.ts';
 import { holdSecret } from '../../host/project-secret.ts';
 import type { Asked, Answered } from './cli-process.ts';
@@ -8,10 +9,11 @@ class Left extends Error {}
 const exit = process.exit.bind(process);
 /** Exit code of the command under way, from `process.exit`. */
 let left: number | undefined;
-let isUnderWay = false;
-/** An answered command may still exit later, as `status` does after its last output: the next one continues. */
+let underWay: number | null = null;
+const commands = new AsyncLocalStorage<number>();
+/** An answered command may still exit later, as a worker that could not be opened does: the next one continues. */
 process.exit = (code?: number | string | null) => {
-  if (isUnderWay) left = code === undefined || code === null ? exitCode() : Number(code);
+  if (commands.getStore() === underWay) left = code === undefined || code === null ? exitCode() : Number(code);
   throw new Left();
 };
 const write = { out: process.stdout.write.bind(process.stdout), err: process.stderr.write.bind(process.stderr) };
@@ -33,7 +35,7 @@ async function answer({ id, args, folder, env }: Asked): Promise<void> {
   const said = { text: '', out: '', err: '' };
   let chars = 0;
   left = undefined;
-  isUnderWay = true;
+  underWay = id;
   const takes =
     (stream: 'out' | 'err') =>
     (piece: string | Uint8Array, encoding?: unknown, done?: unknown): boolean => {
@@ -54,13 +56,13 @@ async function answer({ id, args, folder, env }: Asked): Promise<void> {
     for (const name of Object.keys(process.env)) if (!(name in variables)) delete process.env[name];
     Object.assign(process.env, variables, env);
     holdSecret(folder);
-    await runTyped(['node', 'ratchet', ...args]);
+    await commands.run(id, () => runTyped(['node', 'ratchet', ...args]));
   } catch (error) {
     if (!(error instanceof Left)) said.text += error instanceof Error ? error.stack : String(error);
   } finally {
     process.stdout.write = write.out;
     process.stderr.write = write.err;
-    isUnderWay = false;
+    underWay = null;
   }
   const code = left ?? exitCode();
   process.exitCode = undefined;

@@ -1,4 +1,4 @@
-import type { Command } from 'commander';
+import type { CommandUnknownOpts as Command } from '@commander-js/extra-typings';
 import { commandGroups, program } from '../../cli/commands.ts';
 import type { Random } from './damages.ts';
 

@@ -50,14 +50,16 @@ describe('a file of another system that names GPUs for its vLLM', () => {
     const projectFolder = project(t, { gpus: 4, hasVllm: true });
     const { overrides, says } = await chooseSampler('run.toml', { projectFolder });
     assert.match(says!, /^vLLM samples, started from python3 on 2 GPUs/);
-    const { spec, notYet } = await loadRunConfig('run.toml', { projectFolder, overrides });
+    const { spec } = await loadRunConfig('run.toml', { projectFolder, overrides });
     assert(spec.inference.kind === 'vllm');
     assert.deepEqual(spec.inference.vllm.gpuIds, [0, 1]);
     assert.deepEqual(spec.inference.vllm.args, { max_model_len: 64, data_parallel_size: 2 });
-    assert.deepEqual(
-      notYet.map(({ path: key }) => key),
-      ['trainer.gpus'],
-    );
+    assert.deepEqual(spec.requested, {
+      trainerGpus: 1,
+      inferenceGpus: null,
+      vllm: {},
+      torch: { dtype: 'bfloat16' },
+    });
     const python = path.join(projectFolder, 'bin/python3');
     writeFileSync(python, '#!/bin/sh\necho True\n');
     const both = await chooseSampler('run.toml', { projectFolder });

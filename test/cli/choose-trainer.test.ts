@@ -7,7 +7,6 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { trainerGpusOf } from '../../config/gpu-settings.ts';
-import { gpusFeature } from '../../config/settings/later.ts';
 import { loadRunConfig } from '../../load/load-run-config.ts';
 import { chooseTrainer } from '../../cli/start/choose-trainer.ts';
 
@@ -55,10 +54,7 @@ test('PyTorch trains on the GPUs that the file names, where both are here', asyn
   const chosen = await load(t, prime04('[1, 2]'), { ...several.overrides, 'ratchet.inference.kind': 'vllm' });
   assert.ok(chosen.spec.trainer.kind === 'torch');
   assert.deepEqual([chosen.spec.trainer.ranks, trainerGpusOf(chosen.spec)], [2, [1, 2]]);
-  assert.deepEqual(
-    chosen.notYet.filter(({ feature }) => feature === gpusFeature),
-    [],
-  );
+  assert.deepEqual(chosen.spec.requested, undefined);
 });
 
 test('else the embedded engine trains, and a line says why and what to type', async (t) => {

@@ -54,12 +54,12 @@ describe('a command line that trains', () => {
     'train configs/prime-rl/wiki-search.toml': ({ learningRate }) => learningRate,
     'prime-rl wiki-search.toml': ({ learningRate, lora }) => [learningRate, lora],
     'uv run rl @ configs/prime-rl/my-config.toml --inference-gpu-ids 0,1 --orchestrator.sampling.top-p 0.9': (spec) => [
-      spec.later['inference.gpus'],
+      spec.requested?.inferenceGpus,
       spec.sampling.topP,
     ],
-    'rl @ gpus.toml --trainer-gpus 2 --inference-gpus 6': ({ later }) => [
-      later['trainer.gpus'],
-      later['inference.gpus'],
+    'rl @ gpus.toml --trainer-gpus 2 --inference-gpus 6': ({ requested }) => [
+      requested?.trainerGpus,
+      requested?.inferenceGpus,
     ],
   };
   const meant: readonly unknown[] = [

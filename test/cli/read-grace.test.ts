@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { graceSecondsUsual, readGrace } from '../../cli/typed/read-grace.ts';
+import { graceSecondsDefault, readGrace } from '../../cli/typed/read-grace.ts';
 
 test('a rollout worker hands over what it plays within a second of SIGTERM, a GPU worker finishes its step', () => {
-  const { rollout, train } = graceSecondsUsual;
+  const { rollout, train } = graceSecondsDefault;
   assert.ok(rollout < 1 && train >= 20);
 });
 

@@ -177,8 +177,9 @@ test('a run of Hosted Training is written as prime-rl of its time reads it; what
     meaning(result.toml, dialectNamed('prime-rl-0.9')),
   ] as RunSpec[];
   assert.ok(result.warnings.includes('trainer.ac_freq = 1 comes with prime-rl 0.9.0: its default'));
+  assert.ok(result.warnings.includes('trainer.optim_cpu_offload = true comes with prime-rl 0.9.0: its default'));
   assert.deepEqual(
-    { ...there, later: {}, seqLen: null },
-    { ...here, trainer: { ...here!.trainer, acFreq: 1 }, later: {} },
+    { ...there, requested: null, seqLen: null },
+    { ...here, trainer: { ...here!.trainer, acFreq: 1 }, requested: null },
   );
 });

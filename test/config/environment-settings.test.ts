@@ -57,17 +57,17 @@ const none = {
 
 describe('limits of an environment’s rollouts', () => {
   test('are those of its table, in training and in evaluations without a table of their own', () => {
-    const { spec, notYet } = accept(`${minimal}max_turns = 4\ntimeout = 90\nmax_retries = 0\n[eval]\ninterval = 5\n`);
+    const { spec } = accept(`${minimal}max_turns = 4\ntimeout = 90\nmax_retries = 0\n[eval]\ninterval = 5\n`);
     const limits = { ...none, maxTurns: 4, timeoutS: 90, maxRetries: 0 };
     assert.equal(spec.onTimeout, 'drop');
     const own = accept(`${minimal}on_timeout = "truncate"\n`).spec;
     assert.deepEqual([own.onTimeout, own.environments[0]?.limits], ['drop', { ...none, onTimeout: 'truncate' }]);
-    assert.deepEqual([spec.environments[0]?.limits, spec.eval?.environments[0]?.limits, notYet], [limits, limits, []]);
+    assert.deepEqual([spec.environments[0]?.limits, spec.eval?.environments[0]?.limits], [limits, limits]);
     assert.equal('limits' in accept(minimal).spec.environments[0]!, false);
   });
 
   test('mean the same in Hosted Training, where timeouts and retries are tables', () => {
-    const { spec, notYet } = accept(
+    const { spec } = accept(
       'model = "m"\n[[env]]\nid = "owner/a"\nmax_turns = 3\nmax_total_tokens = 4096\ntimeout = { rollout = 60, scoring = 5 }\nretries = { max_retries = 1 }\nharness = { id = "null" }\npool = { num_workers = 4 }\n',
       'hosted',
     );
@@ -81,7 +81,6 @@ describe('limits of an environment’s rollouts', () => {
       maxRetries: 1,
     });
     assert.deepEqual(environment?.agent, { timeout: { scoring: 5 }, harness: { id: 'null' } });
-    assert.deepEqual(notYet, []);
     const whole = 'model = "m"\n[[env]]\nid = "owner/a"\ntimeout = { episode = 60 }\n';
     assert.deepEqual(accept(whole, 'hosted').spec.environments[0]?.limits, { ...none, timeoutS: 60 });
     const rules = 'model = "m"\n[[env]]\nid = "owner/a"\nretries = { rules = [{ max_retries = 2 }] }\n';
@@ -220,7 +219,7 @@ describe('a temperature that has a course', () => {
 });
 
 test('how many rollouts are played at once, and how many examples begun in a minute, are the run’s', () => {
-  const { spec, notYet } = accept(`max_concurrent = 64\ntasks_per_minute = 30\n${minimal}`);
-  assert.deepEqual([spec.maxConcurrent, spec.tasksPerMinute, notYet], [64, 30, []]);
+  const { spec } = accept(`max_concurrent = 64\ntasks_per_minute = 30\n${minimal}`);
+  assert.deepEqual([spec.maxConcurrent, spec.tasksPerMinute], [64, 30]);
   assert.match(only(`${minimal}max_concurrent = 8\n`, 'ratchet').suggestion ?? '', /max_concurrent at the top/);
 });

@@ -42,7 +42,7 @@ describe('a run that PyTorch trains', () => {
       const parsed = parse(`kind = "torch"\n${written}`);
       assert.ok(parsed.ok);
       assert.equal('ranks' in parsed.spec.trainer && parsed.spec.trainer.ranks, ranks);
-      assert.deepEqual(parsed.notYet, []);
+      assert.deepEqual([parsed.spec.requested, parsed.warnings], [undefined, []]);
     }
     const both = parse('kind = "torch"\nranks = 3\ngpu_ids = [0, 1]');
     assert.ok(!both.ok);
@@ -96,9 +96,9 @@ id = "reverse-text"
       freezeMoeRouter: true,
       acFreq: 2,
     });
-    const waiting = primeRl.notYet.map(({ path }) => path);
+    assert.equal(primeRl.spec.requested?.torch.dtype, undefined);
     assert.deepEqual(
-      waiting.filter((path) => /dtype|attn|offload$|compile|freeze|ac\b/.test(path) && !/ac_off/.test(path)),
+      primeRl.warnings.filter((warning) => /dtype|attn|offload|compile|freeze/.test(warning)),
       [],
     );
     const vfRl = read(`model = "Qwen/Qwen3-4B"

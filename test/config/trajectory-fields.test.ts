@@ -10,7 +10,7 @@ describe('fields that say which tokens of a rollout are trained', () => {
       ['interleaved', false, false, null, 'truncate'],
     );
     assert.deepEqual([usual.maxPromptTokens, usual.rolloutFilters], [null, { pre: [], post: [] }]);
-    const { spec, notYet } = accept(
+    const { spec, warnings } = accept(
       own(`trajectory_strategy = "branching"
 mask_truncated_completions = true
 zero_truncated_completions = true
@@ -23,7 +23,7 @@ max_prompt_len = 64`),
       [spec.trajectoryStrategy, spec.maskTruncated, spec.zeroTruncated, spec.seqLen, spec.overlongRows],
       ['branching', true, true, 512, 'drop'],
     );
-    assert.deepEqual([spec.maxPromptTokens, notYet], [64, []]);
+    assert.deepEqual([spec.maxPromptTokens, warnings], [64, []]);
   });
 
   test('a strategy is taken from every dialect that has one', () => {

@@ -21,7 +21,12 @@ describe('vf-rl', () => {
       [spec.seqLen, spec.maxPromptTokens, spec.maskTruncated, spec.zeroTruncated],
       [2048, 512, false, false],
     );
-    assert.deepEqual(spec.later, { 'inference.gpus': 1, 'trainer.dtype': 'bfloat16', 'trainer.gpus': 2 });
+    assert.deepEqual(spec.requested, {
+      inferenceGpus: 1,
+      trainerGpus: 2,
+      vllm: {},
+      torch: { dtype: 'bfloat16' },
+    });
   });
 
   test('its loss, its adapters and its schedule are what the arguments say', () => {
@@ -112,7 +117,7 @@ describe('vf-rl', () => {
   test('arguments of vLLM are kept, and misspelt ones refused', () => {
     const args = (text: string): string => `[inference.args]\n${text}\n`;
     const { spec, warnings } = accept(vfRl('', args('enforce_eager = true\nsomething_new = 1')));
-    assert.deepEqual(spec.later['inference.vllm'], { enforce_eager: true, something_new: 1 });
+    assert.deepEqual(spec.requested?.vllm, { enforce_eager: true, something_new: 1 });
     assert.match(warnings.join(), /something_new is no argument of vLLM’s that is known here/);
     const [problem] = refuse(vfRl('', args('enforce_eagr = true')));
     assert.deepEqual([problem?.line, problem?.suggestion], [7, 'did you mean "enforce_eager"?']);
@@ -184,7 +189,7 @@ describe('GRPOConfig', () => {
     );
     const mixed = parseRunConfig(grpo('beta = 0.1\nref_model_mixup_alpha = 0.6\n'), { file: 'run.toml' });
     assert(!mixed.ok);
-    assert.match(mixed.problems.map(({ suggestion }) => suggestion).join(), /references that are mixed/);
+    assert.match(mixed.problems.map(({ expected }) => expected).join(), /^1: the reference is renewed as a whole$/);
     assert.equal(accept(grpo('beta = 0.1\nsync_ref_model = false\n')).spec.kl.refSyncSteps, null);
   });
 

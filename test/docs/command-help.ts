@@ -1,5 +1,5 @@
 /** docs/guide/commands.md and a page for each group of commands: what `--help` says, and what each printed when the page was made. */
-import type { Command } from 'commander';
+import type { CommandUnknownOpts as Command } from '@commander-js/extra-typings';
 import { commandGroups, program } from '../../cli/commands.ts';
 import type { MadeDocument } from './documents.ts';
 

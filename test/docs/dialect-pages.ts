@@ -1,8 +1,7 @@
 /** docs/guide/dialects.md and a page for each dialect: what is taken, what is ignored and why, what is refused. */
 import type { Dialect, Field } from '../../config/dialects/dialect.ts';
 import { dialects } from '../../config/dialects/index.ts';
-import { settingsToCome } from '../../config/settings/later.ts';
-import { honouredByTorch } from '../../config/settings/torch.ts';
+import { honouredByTorch, insteadOfTorch } from '../../config/settings/torch.ts';
 import { becomesOf, defaultOf, escaped, isOtherPlace } from './dialect-tables.ts';
 import type { MadeDocument } from './documents.ts';
 
@@ -40,9 +39,12 @@ function torchTable(): string[] {
   const systems = ['hosted', 'prime-rl', 'prime-rl-0.4', 'prime-rl-sft', 'vf-rl', 'grpo'].map((name) =>
     dialects.find((dialect) => dialect.name === name)!,
   );
+  const does: Readonly<Record<string, string>> = Object.fromEntries(
+    Object.entries(insteadOfTorch).map(([key, { does }]) => [`trainer.${key}`, does]),
+  );
   const rows = [...alone, ...both].map((setting) => {
     const names = systems.map(({ fields }) => nameOf(fields, setting));
-    const elsewhere = both.includes(setting) ? 'the same' : (settingsToCome[setting]?.here ?? 'refused');
+    const elsewhere = both.includes(setting) ? 'the same' : (does[setting] ?? 'refused');
     const cells = [setting, ...names].map((name) => (name === undefined ? '–' : `\`${name}\``));
     return `| ${[...cells, elsewhere].join(' | ')} |`;
   });
@@ -58,12 +60,7 @@ function torchTable(): string[] {
 }
 
 function nameOf(fields: Dialect['fields'], setting: string): string | undefined {
-  const found = Object.entries(fields).find(([, field]) => isOf(field, setting))?.[0];
-  if (found !== undefined || setting !== 'trainer.compile') return found;
-  // Its table turns it on.
-  return Object.keys(fields)
-    .find((path) => path.endsWith('compile.fullgraph'))
-    ?.replace('.fullgraph', '');
+  return Object.entries(fields).find(([, field]) => isOf(field, setting))?.[0];
 }
 
 function isOf({ fate }: Field, setting: string): boolean {

@@ -1,7 +1,6 @@
 /** docs/made/dialects.md: what every field of every dialect takes, its default, and what becomes of it. */
 import { type Dialect, type Field, schemaOf } from '../../config/dialects/dialect.ts';
 import { dialects } from '../../config/dialects/index.ts';
-import { settingsToCome, whenHonoured } from '../../config/settings/later.ts';
 import { expectedAt } from '../../config/toml/schema-reader.ts';
 import { valueAt } from '../../config/toml/tables.ts';
 import { keysOfRunFiles } from './run-keys.ts';
@@ -63,9 +62,9 @@ const ownDefaults = new Map(
   ]),
 );
 
-export function defaultOf({ fate, usual, isRequired }: Field, { defaults }: Dialect): string {
+export function defaultOf({ fate, default: theirs, isRequired }: Field, { defaults }: Dialect): string {
   if (isRequired === true) return 'required';
-  if (usual !== undefined) return escaped(usual);
+  if (theirs !== undefined) return escaped(theirs);
   if (fate.kind !== 'becomes' || fate.convert !== undefined) return '–';
   const path = fate.path.replaceAll('[]', '');
   const own = valueAt(defaults, path.split('.'));
@@ -75,11 +74,8 @@ export function defaultOf({ fate, usual, isRequired }: Field, { defaults }: Dial
 
 export function becomesOf({ fate }: Field): string {
   switch (fate.kind) {
-    case 'becomes': {
-      const later = settingsToCome[fate.path];
-      if (later?.instead !== undefined) return `refused: ${later.feature} are not there; ${later.instead}`;
-      return `\`${fate.path}\`${fate.convert ? ', converted' : ''}${later ? ` (${whenHonoured(later.feature)})` : ''}`;
-    }
+    case 'becomes':
+      return `\`${fate.path}\`${fate.convert ? ', converted' : ''}`;
     case 'together':
       return fate.what;
     case 'only':

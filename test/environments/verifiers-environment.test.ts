@@ -17,7 +17,7 @@ import { environmentOf, FakeBridge, prompt } from './fake-bridge.ts';
 import type { EnvironmentSpec } from '../../config/run-spec.ts';
 import type { ChatMessage, Rollout, Turn } from '../../core/rl/rollout/rollout.ts';
 import { settleRollout } from '../../core/rl/rollout/settle-rollout.ts';
-import { usualTrajectories } from '../../core/rl/rollout/trajectories.ts';
+import { defaultTrajectories } from '../../core/rl/rollout/trajectories.ts';
 
 /** Remembers what the model was given. */
 function listening(say: string[]): Policy & { readonly heard: (readonly ChatMessage[])[] } {
@@ -120,7 +120,7 @@ test('agents of an episode have conversations of their own, and their turns say 
       ],
     ],
   );
-  const settings = { ...usualTrajectories, zeroTruncated: true, rolloutFilters: { pre: [], post: [] } };
+  const settings = { ...defaultTrajectories, zeroTruncated: true, rolloutFilters: { pre: [], post: [] } };
   const sampled = played.turns.map((turn) => ({ ...turn, promptTokenIds: [1], tokenIds: [2], logprobs: [-1] }));
   const settled = settleRollout({ ...scored!, turns: sampled }, settings, 100);
   assert.deepEqual([settled.reward, settled.traces!.map(({ reward }) => reward)], [0.5, [1, 0, 0]]);

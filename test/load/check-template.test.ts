@@ -25,11 +25,11 @@ const said = (
   return checkTemplate({ spec, chatTemplate }, new Map([['talk', { isSingleTurn }]]));
 };
 
-const served = (args: Record<string, string>): Pick<RunSpec, 'later' | 'inference'> =>
+const served = (args: Record<string, string>): Pick<RunSpec, 'requested' | 'inference'> =>
   ({
-    later: { 'inference.vllm': args },
+    requested: { vllm: args },
     inference: { kind: 'policy-server' },
-  }) as unknown as Pick<RunSpec, 'later' | 'inference'>;
+  }) as unknown as Pick<RunSpec, 'requested' | 'inference'>;
 
 const look = {
   type: 'function' as const,

@@ -7,7 +7,7 @@ import { describe, test, type TestContext } from 'node:test';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { layout } from '../../runs/layout.ts';
 import { summarize } from '../../core/eval/summary.ts';
-import { findEvaluations, usualFolders } from '../../runs/evaluations/folders.ts';
+import { findEvaluations, defaultFolders } from '../../runs/evaluations/folders.ts';
 import { ResultFile } from '../../runs/evaluations/result-file.ts';
 import { runEvaluations } from '../../runs/evaluations/run-evaluations.ts';
 import { openRunStore } from '../../store/index.ts';
@@ -37,7 +37,7 @@ describe("verifiers' own folders", () => {
     );
     await mkdir(path.join(project, 'outputs/evals/x--m/torn'), { recursive: true });
     await writeFile(path.join(project, 'outputs/evals/x--m/torn/results.jsonl'), '{}\n');
-    const folders = await usualFolders(project);
+    const folders = await defaultFolders(project);
     const found = await Promise.all(folders.map((one) => findEvaluations(one, project)));
     assert.deepEqual(
       found.flatMap(({ evaluations }) =>

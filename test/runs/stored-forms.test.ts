@@ -57,6 +57,15 @@ describe('a stored form', () => {
     assert.match(unversionedChanges(now, { ...now, leases: { version: 1, types } })[0]!, /Versions only grow/);
   });
 
+  test('of settings with fields of no effect keeps the GPUs and the vLLM that they requested', () => {
+    const read = (later: object): unknown =>
+      decodeStored(encodeJson({ schemaVersion: 1, name: 'words', later }), layout.spec('a'));
+    const later = { 'trainer.gpus': 2, 'inference.vllm': { dtype: 'auto' }, 'trainer.compile': true };
+    const requested = { trainerGpus: 2, inferenceGpus: null, vllm: { dtype: 'auto' }, torch: {} };
+    assert.deepEqual(read(later), { schemaVersion: 1, name: 'words', requested });
+    assert.deepEqual(read({ 'trainer.compile': true }), { schemaVersion: 1, name: 'words' });
+  });
+
   test('carries its version in everything that a run and its evaluations store', async (t) => {
     const test = await makeRun(t, { 'eval.interval': '1', 'eval.num_examples': '2', 'checkpoints.interval': '1' });
     const roles = openRoles();

@@ -3,10 +3,10 @@ import { createRequire } from 'node:module';
 import path from 'node:path';
 import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
 
-const usualPlaces = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'];
+const defaultPlaces = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'];
 
 /** The system's own Chromium, or the one that CHROMIUM names. */
-export const chromiumHere = [process.env['CHROMIUM'] ?? '', ...usualPlaces].find(
+export const chromiumHere = [process.env['CHROMIUM'] ?? '', ...defaultPlaces].find(
   (file) => file !== '' && existsSync(file),
 );
 export const withoutChromium =

@@ -31,6 +31,7 @@ const sourcesOfOthers = [
 const packagesOfOthers = [
   '@aws-sdk/client-s3',
   '@temporalio/workflow',
+  '@commander-js/extra-typings',
   'commander',
   'diff',
   'esbuild',

@@ -10,7 +10,7 @@ import {
   recordServer,
   serverArguments,
   serverFiles,
-  usualPorts,
+  defaultPorts,
 } from '../../workers/temporal/dev-server.ts';
 import { choosePort } from '../../workers/stack/ports.ts';
 import { startStack, type Role } from '../../workers/stack/supervisor.ts';
@@ -31,14 +31,14 @@ async function occupy(port: number): Promise<() => void> {
 }
 
 test('a stack beside a stranger on the usual ports: other ports, a killed server comes back there with its history, stop leaves nothing', async (t) => {
-  t.after(await occupy(usualPorts.grpc));
-  t.after(await occupy(usualPorts.ui));
+  t.after(await occupy(defaultPorts.grpc));
+  t.after(await occupy(defaultPorts.ui));
   const lines: string[] = [];
   const projectFolder = temporaryFolder(t);
   const stack = await startStack({ projectFolder, roles: [worker], log: (line) => lines.push(line) });
   t.after(() => stack.stop());
-  assert.notEqual(stack.temporalAddress, `127.0.0.1:${usualPorts.grpc}`);
-  assert.notEqual(stack.uiUrl, `http://127.0.0.1:${usualPorts.ui}`);
+  assert.notEqual(stack.temporalAddress, `127.0.0.1:${defaultPorts.grpc}`);
+  assert.notEqual(stack.uiUrl, `http://127.0.0.1:${defaultPorts.ui}`);
   assert.equal((await fetch(stack.uiUrl ?? '')).status, 200);
 
   const connection = await Connection.connect({ address: stack.temporalAddress });

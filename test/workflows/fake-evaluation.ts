@@ -12,10 +12,10 @@ import { next, settle } from '../../core/gepa/search.ts';
 import type { SearchAnswer, SearchRequest, Texts } from '../../core/gepa/search-state.ts';
 import { classicSettings } from '../../core/gepa/settings.ts';
 import { emptyTally } from '../../core/eval/tally.ts';
-import { type FakeRun, type Fakes, type Input, refOf, type UsualFakes } from './fake-run.ts';
+import { type FakeRun, type Fakes, type Input, refOf, type DefaultFakes } from './fake-run.ts';
 
 type Evaluations = Pick<
-  UsualFakes,
+  DefaultFakes,
   | 'planEvaluations'
   | 'openEvaluation'
   | 'evaluateChunk'
@@ -28,7 +28,7 @@ type Evaluations = Pick<
   | 'recordEvaluation'
 >;
 type Searches = Pick<
-  UsualFakes,
+  DefaultFakes,
   | 'planPromptSearch'
   | 'openPromptSearch'
   | 'answerSearch'

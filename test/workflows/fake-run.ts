@@ -44,7 +44,7 @@ export type Fakes = {
   readonly [Name in ActivityName]?: (input: Input<Name>, call: Call<Name>) => Output<Name> | Promise<Output<Name>>;
 };
 
-export type UsualFakes = {
+export type DefaultFakes = {
   readonly [Name in ActivityName]: (input: Input<Name>) => Output<Name> | Promise<Output<Name>>;
 };
 

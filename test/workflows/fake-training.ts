@@ -11,7 +11,7 @@ import { countsByKind, decodeRanges, encodeRanges } from '../../core/rl/ledger.t
 import { auditLineages } from '../../core/rl/lineages.ts';
 import type { ObjectRef, SamplingRound, StepCommit } from '../../core/rl/run-state.ts';
 import { firstCommit } from '../../runs/lineages/lineages.ts';
-import { type FakeRun, type Fakes, type Input, refOf, type UsualFakes, versionAfter } from './fake-run.ts';
+import { type FakeRun, type Fakes, type Input, refOf, type DefaultFakes, versionAfter } from './fake-run.ts';
 
 /** Two processes, as their queues are named. */
 export const gpuWorkers = ['gpu-1', 'gpu-2', 'gpu-3', 'gpu-4'] as const;
@@ -23,7 +23,7 @@ export type TellLeased = (
 ) => Promise<void>;
 
 type Training = Pick<
-  UsualFakes,
+  DefaultFakes,
   | 'openRun'
   | 'readSpec'
   | 'checkRewind'

@@ -28,7 +28,7 @@ import {
   type Output,
   type RunView,
   specWith,
-  type UsualFakes,
+  type DefaultFakes,
 } from './fake-run.ts';
 import { fakeTraining, gpuWorkers, type TellLeased } from './fake-training.ts';
 import { patience, soon } from './look.ts';
@@ -45,7 +45,7 @@ const heartbeatEveryMs = 250;
 interface Server {
   readonly environment: TestWorkflowEnvironment;
   readonly client: Client;
-  readonly runs: Map<string, { readonly fake: FakeRun; readonly fakes: Fakes; readonly usual: UsualFakes }>;
+  readonly runs: Map<string, { readonly fake: FakeRun; readonly fakes: Fakes; readonly usual: DefaultFakes }>;
   replayAll(): Promise<void>;
   close(): Promise<void>;
 }
@@ -167,7 +167,7 @@ function withConstants(code: string, values: Readonly<Record<string, number>>): 
 
 /** Every activity, by the name with which it is requested. */
 function activitiesOf(runs: Server['runs']): Record<ActivityName, (input: never) => Promise<unknown>> {
-  const names = Object.keys(usualFakes(new FakeRun(specWith('none', {})), () => Promise.resolve())) as ActivityName[];
+  const names = Object.keys(defaultFakes(new FakeRun(specWith('none', {})), () => Promise.resolve())) as ActivityName[];
   return Object.fromEntries(names.map((name) => [name, (input: never) => play(runs, name, input)])) as Record<
     ActivityName,
     (input: never) => Promise<unknown>
@@ -188,7 +188,7 @@ async function play(runs: Server['runs'], name: ActivityName, input: never): Pro
     const answer = await (other === undefined ? usually(input) : other(input, call));
     if (name === 'broadcastWeights' || name === 'packBatch')
       return await leasedWith(runs, input, answer as Output<typeof name>);
-    if (name === 'playGroups') fake.keepParts(input, answer as Awaited<ReturnType<UsualFakes['playGroups']>>);
+    if (name === 'playGroups') fake.keepParts(input, answer as Awaited<ReturnType<DefaultFakes['playGroups']>>);
     return answer;
   } finally {
     clearInterval(beating);
@@ -212,7 +212,7 @@ async function viewOf(name: string): Promise<RunView> {
   return { status: await run.query<RunStatus>('status'), events: await run.query<RunEvent[], [number]>('events', 0) };
 }
 
-function usualFakes(run: FakeRun, tell: TellLeased): UsualFakes {
+function defaultFakes(run: FakeRun, tell: TellLeased): DefaultFakes {
   return { ...fakeTraining(run, tell), ...fakeEvaluations(run), ...fakeSearches(run) };
 }
 
@@ -266,7 +266,7 @@ export async function answersFor(fake: FakeRun, fakes: Fakes = {}): Promise<Serv
   const server = await openServer();
   const tell: TellLeased = (workflowId, held) =>
     server.client.workflow.getHandle(workflowId).signal(trainerLeasedSignalName, held);
-  server.runs.set(fake.name, { fake, fakes, usual: usualFakes(fake, tell) });
+  server.runs.set(fake.name, { fake, fakes, usual: defaultFakes(fake, tell) });
   return server;
 }
 

@@ -1,7 +1,7 @@
 import { useEffect, useState } from 'preact/hooks';
 import type { Source } from './source.ts';
 
-/** What is asked for, once it is there; the answer before stays meanwhile. */
+/** A requested answer; the previous one stays until the next arrives. */
 interface Asked<Answer> {
   readonly answer: Answer | null;
   readonly error: string | null;

@@ -12,7 +12,7 @@ const pageSize = 100;
 const settleMs = 150;
 
 /** Default filter: groups that the policy was trained on. */
-const usualEnd = 'trained';
+const defaultEnd = 'trained';
 /** Filter for groups of any fate. */
 const anyEnd = 'any';
 
@@ -38,17 +38,17 @@ export function RolloutsView({ source, run, overview, news, asked, isReport }: V
     const query = new URLSearchParams([...words, ['limit', String(limit)]]).toString();
     return `/api/runs/${encodeURIComponent(run)}/rollouts?${query}`;
   };
-  const usual = useAnswer<RolloutsAnswer>(source, filter.end === '' ? pathOf(usualEnd) : null, again);
+  const usual = useAnswer<RolloutsAnswer>(source, filter.end === '' ? pathOf(defaultEnd) : null, again);
   // A run that has trained on nothing yet shows groups of any fate.
-  const isUsual = filter.end === '' && (usual.answer?.matches !== 0 || usual.answer.searched !== undefined);
+  const isDefault = filter.end === '' && (usual.answer?.matches !== 0 || usual.answer.searched !== undefined);
   const wider = useAnswer<RolloutsAnswer>(
     source,
-    isUsual ? null : pathOf(filter.end === anyEnd ? '' : filter.end),
+    isDefault ? null : pathOf(filter.end === anyEnd ? '' : filter.end),
     again,
   );
-  const { answer, error, isAsking } = isUsual ? usual : wider;
-  const shownFilter = isUsual
-    ? { ...filter, end: usualEnd }
+  const { answer, error, isAsking } = isDefault ? usual : wider;
+  const shownFilter = isDefault
+    ? { ...filter, end: defaultEnd }
     : { ...filter, end: filter.end === '' ? anyEnd : filter.end };
   const go = (more: Readonly<Record<string, string>>): void => {
     location.hash = addressOf(run, 'rollouts', { ...Object.fromEntries(asked), ...more });

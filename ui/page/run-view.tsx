@@ -135,7 +135,7 @@ export function RunView({ source, run, overview, news, canSteer }: ViewProps): J
   const markers = useAnswer<readonly Marker[]>(source, `/api/runs/${encodeURIComponent(run)}/markers`, news);
   const [by, setBy] = useState<'step' | 'time'>('step');
   const [chosen, setChosen] = useState<ReadonlySet<MarkerKind> | null>(null);
-  const shown = useMemo(() => chosen ?? usualMarkers(markers.answer ?? []), [chosen, markers.answer]);
+  const shown = useMemo(() => chosen ?? defaultMarkers(markers.answer ?? []), [chosen, markers.answer]);
   const marked = useMemo(() => (markers.answer ?? []).filter(({ kind }) => shown.has(kind)), [markers.answer, shown]);
   const [isMore, setMore] = useState(false);
   const [main, more] = [charts.filter(({ isMain }) => isMain), charts.filter(({ isMain }) => !isMain)];
@@ -204,7 +204,7 @@ export function RunView({ source, run, overview, news, canSteer }: ViewProps): J
 /** New weights come with every step: beyond this many, marks merge into a band. */
 const weightsMarked = 30;
 
-function usualMarkers(markers: readonly Marker[]): ReadonlySet<MarkerKind> {
+function defaultMarkers(markers: readonly Marker[]): ReadonlySet<MarkerKind> {
   const isBand = markers.filter(isWeights).length > weightsMarked;
   return new Set(markerKinds.filter((kind) => kind !== 'weights' || !isBand));
 }

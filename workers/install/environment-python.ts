@@ -56,8 +56,8 @@ export interface EnvironmentPython extends ManagedEnvironment {
 }
 
 /**
- * The virtual environment for a project's environments of one API, below `.ratchet/python`; made if it is missing. With
- * uv it has verifiers of its own (hard links into uv's cache). Without uv, verifiers is installed once below Ratchet's
+ * The virtual environment for a project's environments of one API, below `.ratchet/python`; made if it is missing. Made by
+ * uv, it has verifiers of its own (hard links into uv's cache). Without uv, verifiers is installed once below Ratchet's
  * cache (0.7 GB, a minute) and this environment is layered over it: pip leaves that copy unchanged, and installs other
  * versions in front of it.
  */

@@ -6,7 +6,7 @@ import type { ServerKey } from '../../engine/index.ts';
 import { makeSecret, takeSecret } from '../../host/project-secret.ts';
 import type { Credentials } from '../temporal/credentials.ts';
 import { MetricsFollower } from './metrics-follower.ts';
-import { startMetricsServer, usualMetricsPort } from './metrics-server.ts';
+import { startMetricsServer, defaultMetricsPort } from './metrics-server.ts';
 import { dataConverterFor } from '../temporal/payload-codec.ts';
 import { choosePort } from '../stack/ports.ts';
 import { connectionOptions, notConnected } from '../temporal/temporal-connection.ts';
@@ -69,7 +69,7 @@ export async function followMetrics(
 const closeLaterMs = 60_000;
 
 async function portFor(written: string | undefined): Promise<number> {
-  if (written === undefined || written === '') return choosePort(usualMetricsPort);
+  if (written === undefined || written === '') return choosePort(defaultMetricsPort);
   const port = Number(written);
   if (Number.isInteger(port) && port > 0 && port < 65_536) return port;
   throw new RatchetError(

@@ -3,7 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { Gate, isLoopback, type ServerKey } from '../../engine/index.ts';
 
 /** Default port: the one that Prometheus exporters of applications use by convention. */
-export const usualMetricsPort = 9464;
+export const defaultMetricsPort = 9464;
 
 interface MetricsServerOptions {
   readonly host: string;

@@ -6,8 +6,8 @@ import v8 from 'node:v8';
 import vm from 'node:vm';
 
 /**
- * What a CommonJS script exports; it imports nothing dynamically. Beside it lies V8's code of it, for each version of V8 and its flags; made at the first load, of all that
- * is run until each of its exports has been read: they may be getters, which load a package when it is asked for. Where it cannot be written the script is compiled at each load. V8 compares no more than the length of the script:
+ * Exports of a CommonJS script that imports nothing dynamically. Beside it lies V8's code of it, for each version of V8 and its flags; made at the first load, of all that
+ * is run until each of its exports has been read: they may be getters, which load a package when it is asked for. If it cannot be written, the script is compiled at each load. V8 compares no more than the length of the script:
  * another script has to have another name.
  *
  * @param {string} file

@@ -9,7 +9,7 @@ import { createRequire } from 'node:module';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-/** What our programs import. Each is there once in a process, so none of them may be left out of the script. */
+/** Packages that our programs import. Each exists once in a process, so none may be left out of the script. */
 const names = [
   '@temporalio/worker',
   '@temporalio/client',
@@ -20,7 +20,7 @@ const names = [
   '@temporalio/proto',
 ];
 
-/** What bundling workflows takes and nothing else does, and what is there once for packages outside of the script as well. */
+/** Packages outside of the script: those that only bundle workflows, and those shared with packages outside. */
 const apart = ['webpack', '@swc/core', 'source-map-loader', 'swc-loader', 'long'];
 
 const loader = fileURLToPath(new URL('./load-script.mjs', import.meta.url));
@@ -61,7 +61,7 @@ export function temporalFromScript(folder) {
 }
 
 /**
- * As Node has it for a CommonJS module: its exports by name, and all of them as the default.
+ * Node's form of a CommonJS module: its exports by name, and all of them as the default.
  *
  * @param {string} name
  * @param {readonly string[]} exported
@@ -87,7 +87,7 @@ async function script(folder) {
   // The script names files of these packages, which lie elsewhere once the folder was moved.
   const description = path.join(folder, `temporal-${digestOf(lock, own, resolve('@temporalio/worker'))}.json`);
   const made = readMade(description) ?? (await make(folder, description));
-  // What is in use is not removed as old.
+  // Files in use get a new time, so that they are not removed as old.
   for (const used of [made.file, description]) utimesSync(used, new Date(), new Date());
   return made;
 }
@@ -178,7 +178,7 @@ function whenAskedFor(name) {
 }
 
 /**
- * What lies beside a file of a package is found there: its native library, and what runs in threads of its own.
+ * Keeps the paths of files beside a file of a package: its native library, and what runs in threads of its own.
  *
  * @param {string} contents
  * @param {string} file

@@ -18,7 +18,7 @@ import type { Role } from './supervisor.ts';
 import type { StartedVllm } from './vllm-role.ts';
 
 /** Default port of the policy server; another is chosen when it is taken. */
-const usualPolicyPort = 8420;
+const defaultPolicyPort = 8420;
 
 export interface RoleOptions {
   /** Weights are only loaded from below these folders. */
@@ -130,7 +130,7 @@ export function policyUrlAt(port: number): string {
 }
 
 export async function choosePolicyPort(): Promise<number> {
-  return choosePort(usualPolicyPort);
+  return choosePort(defaultPolicyPort);
 }
 
 /** Arguments of node for one of our programs, by its name in `built.mjs`. */

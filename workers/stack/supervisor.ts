@@ -15,7 +15,7 @@ import {
   recordServer,
   serverArguments,
   serverFiles,
-  usualPorts,
+  defaultPorts,
 } from '../temporal/dev-server.ts';
 import { startGuard } from './guard.ts';
 import { readPayloadKeys } from '../temporal/payload-codec.ts';
@@ -196,7 +196,7 @@ async function openServer({
   prepareDatabase(stateFolder, cli.serverVersion, log);
   for (let start = 1; ; start += 1) {
     options.signal?.throwIfAborted();
-    const ports = { grpc: await choosePort(usualPorts.grpc), ui: await choosePort(usualPorts.ui) };
+    const ports = { grpc: await choosePort(defaultPorts.grpc), ui: await choosePort(defaultPorts.ui) };
     const temporalAddress = `127.0.0.1:${ports.grpc}`;
     const ui = { host: hiddenLoopback(), port: await choosePort(0) };
     const server = superviseServer({

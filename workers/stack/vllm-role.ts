@@ -16,7 +16,7 @@ import { shellWord } from './service.ts';
 import type { Role } from './supervisor.ts';
 
 /** vLLM's default port; another is chosen when it is taken. */
-const usualPort = 8000;
+const defaultPort = 8000;
 /** Enough for loading and compiling a large model. */
 const readyMsMax = 30 * 60_000;
 /** Between looks whether its engine lives, and how many in a row may find it dead. */
@@ -38,7 +38,7 @@ export async function vllmRole(spec: RunSpec, projectFolder: string): Promise<St
   const { vllm, apiKeyVar } = inference;
   const start = await findVllm(vllm, projectFolder);
   const key = apiKeyVar === null ? null : requireKey(apiKeyVar);
-  const port = await choosePort(vllm.port ?? usualPort);
+  const port = await choosePort(vllm.port ?? defaultPort);
   const folder = await modelFolder(spec, projectFolder);
   if (path.isAbsolute(folder)) await requireOwnFiles(folder);
   const url = `http://${isEverywhere(vllm.host) ? '127.0.0.1' : bracketed(vllm.host)}:${port}`;
@@ -96,7 +96,7 @@ export async function vllmCommandLine(spec: RunSpec, projectFolder: string): Pro
     `VLLM_API_KEY=${apiKeyVar === null ? secret : `"$${apiKeyVar}"`}`,
     ...(apiKeyVar === null ? [`${secretVariable}=${secret}`] : []),
   ];
-  const given = vllmArguments(vllm, vllm.port ?? usualPort);
+  const given = vllmArguments(vllm, vllm.port ?? defaultPort);
   const words = [command, ...args, modelPlace(spec, projectFolder), ...given, ...guardArguments];
   return [...environment, ...keys, ...words.map(shellWord)].join(' ');
 }

@@ -11,7 +11,7 @@ interface ServerPorts {
 }
 
 /** Default ports of Temporal and its UI. */
-export const usualPorts: ServerPorts = { grpc: 7233, ui: 8233 };
+export const defaultPorts: ServerPorts = { grpc: 7233, ui: 8233 };
 
 /** How long a finished run stays in the UI; the server's own default is a day. */
 const retentionDays = 30;

@@ -7,8 +7,8 @@ import { orchestratorFor } from '../options.ts';
 import { SearchLeases } from '../search-leases.ts';
 
 /**
- * Trials of branches' winners against the prompts in use: leased to all rollout workers when they take long. What a
- * trial has stored is never generated again.
+ * Trials of branches' winners against the prompts in use: leased to all rollout workers when they take long. Rollouts
+ * that a trial has stored are never generated again.
  */
 export class PromptTrials {
   /** Leases of trials under way, by environment. */

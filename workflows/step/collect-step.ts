@@ -86,7 +86,7 @@ export async function collectStep(
     } else if (collection.isToBeWidened) {
       await collection.widen(ready);
     } else {
-      await collection.pauseIfFruitless(ready);
+      await collection.pauseIfStarved(ready);
       await collection.sampleOn(ready);
     }
   }
@@ -154,10 +154,10 @@ class Collection {
     const { share } = selection;
     const { isInPlay, byRounds, isWidened, harvest } = this.#window;
     const { batchFill } = this.#context.spec;
-    const { hasRounds: hasSampled, fruitlessRounds } = harvest;
-    const isLong = fruitlessRounds >= roundsBeforeWidening;
-    const isOnce = batchFill === 'once' && fruitlessRounds >= 1;
-    const isHalf = batchFill === 'half' && fruitlessRounds >= 1;
+    const { hasRounds: hasSampled, roundsWithoutBatch } = harvest;
+    const isLong = roundsWithoutBatch >= roundsBeforeWidening;
+    const isOnce = batchFill === 'once' && roundsWithoutBatch >= 1;
+    const isHalf = batchFill === 'half' && roundsWithoutBatch >= 1;
     // A round for a batch counted in tokens or rollouts may have had too few groups, whatever was kept of them.
     const fill = batchFill === 'once' && this.#size().total !== null && !isOnce ? 'full' : batchFill;
     const isEnough = share === 1 || isLong || isOnce || isHalf;
@@ -239,7 +239,7 @@ class Collection {
   get isToBeWidened(): boolean {
     const { onStarvation } = this.#context.spec.filter;
     const { isWidened, harvest } = this.#window;
-    return onStarvation === 'widen' && !isWidened && harvest.fruitlessRounds >= roundsBeforeWidening;
+    return onStarvation === 'widen' && !isWidened && harvest.roundsWithoutBatch >= roundsBeforeWidening;
   }
 
   /** Adds the groups of all rounds that the difficulty filter had left out. */
@@ -250,7 +250,7 @@ class Collection {
     this.#window.widen();
     const judging = harvest.judge(({ round, scored }) => eager.filterGroups({ run, round, scored, widened: true }));
     await this.#context.control.waitFor(`filter the groups of step ${this.#asked.step} with wider bounds`, judging);
-    const rounds = Math.round(harvest.fruitlessRounds);
+    const rounds = Math.round(harvest.roundsWithoutBatch);
     const kept = `they kept ${groups} of the ${groupsPerBatch} groups a batch needs (${all} groups all right, ${none} all wrong)`;
     const isFirst = this.#context.control.explains('widening');
     this.#tellWarning(
@@ -269,21 +269,21 @@ class Collection {
     return `${means} If many steps say this, widen the bounds in [difficulty_filter] or change the examples.`;
   }
 
-  async pauseIfFruitless({ groups, selection: { groupsPerBatch } }: Ready): Promise<void> {
+  async pauseIfStarved({ groups, selection: { groupsPerBatch } }: Ready): Promise<void> {
     const { harvest } = this.#window;
-    if (harvest.fruitlessRounds < samplingRoundsMax) return;
+    if (harvest.roundsWithoutBatch < samplingRoundsMax) return;
     const { name } = this.#context.run;
     const { step } = this.#asked;
     const { all, none } = harvest.solved;
     const reason = [
-      `no-signal: ${Math.round(harvest.fruitlessRounds)} sampling rounds for step ${step} kept ${groups} of the ${groupsPerBatch} groups a batch needs (${all} groups all right, ${none} all wrong).`,
+      `no-signal: ${Math.round(harvest.roundsWithoutBatch)} sampling rounds for step ${step} kept ${groups} of the ${groupsPerBatch} groups a batch needs (${all} groups all right, ${none} all wrong).`,
       ...harvest.account.describe(),
       all > groups + none
         ? `The policy solves nearly all of these examples, and resuming alone will not help: end the run with its evaluations (npx ratchet-rl stop ${name}), or train a new one on harder examples.`
         : 'Choose easier or harder examples, or widen [difficulty_filter]; then resume.',
     ];
     await this.#pause(reason.join(' '));
-    harvest.forgetFruitless();
+    harvest.forgetRounds();
   }
 
   firstRound(policyStep: number): RoundToLease | null {
@@ -355,7 +355,7 @@ class Collection {
   /** Groups that a batch lacks; for a batch counted in tokens or rollouts, the groups that those take. */
   #missing({ groups, selection: { groupsPerBatch } }: Ready): number {
     if (this.#context.spec.batchFill !== 'once' || this.#size().total === null) return groupsPerBatch - groups;
-    return this.#size().groups * (1 - (this.#window.harvest.fruitlessRounds % 1));
+    return this.#size().groups * (1 - (this.#window.harvest.roundsWithoutBatch % 1));
   }
 
   /** Pauses the run when too many rollouts failed. */

@@ -37,7 +37,7 @@ export class Harvest {
   readonly #sampled = { groups: 0, size: 0 };
   #parts: ScoredPart[] = [];
   #kept: readonly KeptGroups[] | null = null;
-  #fruitless = 0;
+  #roundsWithoutBatch = 0;
   #lost = nothingLost;
 
   /** Ordinals, first and last of each round that was leased. */
@@ -63,8 +63,8 @@ export class Harvest {
   }
 
   /** Rounds since the last batch, or since a person was asked. */
-  get fruitlessRounds(): number {
-    return Math.round(this.#fruitless * 1e6) / 1e6; // chunks count as fractions of a round
+  get roundsWithoutBatch(): number {
+    return Math.round(this.#roundsWithoutBatch * 1e6) / 1e6; // chunks count as fractions of a round
   }
 
   /**
@@ -95,7 +95,7 @@ export class Harvest {
     this.#parts.push(one);
     this.#kept = null;
     this.scored.push(one.scored);
-    this.#fruitless += share;
+    this.#roundsWithoutBatch += share;
     this.#solved.all += solved.all;
     this.#solved.none += solved.none;
     this.#generating.push([spent.generatedAt - spent.generateS * 1000, spent.generatedAt]);
@@ -138,8 +138,8 @@ export class Harvest {
     this.#kept = null;
   }
 
-  forgetFruitless(): void {
-    this.#fruitless = 0;
+  forgetRounds(): void {
+    this.#roundsWithoutBatch = 0;
   }
 
   figures(): Record<string, number> {

@@ -39,7 +39,7 @@ export class StepAccount {
     this.#pausedS += seconds;
   }
 
-  /** The run was restarted before its end. What was under way then is unknown. */
+  /** The run was restarted before its end. Work under way then is unknown. */
   startedAgain(): void {
     this.add({ ...nothingLost, recoveries: 1 });
     this.#isRestoreCounted = true;

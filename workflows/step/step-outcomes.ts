@@ -10,7 +10,7 @@ import { timeoutsIn } from '../../core/rl/metrics.ts';
 import type { CollectedStep } from './collect-step.ts';
 
 /**
- * Fates of the groups that a step issued or trained. Of several attempts all but the last were refused. Groups in
+ * Fates of the groups that a step issued or trained. All attempts but the last were refused. Groups in
  * flight for later steps are not included: the commit of the step they are collected for issues them.
  */
 export function stepOutcomes(step: number, attempts: readonly CollectedStep[]): StepOutcomes {

@@ -70,14 +70,14 @@ export class OpenAiInference implements Inference {
   }
 
   score(request: ScoreRequest): Promise<readonly number[]> {
-    return scoreAll(this.#pool, request, (to) => this.#scoreAt(to, request));
+    return scoreAll(this.#pool, request, (to) => this.scoreAt(to, request));
   }
 
   compare(request: CompareRequest): Promise<readonly ServerDrift[]> {
-    return compareAll(this.#pool, request, (to) => this.#scoreAt(to, request));
+    return compareAll(this.#pool, request, (to) => this.scoreAt(to, request));
   }
 
-  async #scoreAt(to: PoolMember | null, { policy, tokenIds, positions }: ScoreRequest): Promise<number[]> {
+  protected async scoreAt(to: PoolMember | null, { policy, tokenIds, positions }: ScoreRequest): Promise<number[]> {
     const call = to ? { to, isOnlyThere: true } : {};
     return Promise.all(
       positions.map((position) =>

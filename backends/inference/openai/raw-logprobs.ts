@@ -18,7 +18,7 @@ export async function hasRawLogprobs(server: ModelServer, model: string): Promis
     return { token: sample!.tokenIds[0]!, logprob: sample!.logprobs![0]! };
   };
   const [cold, usual] = [await likeliest(0.5), await likeliest(1)];
-  // The temperature changes the probability of the likeliest token. With top_k applied as well, it is certain at both.
+  // The temperature changes the probability of the likeliest token. If top_k is applied as well, it is certain at both.
   const isTold = cold.token === usual.token && usual.logprob < -sameLogprob;
   return isTold && Math.abs(cold.logprob - usual.logprob) < sameLogprob;
 }

@@ -84,7 +84,7 @@ function retryAfter(value: string | undefined): number | undefined {
   return Number.isNaN(ms) ? undefined : Math.min(Math.max(0, ms), retryAfterMaxMs);
 }
 
-/** What a body says of an error, in the server's words; the whole of it where it names none. */
+/** The error message of a body, in the server's words; the whole body if it names none. */
 function wordsIn(text: string): string {
   return errorIn(answerJson(text))?.words ?? shortened(wordsOfPage(text), wordsMax);
 }

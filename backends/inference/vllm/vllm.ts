@@ -3,32 +3,19 @@ import { RatchetError } from '../../../core/errors.ts';
 import { OpenAiInference } from '../openai/openai.ts';
 import type { PoolMember } from '../pool-member.ts';
 import type { ServerPool } from '../pool.ts';
-import type {
-  ChatRequest,
-  ChatSample,
-  CompareRequest,
-  HoldOutcome,
-  Inference,
-  Sample,
-  SampleRequest,
-  ScoreRequest,
-  ServerDrift,
-} from '../types.ts';
-import type { ServedPolicy } from '../../../core/rl/run-state.ts';
-import { askFor, compareAll, scoreAll } from '../all-servers.ts';
+import type { ScoreRequest } from '../types.ts';
+import { askFor } from '../all-servers.ts';
 import { VllmServer } from './vllm-server.ts';
 
 /**
  * vLLM servers: turns over their OpenAI routes, versions by {@link VllmServer}. Logprobs are those of the temperature
  * (`--logprobs-mode processed_logprobs`); the canary's are of the prompt, which vLLM always gives before it.
  */
-export class VllmInference implements Inference {
-  readonly #pool: ServerPool;
-  readonly #others: OpenAiInference;
+export class VllmInference extends OpenAiInference {
+  readonly #servers: ServerPool;
 
   constructor(pool: ServerPool) {
-    this.#pool = pool;
-    this.#others = new OpenAiInference(pool, {
+    super(pool, {
       watchTurn: ({ server }, policy) => {
         if (!(server instanceof VllmServer)) return () => Promise.resolve({});
         const begun = server.stepFor(policy);
@@ -42,26 +29,11 @@ export class VllmInference implements Inference {
         };
       },
     });
-  }
-
-  sample(request: SampleRequest): Promise<Sample> {
-    return this.#others.sample(request);
-  }
-
-  chat(request: ChatRequest): Promise<ChatSample> {
-    return this.#others.chat(request);
-  }
-
-  score(request: ScoreRequest): Promise<readonly number[]> {
-    return scoreAll(this.#pool, request, (to) => this.#scoreAt(to, request));
-  }
-
-  compare(request: CompareRequest): Promise<readonly ServerDrift[]> {
-    return compareAll(this.#pool, request, (to) => this.#scoreAt(to, request));
+    this.#servers = pool;
   }
 
   async floatType(): Promise<string | null> {
-    const here = this.#pool.members.filter(({ away }) => away === null);
+    const here = this.#servers.members.filter(({ away }) => away === null);
     const types = await Promise.all(
       here.map(({ server }) => (server instanceof VllmServer ? server.floatType() : Promise.resolve(null))),
     );
@@ -70,25 +42,9 @@ export class VllmInference implements Inference {
     return types.length > 0 && types.every((type) => type === 'float32') ? 'float32' : null;
   }
 
-  #scoreAt(to: PoolMember | null, request: ScoreRequest): Promise<number[]> {
+  protected override scoreAt(to: PoolMember | null, request: ScoreRequest): Promise<number[]> {
     const call = to ? { to, isOnlyThere: true } : {};
-    return askFor(this.#pool, request.policy, call, (member, model) => score(member, model, request));
-  }
-
-  bringTo(policy: ServedPolicy): Promise<void> {
-    return this.#others.bringTo(policy);
-  }
-
-  hold(policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome> {
-    return this.#others.hold(policy, holder, seconds);
-  }
-
-  release(policy: ServedPolicy, holder: string): Promise<void> {
-    return this.#others.release(policy, holder);
-  }
-
-  close(): void {
-    this.#pool.close();
+    return askFor(this.#servers, request.policy, call, (member, model) => score(member, model, request));
   }
 }
 

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { storeOf } from '../../../runs/run-access.ts';
 import { checkModel } from '../../../load/checks/check-model.ts';
 import { loadRunConfig, readRunFile } from '../../../load/load-run-config.ts';
@@ -29,7 +29,7 @@ export const baselineCommand = new Command('baseline')
   .option('--keep', 'keep the run folder that it was measured in')
   .option('--json', 'as one JSON object: settings, baselines, findings')
   .allowUnknownOption()
-  .action(async (file: string, rest: string[], options: BaselineOptions) => {
+  .action(async (file, rest, options) => {
     process.exitCode = await baseline(readConfigLine([file, ...rest]), options);
   });
 

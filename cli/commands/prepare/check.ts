@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { describeTinker, examineTinker } from '../../../load/checks/check-tinker.ts';
 import { examineRunFile, type RunFileReport } from '../../../load/checks/examine-run-file.ts';
 import { readRunFile } from '../../../load/load-run-config.ts';
@@ -19,15 +19,9 @@ import { print, printJson } from '../../output/print.ts';
 import { otherKind } from '../../start/other-kinds.ts';
 import { toldWhenSlow } from '../../output/told-when-slow.ts';
 
-interface CheckOptions {
-  readonly import?: boolean;
-  readonly json?: boolean;
-  readonly dialect?: string;
-}
-
 const afterHelp = `
-For each file: what it was read as, everything that is wrong with it, with file, line and column; else what it is, what is read but not
-yet honoured, what prevents training it here, and advice from rules of thumb. Exit code 2 where anything in a
+For each file: what it was read as, everything that is wrong with it, with file, line and column; else what it is, what of it has no
+effect here, what prevents training it here, and advice from rules of thumb. Exit code 2 where anything in a
 file is wrong, 1 where the files are right and something is in the way of training here, 0 where they can be trained.
 Servers of [inference] kind = "openai" are asked, if they answer, what they have of what training needs: two tokens of each; a
 [teacher], whether it has its model and answers as needed, one token of it; the one that rewrites prompts for [gepa], what models
@@ -49,7 +43,7 @@ export const checkCommand = new Command('check')
   .option('--json', 'as one JSON object: ok, files')
   .addHelpText('after', afterHelp)
   .allowUnknownOption()
-  .action(async (typed: string[], options: CheckOptions) => {
+  .action(async (typed, options) => {
     const first = typed.findIndex((word, i) => word.startsWith('--') || (word === '@' && i > 0));
     const files = (first === -1 ? typed : typed.slice(0, first)).filter((word) => word !== '@');
     const settings = first === -1 ? [] : typed.slice(first);

@@ -1,5 +1,5 @@
 import path from 'node:path';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { convertConfig, type ConvertOptions } from '../../../config/convert-config.ts';
 import { dialects } from '../../../config/dialects/index.ts';
@@ -18,7 +18,7 @@ const convert = new Command('convert')
   .argument('<file>', 'a run file (TOML), or endpoints.py, which is read and never run')
   .requiredOption('--to <words>', 'hosted, prime-rl or ratchet; toml for endpoints.py')
   .option('--dialect <name>', 'what the file is written in; default: what its keys show')
-  .action(async (file: string, options: { to: string; dialect?: string }) => {
+  .action(async (file, options) => {
     process.stdout.write(escaped(inOtherWords(await readText(file), file, options)));
   });
 

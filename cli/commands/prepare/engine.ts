@@ -1,4 +1,4 @@
-import { Argument, Command } from 'commander';
+import { Argument, Command } from '@commander-js/extra-typings';
 import {
   type EnginePackage,
   engineFolder,
@@ -23,7 +23,7 @@ const install = new Command('install')
   .addArgument(new Argument('<engine>', 'which one').choices(['torch', 'vllm']))
   .option('--cpu', 'for a machine without a GPU')
   .addHelpText('after', help)
-  .action(async (engine: 'torch' | 'vllm', { cpu = false }: { cpu?: boolean }) => {
+  .action(async (engine, { cpu = false }) => {
     if (engine === 'torch' && cpu && process.platform === 'linux')
       print(
         'The package index has one build of PyTorch for Linux. It brings CUDA along, and computes on CPUs as well.',
@@ -43,7 +43,7 @@ const install = new Command('install')
 const list = new Command('list')
   .description('what is installed, and what the others would take')
   .option('--json', 'as one JSON object')
-  .action(({ json = false }: { json?: boolean }) => {
+  .action(({ json = false }) => {
     const engines = Object.keys(enginePackages) as EnginePackage[];
     const found = engines.map((name) => ({ name, folder: isEngineHere(name) ? engineFolder(name) : null }));
     if (json) return printJson({ engines: found }, 2);

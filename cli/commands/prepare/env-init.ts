@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs';
 import { readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
-import { Command, Option } from 'commander';
+import { Command, Option } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { print } from '../../output/print.ts';
 import { writePythonEnvironment } from '../../python-environments/write.ts';
@@ -12,7 +12,7 @@ export const init = new Command('init')
   .option('--python', 'a package of verifiers in ./environments/NAME, in place of NAME.ts')
   .addOption(new Option('--tools', 'with a tool that the model calls').conflicts(['python', 'multiTurn']))
   .addOption(new Option('--multi-turn', 'a conversation of several turns').conflicts('python'))
-  .action(async (name: string, { python = false, tools = false, multiTurn = false }: InitOptions) => {
+  .action(async (name, { python = false, tools = false, multiTurn = false }) => {
     if (python) {
       const files = await writePythonEnvironment(name, process.cwd());
       print(
@@ -37,12 +37,6 @@ export const init = new Command('init')
       ].join('\n'),
     );
   });
-
-interface InitOptions {
-  readonly python?: boolean;
-  readonly tools?: boolean;
-  readonly multiTurn?: boolean;
-}
 
 /** Templates of new environments, by shape; each is a run that works as it is. */
 const templateFolders = { 'single-turn': '', tools: 'tools/', 'multi-turn': 'multi-turn/' } as const;

@@ -2,7 +2,7 @@ import { namesOf } from '../../output/names-of.ts';
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { createInterface } from 'node:readline/promises';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { environmentFinder } from '../../../backends/environments/find.ts';
 import { importEnvironment, listEnvironments } from '../../../backends/environments/load.ts';
 import type { VerifiersApi } from '../../../backends/environments/packages/requirement.ts';
@@ -20,7 +20,7 @@ import { init } from './env-init.ts';
 const list = new Command('list')
   .description('name the environments that come with Ratchet, those of this project, and the Python packages')
   .option('--json', 'as one JSON object')
-  .action(async ({ json = false }: { json?: boolean }) => {
+  .action(async ({ json = false }) => {
     const projectFolder = process.cwd();
     const [files, packages] = [listOwnFiles(projectFolder), listPackages(projectFolder)];
     if (json) return printJson({ builtIn: listEnvironments(), files, packages }, 2);
@@ -38,7 +38,7 @@ const info = new Command('info')
   .option('--held-out', 'show one of the held-out examples')
   .option('--builtin', 'for OWNER/NAME: the built-in environment of that name')
   .option('--pass-env <names>', 'Python: variables it may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN', '')
-  .action(async (given: string, options: InfoFlags) => {
+  .action(async (given, options) => {
     const found = foundId(asId(given), options.builtin ?? false);
     const args = readArgs(options.args);
     const shown = { example: readIndex(options.example), heldOut: options.heldOut ?? false };
@@ -50,14 +50,6 @@ const info = new Command('info')
       : await environmentInfo(found.id, args, shown);
     print(text);
   });
-
-interface InfoFlags {
-  readonly args: string;
-  readonly example: string;
-  readonly heldOut?: boolean;
-  readonly builtin?: boolean;
-  readonly passEnv: string;
-}
 
 const installHelp = `
 NAME              the folder ./environments/NAME (with _ for -), and nothing else
@@ -82,7 +74,7 @@ const install = new Command('install')
   .option('--set <name>', 'a virtual environment of its own, for packages that do not go together with the others')
   .option('--json', 'as one JSON object; progress goes to stderr')
   .addHelpText('after', installHelp)
-  .action(async (environment: string, { api, set, json = false }: { api?: string; set?: string; json?: boolean }) => {
+  .action(async (environment, { api, set, json = false }) => {
     const log = json ? printAside : print;
     const isPerson = process.stdin.isTTY && process.stdout.isTTY && !json;
     const options = { projectFolder: process.cwd(), log, api: readApi(api), set: readSet(set) };
@@ -98,7 +90,7 @@ const install = new Command('install')
 const uninstall = new Command('uninstall')
   .description("take a Python environment's package out of this project's virtual environments")
   .argument('<name>', 'as env list has it')
-  .action(async (name: string) => {
+  .action(async (name) => {
     const isGone = await uninstallEnvironment(name, { projectFolder: process.cwd(), log: print });
     print(
       isGone
@@ -116,7 +108,7 @@ const check = new Command('check')
   .option('-a, --args <json>', 'its arguments', '{}')
   .option('--pass-env <names>', 'variables it may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN', '')
   .option('--json', 'as one JSON object: ok, findings')
-  .action(async (given: string, options: { args: string; passEnv: string; json?: boolean }) => {
+  .action(async (given, options) => {
     const found = foundId(given, false);
     if (!found.python) {
       throw new RatchetError(

@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { runsFolder, starterFiles, type StarterKind } from '../../start/starters.ts';
 import { print } from '../../output/print.ts';
@@ -14,7 +14,7 @@ export const initCommand = new Command('init')
   .option('--prime-rl', 'runs in the words of prime-rl, in configs/prime-rl')
   .option('--vf-rl', 'runs in the words of vf-rl, in configs/vf-rl')
   .option('--dry-run', 'say what would be written, and write nothing')
-  .action(async (options: { lab?: boolean; primeRl?: boolean; vfRl?: boolean; dryRun?: boolean }) => {
+  .action(async (options) => {
     const asked: StarterKind[] = [
       ...(options.lab ? (['lab'] as const) : []),
       ...(options.primeRl ? (['prime-rl'] as const) : []),

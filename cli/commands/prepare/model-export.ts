@@ -1,10 +1,9 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
-import { Command, Option } from 'commander';
+import { Command, type CommandUnknownOpts, Option } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import {
   describeAdapter,
-  type GgufType,
   ggufTypes,
   MergedParameters,
   type ModelFolder,
@@ -30,18 +29,6 @@ npx ratchet-rl model export my-run@40 --adapter my-adapter --base HuggingFaceTB/
 
 const dtypes = ['float32', 'bfloat16', 'float16'] as const;
 
-interface ExportOptions {
-  readonly gguf?: string;
-  readonly type: GgufType;
-  readonly merged?: string;
-  readonly dtype: (typeof dtypes)[number];
-  readonly adapter?: string;
-  readonly base?: string;
-  readonly step?: string;
-  readonly store?: string;
-  readonly json?: boolean;
-}
-
 export const exportModel = new Command('export')
   .description('write the model of a run, or of a folder, for llama.cpp, transformers, PEFT or vLLM')
   .argument(
@@ -60,7 +47,7 @@ export const exportModel = new Command('export')
   .option(...storeOption)
   .option('--json', 'as one JSON object')
   .addHelpText('after', help)
-  .action(async (what: string, options: ExportOptions, command: Command) => {
+  .action(async (what, options, command) => {
     const { gguf, merged, adapter, type, dtype, json = false } = options;
     const targets = [gguf, merged, adapter].flatMap((target) => target ?? []);
     if (targets.length === 0) {
@@ -114,7 +101,7 @@ async function writeAdapter(
 }
 
 /** Refuses an option without effect, since the user expects one. */
-function requireUse(command: Command): void {
+function requireUse(command: CommandUnknownOpts): void {
   for (const [option, target] of [
     ['type', 'gguf'],
     ['dtype', 'merged'],

@@ -1,6 +1,6 @@
 import { mkdir, readdir, rm } from 'node:fs/promises';
 import path from 'node:path';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { parameterCount, readGguf, saveModelFolder } from '../../../engine/index.ts';
 import { openRegular, whyUnreadable } from '../../../host/regular-file.ts';
@@ -21,7 +21,7 @@ export const importGguf = new Command('import')
   .option('-o, --out <folder>', 'what is made (default: the name of the file, without .gguf)')
   .option('--json', 'as one JSON object')
   .addHelpText('after', importHelp)
-  .action(async (file: string, { out, json = false }: { readonly out?: string; readonly json?: boolean }) => {
+  .action(async (file, { out, json = false }) => {
     await requireReadable(file);
     const folder = path.resolve(out ?? path.basename(file, '.gguf'));
     await makeFolder(folder);

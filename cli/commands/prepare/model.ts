@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { present } from '../../../core/present.ts';
 import { checkConfigText, type ModelSize } from '../../../load/checks/check-model.ts';
 import { getModel } from '../../../backends/hub/get-model.ts';
@@ -48,7 +48,7 @@ const get = new Command('get')
   .option('--split <name>', 'of a dataset (default: train)')
   .option('--json', 'as one JSON object')
   .addHelpText('after', help)
-  .action(async (id: string, options: GetOptions) => {
+  .action(async (id, options) => {
     const { revision, texts = false, anyway = false, json = false } = options;
     if (options.dataset === true) return getRows(id, options);
     for (const key of ['subset', 'split'] as const) {
@@ -104,7 +104,7 @@ async function getRows(
   print(`in a run file: sft = { data = "${id}"${part}, steps = 100 }`);
 }
 
-/** Measured for LoRA, which needs the least memory. With `anyway` it warns instead of refusing. */
+/** Measured for LoRA, which needs the least memory. `anyway`: warn instead of refusing. */
 function requireTrainable(config: string, id: string, isWanted: boolean): ModelSize | null {
   try {
     const lora = { r: 1, alpha: 1, dropout: 0, targetModules: ['q_proj'] };

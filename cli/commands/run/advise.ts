@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { committedRun } from '../../../runs/lineages/committed-run.ts';
 import { storedSpec } from '../../../runs/forms/stored-spec.ts';
 import { advise } from '../../../core/rl/advice/advice.ts';
@@ -16,7 +16,7 @@ export const adviseCommand = new Command('advise')
   .argument('<run>')
   .option('--json', 'as one JSON object: run, step, steps, findings')
   .option(...storeOption)
-  .action(async (run: string, options: { json?: boolean; store?: string }) => {
+  .action(async (run, options) => {
     const place = await findRunFolder(run, options.store);
     const { spec } = await storedSpec(place);
     const [steps, committed] = await Promise.all([stepRecords(place), committedRun(place)]);

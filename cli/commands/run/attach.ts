@@ -1,17 +1,11 @@
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { resolveStoreUri } from '../../../store/index.ts';
 import { readRunningStack } from '../../../workers/stack/project-lock.ts';
 import type { RunStatus } from '../../../workflows/control/messages.ts';
 import type { trainRun } from '../../../workflows/train-run.ts';
-import {
-  type Audience,
-  chooseTelling,
-  openAudience,
-  type TellingOptions,
-  tellingOptions,
-} from '../../follow/audience.ts';
+import { type Audience, chooseTelling, openAudience, tellingOptions } from '../../follow/audience.ts';
 import { connect, findRun, findTemporal, temporalHere } from '../../temporal/connection.ts';
 import { describeFigures } from '../../describe/figures.ts';
 import { StoredRollouts } from '../../view/stored-rollouts.ts';
@@ -29,7 +23,7 @@ export const attachCommand = new Command('attach')
   .option(...tellingOptions.plain)
   .option(...tellingOptions.json)
   .addHelpText('after', help)
-  .action(async (run: string, options: TellingOptions & { store?: string }) => {
+  .action(async (run, options) => {
     const projectFolder = process.cwd();
     const storeUri = options.store === undefined ? null : resolveStoreUri(options.store, projectFolder);
     const temporal = await temporalHere(projectFolder);

@@ -1,5 +1,5 @@
 import { createInterface } from 'node:readline/promises';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { ensureEngineLibrary } from '../../../workers/install/engine-library.ts';
 import { Sampler } from '../../../engine/index.ts';
@@ -24,7 +24,7 @@ export const chatCommand = new Command('chat')
   .option('--seed <n>', 'the same seed gives the same answers', '0')
   .option('--threads <n>', 'of the processor', '1')
   .option(...storeOption)
-  .action(async (named: string, options: ChatOptions) => {
+  .action(async (named, options) => {
     const target = await openChatTarget(named, options);
     const { sampling: usual } = target;
     const sampling: ConversationSampling = {
@@ -52,20 +52,6 @@ export const chatCommand = new Command('chat')
       await sampler.release();
     }
   });
-
-interface ChatOptions {
-  readonly step?: string;
-  readonly compare?: boolean;
-  readonly system?: string;
-  readonly temperature?: string;
-  readonly topP?: string;
-  readonly topK?: string;
-  readonly minP?: string;
-  readonly maxTokens?: string;
-  readonly seed: string;
-  readonly threads: string;
-  readonly store?: string;
-}
 
 /** One of the models that answer; its name is printed when there are two. */
 interface Speaker {

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { WorkflowHandle } from '@temporalio/client';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { eventsKept } from '../../../core/limits.ts';
 import type { RunEvent } from '../../../workflows/control/messages.ts';
@@ -18,7 +18,7 @@ export const eventsCommand = new Command('events')
   .option('--since <n>', 'those after event number n', '0')
   .option(...storeOption)
   .option('--json', 'one JSON object per event and line: sequence, time, kind, step, text, values')
-  .action(async (run: string, options: EventsOptions) => {
+  .action(async (run, options) => {
     if (!/^\d+$/.test(options.since)) {
       throw new RatchetError(
         'ConfigInvalid',

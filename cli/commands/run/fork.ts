@@ -1,5 +1,5 @@
 import path from 'node:path';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { present } from '../../../core/present.ts';
 import { forkRun } from '../../../runs/lineages/fork-run.ts';
 import { loadRunConfig } from '../../../load/load-run-config.ts';
@@ -24,7 +24,7 @@ export const forkCommand = new Command('fork')
   .option(...storeOption)
   .option(...grantOption)
   .allowUnknownOption()
-  .action(async (run: string, rest: string[], options: ForkOptions) => {
+  .action(async (run, rest, options) => {
     const place = await findRunFolder(run, options.store);
     const { name, config } = options;
     const step = readStep(options.step);
@@ -69,11 +69,4 @@ export async function forkFrom(
     warnings: warnings.map((warning) => `warning: ${warning}`),
     said: `${name} begins at step ${step} of ${place.name}, in ${store}\nnext    ${next}`,
   };
-}
-
-interface ForkOptions extends GrantOptions {
-  readonly step: string;
-  readonly name: string;
-  readonly config?: string;
-  readonly store?: string;
 }

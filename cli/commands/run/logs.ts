@@ -1,7 +1,7 @@
 import { readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { runNamePattern } from '../../../core/names.ts';
 import { openRegular } from '../../../host/regular-file.ts';
@@ -17,7 +17,7 @@ export const logsCommand = new Command('logs')
   .argument('[role]', 'orchestrator, rollout or train')
   .option('-f, --follow', 'continue printing what is added')
   .option('--outputs <folder>', 'the folder that holds the runs', 'outputs')
-  .action(async (run: string, role: string | undefined, options: { follow?: boolean; outputs: string }) => {
+  .action(async (run, role, options) => {
     if (!runNamePattern.test(run)) {
       throw new RatchetError('RunNotFound', `There is no run ${JSON.stringify(run)}: that is no name of a run.`);
     }

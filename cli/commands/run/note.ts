@@ -1,7 +1,7 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { writeNote } from '../../../runs/metrics/notices.ts';
 import { namedByNotices } from '../../../load/grants/grant.ts';
-import { askGrants, type GrantOptions } from '../../start/ask-grants.ts';
+import { askGrants } from '../../start/ask-grants.ts';
 import { postAfterEnd } from '../../follow/post-after-end.ts';
 import { print } from '../../output/print.ts';
 import { findRunFolder } from '../../stored/run-place.ts';
@@ -15,7 +15,7 @@ export const noteCommand = new Command('note')
   .argument('<words...>', 'what is to be kept in mind')
   .option(...storeOption)
   .option(...grantOption)
-  .action(async (run: string, words: string[], options: GrantOptions & { readonly store?: string }) => {
+  .action(async (run, words, options) => {
     const place = await findRunFolder(run, options.store);
     const note = await writeNote(place, words.join(' '));
     print(`noted at step ${note.step} of ${run}`);

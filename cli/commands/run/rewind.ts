@@ -1,5 +1,5 @@
 import { WorkflowUpdateFailedError } from '@temporalio/client';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { storedSpec } from '../../../runs/forms/stored-spec.ts';
 import { requireReachable } from '../../../runs/lineages/lineages.ts';
@@ -7,7 +7,6 @@ import type { SpecSource } from '../../../runs/forms/spec-source.ts';
 import { currentLineage } from '../../../runs/run-access.ts';
 import type { RunSpec } from '../../../config/run-spec.ts';
 import { allowSource } from '../../start/allow-source.ts';
-import type { GrantOptions } from '../../start/ask-grants.ts';
 import { connect, findRunning, temporalHere } from '../../temporal/connection.ts';
 import { fromHere } from '../../output/from-here.ts';
 import { rootMessage } from '../../output/root-message.ts';
@@ -23,7 +22,7 @@ export const rewindCommand = new Command('rewind')
   .option('--config <file>', 'run file, where the one it was last trained with is no longer there')
   .option(...storeOption)
   .option(...grantOption)
-  .action(async (run: string, options: RewindOptions) => {
+  .action(async (run, options) => {
     const step = readStep(options.step);
     const answer = await askRunning(run, step);
     if (answer !== null) {
@@ -50,12 +49,6 @@ export const rewindCommand = new Command('rewind')
     const allow = (spec: RunSpec): Promise<void> => allowSource(source, spec, options);
     process.exitCode = await train(line, { name: run, rewind: step, allow, ...named });
   });
-
-interface RewindOptions extends GrantOptions {
-  readonly step: string;
-  readonly config?: string;
-  readonly store?: string;
-}
 
 /** Null when the run is not running anywhere that can be found. */
 async function askRunning(run: string, step: number): Promise<string | null> {

@@ -1,6 +1,6 @@
 import { type Client, type WorkflowExecutionInfo } from '@temporalio/client';
 import { defineSearchAttributeKey } from '@temporalio/common';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { memoKeys } from '../../../core/names.ts';
 import type { AskedOfRun } from '../../../core/rl/run-state.ts';
 import { askStatus } from '../../temporal/ask-status.ts';
@@ -20,7 +20,7 @@ export const runsCommand = new Command('runs')
   .option('--json', 'as a JSON array')
   .option('--limit <n>', 'at most this many', '50')
   .option('--store <uri>', 'where the runs are (default: ./outputs)')
-  .action((options: { json?: boolean; limit: string; store?: string }) => listRuns(options));
+  .action((options) => listRuns(options));
 
 const runKey = defineSearchAttributeKey('RatchetRun', 'KEYWORD');
 const stepKey = defineSearchAttributeKey('RatchetStep', 'INT');

@@ -1,5 +1,5 @@
 import type { Client } from '@temporalio/client';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { askStatus } from '../../temporal/ask-status.ts';
 import { findRun, temporalHere } from '../../temporal/connection.ts';
@@ -21,7 +21,7 @@ export const statusCommand = new Command('status')
   .argument('[run]')
   .option(...storeOption)
   .option('--json', 'as one JSON object')
-  .action(async (run: string | undefined, options: { store?: string; json?: boolean }) => {
+  .action(async (run, options) => {
     if (run === undefined) return listRuns(options);
     const report = await reportOf(run, options.store);
     const text = options.json ? jsonText(report, 2) : withoutControls((await describe(report)).join('\n'));

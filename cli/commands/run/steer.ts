@@ -6,7 +6,7 @@ import {
   WorkflowUpdateRPCTimeoutOrCancelledError,
   type WorkflowHandle,
 } from '@temporalio/client';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { keysAt } from '../../../config/toml/schema-reader.ts';
 import { RatchetConfig } from '../../../config/settings/index.ts';
@@ -21,12 +21,12 @@ export const pauseCommand = new Command('pause')
   .description('let what is under way finish, then start no further step; the GPU is given back after a minute')
   .argument('<run>')
   .argument('[reason]', 'shown by `ratchet status`')
-  .action((run: string, reason = '') => tell(run, 'pause', [reason.trim() || 'asked to']));
+  .action((run, reason = '') => tell(run, 'pause', [reason.trim() || 'asked to']));
 
 export const resumeCommand = new Command('resume')
   .description('continue after a pause')
   .argument('<run>')
-  .action((run: string) => tell(run, 'resume', [null]));
+  .action((run) => tell(run, 'resume', [null]));
 
 export const stopCommand = new Command('stop')
   .description(
@@ -34,14 +34,14 @@ export const stopCommand = new Command('stop')
   )
   .argument('<run>')
   .option('--now', 'cancel what is under way instead; nothing committed is lost')
-  .action((run: string, options: { now?: boolean }) => (options.now ? stopNow(run) : tell(run, 'stop', [null])));
+  .action((run, options) => (options.now ? stopNow(run) : tell(run, 'stop', [null])));
 
 export const setCommand = new Command('set')
   .description('change a running run, from its next step on')
   .argument('<run>')
   .argument('<settings...>', 'name=value …')
   .addHelpText('after', `\nWhat can be set:\n${settingLines().join('\n')}\n`)
-  .action((run: string, settings: string[]) => tell(run, 'set', [readSettings(settings, run)]));
+  .action((run, settings) => tell(run, 'set', [readSettings(settings, run)]));
 
 function settingLines(): string[] {
   return liveSettingNames.map((name) => {

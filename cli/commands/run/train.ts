@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import type { RunSpec } from '../../../config/run-spec.ts';
 import { readRunFile } from '../../../load/load-run-config.ts';
 import { untilOthersEnd } from '../../follow/others-here.ts';
@@ -36,7 +36,7 @@ Ratchet's.
 `;
 
 /** A command that trains: `train`, and the same under the names that other trainers gave it. */
-export function trainingCommand(name: string, description: string): Command {
+export function trainingCommand(name: string, description: string) {
   return new Command(name)
     .description(description)
     .argument('<file>', 'run file (TOML), in any of the dialects; also "@ FILE"')
@@ -59,7 +59,7 @@ export function trainingCommand(name: string, description: string): Command {
     .option('--no-page', 'without the page of the run, which is served on this machine alone')
     .addHelpText('after', filesHelp + resumeHelp)
     .allowUnknownOption()
-    .action(async (file: string, rest: string[], options: TrainOptions) => {
+    .action(async (file, rest, options) => {
       process.exitCode = await train(readConfigLine([file, ...rest]), { ...options, command: name });
     });
 }
@@ -98,8 +98,8 @@ export async function train(
   if (placed === null) return 0;
   const load = { projectFolder, read, ...named, ...placed };
   const opened = await openTraining(file, load, options, audience.say);
-  const { spec, run, isUsualName, resumeStep, sent, overrides } = opened;
-  const command = { file, ...named, name: isUsualName ? null : run, overrides };
+  const { spec, run, isDefaultName, resumeStep, sent, overrides } = opened;
+  const command = { file, ...named, name: isDefaultName ? null : run, overrides };
 
   const goOn = trainAgain(command);
   await refuseTakenName(spec, projectFolder);

@@ -1,6 +1,6 @@
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
-import { Command, InvalidArgumentError } from 'commander';
+import { Command, InvalidArgumentError } from '@commander-js/extra-typings';
 import { allCopies } from '../../../store/index.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../../workers/stack/roles.ts';
 import { startStack } from '../../../workers/stack/supervisor.ts';
@@ -12,7 +12,7 @@ import { startClock } from '../../output/clock.ts';
 import { connect, temporalOf } from '../../temporal/connection.ts';
 import { readGrace } from '../../typed/read-grace.ts';
 import { reportRuns } from '../../temporal/report-runs.ts';
-import { type DevOptions, tellService } from '../../start/dev-service.ts';
+import { tellService } from '../../start/dev-service.ts';
 
 export const devCommand = new Command('dev')
   .description('a Temporal server and all roles on this machine, supervised, until Ctrl-C')
@@ -35,7 +35,7 @@ export const devCommand = new Command('dev')
     'write a service (systemd, launchd) that starts this at boot, so that runs continue by themselves',
   )
   .option('--uninstall-service', "remove this folder's service")
-  .action(async (options: DevOptions) => {
+  .action(async (options) => {
     const { weights, gpuWorkers, rolloutWorkers, installService: installs, uninstallService: uninstalls } = options;
     const projectFolder = process.cwd();
     if (installs || uninstalls) return tellService(projectFolder, options, installs === true);
@@ -85,7 +85,7 @@ export const devCommand = new Command('dev')
     clock.say(
       `or:           npx ratchet-rl temporal workflow start --type trainRun --task-queue ratchet --input '"configs/rl/reverse-text.toml"'`,
     );
-    const page = options.page === false ? null : await openPage(projectFolder, clock.say);
+    const page = options.page ? await openPage(projectFolder, clock.say) : null;
     const { client, close } = await connect(temporalOf(stack, stack.temporalAddress));
     const reporting = reportRuns(client, clock.say, interrupted.signal);
     await end;

@@ -1,6 +1,6 @@
 import os from 'node:os';
 import path from 'node:path';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { sandboxIsWanted } from '../../../backends/environments/python/sandbox.ts';
 import { localRoot } from '../../../store/index.ts';
 import {
@@ -35,22 +35,14 @@ export const doctorCommand = new Command('doctor')
   )
   .option('--json', 'as one JSON object')
   .allowUnknownOption()
-  .action(
-    async (
-      file: string | undefined,
-      rest: string[],
-      options: { json?: boolean; dialect?: string; import?: boolean },
-    ) => {
-      const { dialect, import: imports = false } = options;
-      const checks = await allChecks(file === undefined ? null : readConfigLine([file, ...rest]), dialect, imports);
-      const isFit = checks.every(({ state }) => state !== 'bad');
-      const lines = options.json
-        ? [JSON.stringify({ isFit, checks }, null, 2)]
-        : [...describe(checks), verdict(checks)];
-      print(lines.join('\n'));
-      if (!isFit) process.exitCode = 1;
-    },
-  );
+  .action(async (file, rest, options) => {
+    const { dialect, import: imports = false } = options;
+    const checks = await allChecks(file === undefined ? null : readConfigLine([file, ...rest]), dialect, imports);
+    const isFit = checks.every(({ state }) => state !== 'bad');
+    const lines = options.json ? [JSON.stringify({ isFit, checks }, null, 2)] : [...describe(checks), verdict(checks)];
+    print(lines.join('\n'));
+    if (!isFit) process.exitCode = 1;
+  });
 
 async function allChecks(line: ConfigLine | null, dialect: string | undefined, imports: boolean): Promise<Check[]> {
   const { spec, checks: ofFile } =

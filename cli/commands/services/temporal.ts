@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { withoutVariables } from '../../../core/child-environment.ts';
 import { readRunningStack, type RunningStack } from '../../../workers/stack/project-lock.ts';
 import { ensureTemporalCli } from '../../../workers/temporal/temporal-cli.ts';
@@ -10,7 +10,7 @@ export const temporalCommand = new Command('temporal')
   .argument('[args...]')
   .allowUnknownOption()
   .helpOption(false)
-  .action(async (args: string[]) => {
+  .action(async (args) => {
     const projectFolder = process.cwd();
     const cli = await ensureTemporalCli({ projectFolder, log: (line) => process.stderr.write(`${line}\n`) });
     const running = await readRunningStack(projectFolder);

@@ -1,4 +1,4 @@
-import { Command, InvalidArgumentError } from 'commander';
+import { Command, InvalidArgumentError } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { servePage } from '../../../ui/serve.ts';
 import { askForPage } from '../../page/ask-for-page.ts';
@@ -19,7 +19,7 @@ export const uiCommand = new Command('ui')
     'the page can also pause, resume, stop, set, rewind and fork a run, adopt a prompt, and talk to a checkpoint',
   )
   .option(...storeOption)
-  .action(async (what: string | undefined, options: UiOptions) => {
+  .action(async (what, options) => {
     const place = await findPagePlace(what, options.store);
     const { ask, running, close } = askForPage(process.cwd());
     const talking = options.steer ? chatFromPage(place.store) : null;
@@ -32,12 +32,6 @@ export const uiCommand = new Command('ui')
     await talking?.close();
     await close();
   });
-
-interface UiOptions {
-  readonly port: number;
-  readonly steer?: boolean;
-  readonly store?: string;
-}
 
 /** Rethrows every other error as a bug. */
 function whyNotServed(error: NodeJS.ErrnoException & { readonly port?: number }): never {

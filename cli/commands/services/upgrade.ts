@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { findRunning } from '../../temporal/connection.ts';
 import { orchestratorsOf, whyStuck } from '../../temporal/why-stuck.ts';
@@ -10,7 +10,7 @@ export const upgradeCommand = new Command('upgrade')
     'move open runs to the present version of Ratchet: each continues from its newest commit, with what was asked of it; without a name all runs, evaluations and prompt searches that older code began',
   )
   .argument('[run]')
-  .action((run: string | undefined) => withTemporal((client) => upgrade(client, run)));
+  .action((run) => withTemporal((client) => upgrade(client, run)));
 
 async function upgrade(client: Parameters<Parameters<typeof withTemporal>[0]>[0], run: string | undefined) {
   const { takeOverOpen, takeOverRun } = await import('../../../workers/stack/take-over.ts');

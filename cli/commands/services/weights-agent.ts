@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs';
 import os from 'node:os';
-import { Command, InvalidArgumentError } from 'commander';
+import { Command, InvalidArgumentError } from '@commander-js/extra-typings';
 import { startWeightsAgent } from '../../../backends/inference/index.ts';
 import { localRoot, resolveStoreUri } from '../../../store/index.ts';
 import { weightsAgentKeyVar } from '../../../core/names.ts';
@@ -8,7 +8,7 @@ import type { ServerKey } from '../../../engine/index.ts';
 import { makeSecret } from '../../../host/project-secret.ts';
 import { print } from '../../output/print.ts';
 
-const usualPort = 8431;
+const defaultPort = 8431;
 
 export const weightsAgentCommand = new Command('weights-agent')
   .description(
@@ -16,8 +16,8 @@ export const weightsAgentCommand = new Command('weights-agent')
   )
   .requiredOption('--store <uri>', 'where the run folders are: s3://BUCKET/PREFIX/?endpoint=…, or a folder')
   .option('--host <address>', `where it listens; others than loopback need a key in ${weightsAgentKeyVar}`, '127.0.0.1')
-  .option('--port <port>', 'its port', readPort, usualPort)
-  .action(async ({ store, host, port }: { store: string; host: string; port: number }) => {
+  .option('--port <port>', 'its port', readPort, defaultPort)
+  .action(async ({ store, host, port }) => {
     const say = (line: string): void => print(`${new Date().toISOString()} ${line}`);
     const storeUri = resolveStoreUri(store, process.cwd());
     const agent = await startWeightsAgent({

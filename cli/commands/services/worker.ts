@@ -1,10 +1,10 @@
 import { setFlagsFromString } from 'node:v8';
-import { Command, Option } from 'commander';
+import { Command, Option } from '@commander-js/extra-typings';
 import { workerRoles, type WorkerRole } from '../../../core/names.ts';
 import { RatchetError } from '../../../core/errors.ts';
 import { present } from '../../../core/present.ts';
 import { readCount } from '../../typed/read-count.ts';
-import { graceSecondsUsual, readGrace } from '../../typed/read-grace.ts';
+import { graceSecondsDefault, readGrace } from '../../typed/read-grace.ts';
 import { print, printAside } from '../../output/print.ts';
 
 interface WorkerOptions {
@@ -36,7 +36,7 @@ export const workerCommand = new Command('worker')
     (text) => readCount('--max-rollouts', text),
   )
   .option('--program <python>', 'of a trainer-node: the Python with PyTorch (default: looked for)')
-  .action(async (options: WorkerOptions) => {
+  .action(async (options) => {
     try {
       await work(options);
     } catch (error) {
@@ -77,7 +77,7 @@ async function work({ role, policyUrl, grace, maxRollouts, program }: WorkerOpti
     ...credentials,
     projectFolder,
     policyUrl,
-    graceMs: (grace ?? graceSecondsUsual[role]) * 1000,
+    graceMs: (grace ?? graceSecondsDefault[role]) * 1000,
     ...present({ maxRollouts }),
   });
   const { address, namespace } = credentials.temporal;

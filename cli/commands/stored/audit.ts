@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { describeEffectiveness } from '../../../core/rl/effectiveness.ts';
 import { countsByKind, encodeRanges } from '../../../core/rl/ledger.ts';
 import { type AuditedLineage, auditStore, type RunReport } from '../../../activities/audit-run.ts';
@@ -18,7 +18,7 @@ export const auditCommand = new Command('audit')
   .option(...storeOption)
   .option('--weights', 'read every checkpoint and all other stored weights, and compare them with their sha256')
   .option('--json', 'as one JSON object')
-  .action(async (run: string, options: { store?: string; weights?: boolean; json?: boolean }) => {
+  .action(async (run, options) => {
     const place = await findRunFolder(run, options.store);
     const ledger = await auditStore(place);
     const weights = options.weights ? await readWeights(place) : null;

@@ -1,7 +1,7 @@
 import { lstat, readdir } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { cacheFolder } from '../../../host/cache-folder.ts';
 import { hubSettings } from '../../../backends/hub/hub-settings.ts';
 import { onOneLine } from '../../output/plain-text.ts';
@@ -10,7 +10,7 @@ import { print, printJson } from '../../output/print.ts';
 export const cacheCommand = new Command('cache')
   .description('what Ratchet keeps on this machine, in this folder and outside of it, with sizes; changes nothing')
   .option('--json', 'a JSON array: path, what, bytes, isShared')
-  .action(async ({ json = false }: { json?: boolean }) => {
+  .action(async ({ json = false }) => {
     const kept = await keptHere();
     if (json) return printJson(kept, 2);
     print(describeKept(kept).join('\n'));
@@ -43,7 +43,7 @@ interface Places {
   readonly temporary: string;
 }
 
-const usualPlaces = (): Places => ({
+const defaultPlaces = (): Places => ({
   projectFolder: process.cwd(),
   home: os.homedir(),
   cache: cacheFolder(),
@@ -52,7 +52,7 @@ const usualPlaces = (): Places => ({
 });
 
 /** All existing entries, those of this folder first. */
-export async function keptHere(places: Places = usualPlaces()): Promise<Kept[]> {
+export async function keptHere(places: Places = defaultPlaces()): Promise<Kept[]> {
   const { projectFolder, home, cache, hub, temporary } = places;
   const cached = (await namesIn(cache)).map((name) => {
     const what = inCache.find(([start]) => name.startsWith(start))?.[1] ?? 'other downloads and builds';

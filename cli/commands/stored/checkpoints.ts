@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { encodeRanges } from '../../../core/rl/ledger.ts';
 import { type CheckpointList, listCheckpoints } from '../../../runs/versions/list-checkpoints.ts';
 import { findRunFolder } from '../../stored/run-place.ts';
@@ -10,7 +10,7 @@ export const checkpointsCommand = new Command('checkpoints')
   .argument('<run>')
   .option(...storeOption)
   .option('--json', 'as one JSON object')
-  .action(async (run: string, options: { store?: string; json?: boolean }) => {
+  .action(async (run, options) => {
     const list = await listCheckpoints(await findRunFolder(run, options.store));
     if (options.json) printJson(list, 2);
     else print(describeCheckpoints(list).join('\n'));

@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import path from 'node:path';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import {
   committedSteps,
@@ -39,7 +39,7 @@ const rollouts = new Command('rollouts')
 Read them:  pandas.read_parquet("rollouts.parquet")   or   pandas.read_json("rollouts.jsonl", lines=True)
 As verifiers and prime-rl write evaluations, for their viewers:  ratchet rollouts RUN --export FOLDER`,
   )
-  .action(async (run: string, options: ExportOptions) => {
+  .action(async (run, options) => {
     const { file, format } = await target(options);
     const place = await findRunFolder(run, options.store);
     const asked = options.steps === undefined ? null : readSteps(options.steps);

@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { type Examined, examineStore } from '../../../runs/lineages/examine-store.ts';
 import { repairRecord, setAside } from '../../../runs/lineages/repair-store.ts';
@@ -20,7 +20,7 @@ export const fsckCommand = new Command('fsck')
   )
   .option(...storeOption)
   .option('--json', 'as one JSON object')
-  .action(async (run: string, options: { repair?: boolean; store?: string; json?: boolean }) => {
+  .action(async (run, options) => {
     const place = await findRunFolder(run, options.store, { asksTemporal: false });
     const examined = await examineStore(place);
     const done = options.repair === true ? await repair(place, examined) : nothingDone;

@@ -1,6 +1,6 @@
 import { readdir } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { runNamePattern } from '../../../core/names.ts';
 import { findUnneeded, removeUnneeded, type Unneeded } from '../../../runs/lineages/unneeded.ts';
@@ -17,7 +17,7 @@ export const gcCommand = new Command('gc')
   .option('--yes', 'remove it; without this it is only said')
   .option(...storeOption)
   .option('--json', 'as one JSON array')
-  .action(async (run: string, options: { yes?: boolean; store?: string; json?: boolean }) => {
+  .action(async (run, options) => {
     const found: { readonly run: string; readonly unneeded: readonly Unneeded[]; readonly isRemoved: boolean }[] = [];
     for (const name of run === 'all' ? await runsIn(options.store) : [run]) {
       const place = await findRunFolder(name, options.store, { asksTemporal: false });

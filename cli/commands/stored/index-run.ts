@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { indexRun, removeDamagedBlocks, removeIndex } from '../../../runs/rollout-index/write-index.ts';
 import { findRunFolder } from '../../stored/run-place.ts';
 import { storeOption } from '../../typed/store-option.ts';
@@ -11,7 +11,7 @@ export const indexCommand = new Command('index')
   .argument('<run>')
   .option('--anew', 'remove it first, and make all of it')
   .option(...storeOption)
-  .action(async (run: string, { anew, store }: { readonly anew?: boolean; readonly store?: string }) => {
+  .action(async (run, { anew, store }) => {
     const place = await findRunFolder(run, store);
     if (anew) await removeIndex(place);
     for (const key of await removeDamagedBlocks(place)) print(`${key} could not be read: it is made anew`);

@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { nearestName } from '../../../core/suggest.ts';
 import { layout } from '../../../runs/layout.ts';
@@ -23,7 +23,7 @@ export const metricsCommand = new Command('metrics')
   .option('--csv', 'comma-separated, every matching name')
   .option('--json', 'one JSON object per step and line, every matching name')
   .option(...storeOption)
-  .action(async (run: string, further: string[], options: MetricsOptions) => {
+  .action(async (run, further, options) => {
     const first = await measuredRun(await findRunFolder(run, options.store));
     const { others, names } = await runsAndNames(first, further, options.store);
     const runs = [first, ...others];

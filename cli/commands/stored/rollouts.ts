@@ -1,5 +1,5 @@
 import path from 'node:path';
-import { Command } from 'commander';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import {
   failedOutcomes,
@@ -35,7 +35,7 @@ export const rolloutsCommand = new Command('rollouts')
     'write all that was sampled to train, or what was for --step, as verifiers writes evaluations: FOLDER/evals/ENV--RUN/…',
   )
   .option(...storeOption)
-  .action(async (run: string, options: RolloutsOptions) => {
+  .action(async (run, options) => {
     const place = await findRunFolder(run, options.store);
     if (options.export !== undefined) {
       const step = options.step === undefined ? null : readStep(options.step);

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { anyNumber, atLeastZero, choice, flag, text, whole } from '../../toml/values.ts';
-import { becomes, converted, type Field, ignored, only, refused, together } from '../dialect.ts';
+import { becomes, type Field, ignored, only, refused, together } from '../dialect.ts';
 import { all, into, type Rows, same, under, wordsOf } from '../ours.ts';
 import { optimizerType } from './prime-rl-optimizer.ts';
 import { gpuIds, port, primeRlFields, why } from './prime-rl-fields.ts';
@@ -26,9 +26,7 @@ const asNow: Readonly<Record<string, string>> = {
   ckpt: 'interval keep_last keep_interval',
   wandb: 'project name offline',
   'trainer.model': `name seq_len fsdp_cpu_offload optim_cpu_offload trust_remote_code dp_replicate tp cp impl
-    optimization_dtype reduce_dtype reshard_after_forward moe_use_grouped_mm`,
-  'trainer.model.compile': 'fullgraph',
-  'trainer.model.ac_offloading': 'pin_memory max_inflight_activations',
+    optimization_dtype reduce_dtype reshard_after_forward moe_use_grouped_mm compile ac_offloading`,
   'trainer.model.lora': 'rank alpha dropout target_modules modules_to_save',
   'trainer.model.debug': 'num_layers random_init',
   'trainer.tokenizer': 'name trust_remote_code chat_template',
@@ -92,11 +90,11 @@ const saved = 'evaluations are kept with the run';
 const texts = (reason: string): Field => ignored(reason, z.string().meta({ expected: 'a text' }));
 
 const otherwise: Rows = {
-  inference_gpu_ids: together('`inference.gpu_ids`, and `inference.gpus`: how many', gpuIds(), { usual: '[0]' }),
-  trainer_gpu_ids: together('`trainer.gpu_ids`, and `trainer.gpus`: how many', gpuIds(), { usual: '[1]' }),
+  inference_gpu_ids: together('`inference.gpu_ids`, and `inference.gpus`: how many', gpuIds(), { default: '[0]' }),
+  trainer_gpu_ids: together('`trainer.gpu_ids`, and `trainer.gpus`: how many', gpuIds(), { default: '[1]' }),
   // A mere number, in the months before: prime-rl gave the first GPUs to inference.
-  trainer_gpus: together('`trainer.gpus`', whole(1), { usual: '1' }),
-  inference_gpus: together('`inference.gpus`', whole(0), { usual: '1' }),
+  trainer_gpus: together('`trainer.gpus`', whole(1), { default: '1' }),
+  inference_gpus: together('`inference.gpus`', whole(0), { default: '1' }),
   ...all(
     'ckpt.resume_step? trainer.ckpt.resume_step? orchestrator.ckpt.resume_step?',
     becomes('ckpt.resume_step', { isShared: true }),
@@ -113,12 +111,10 @@ const otherwise: Rows = {
       choice('sdpa', 'flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'fa4'),
     ),
     // In the months before, Liger's kernels were an implementation.
-    'model.impl': converted('trainer.impl', choice('auto', 'hf', 'custom', 'liger_kernel'), (impl) =>
-      impl === 'liger_kernel' ? 'hf' : impl,
-    ),
+    'model.impl': ignored(why.speed, choice('auto', 'hf', 'custom', 'liger_kernel')),
     'weight_broadcast.adapter_only': ignored(why.adapters, flag()),
-    'model.ac.freq': together('`trainer.ac_freq`', whole(1), { usual: '1' }),
-    'model.ep': converted('trainer.ep', whole(1), String),
+    'model.ac.freq': together('`trainer.ac_freq`', whole(1), { default: '1' }),
+    'model.ep': ignored(why.speed, whole(1)),
     'model.fused_lm_head_chunk_size': ignored(
       why.speed,
       z.union([whole(512), choice('auto', 'disabled')]).meta({ expected: 'an integer ≥ 512, "auto" or "disabled"' }),
@@ -130,13 +126,13 @@ const otherwise: Rows = {
       choice('default', 'custom'),
     ),
     'loss.ratio_type': only('token', engine, choice('token', 'sequence')),
-    'loss.token_mask_low': becomes('trainer.loss.mask_low', { usual: '0.125' }),
-    'loss.token_mask_high': becomes('trainer.loss.mask_high', { usual: '8' }),
+    'loss.token_mask_low': becomes('trainer.loss.mask_low', { default: '0.125' }),
+    'loss.token_mask_high': becomes('trainer.loss.mask_high', { default: '8' }),
     'loss.sequence_clip_high': ignored('it is read with ratio_type = "sequence" alone', atLeastZero()),
-    'loss.geo_mask_low': together('`trainer.correction.geometric_mask`', atLeastZero(), { usual: '0.1' }),
-    'loss.geo_mask_high': together('the same', atLeastZero(), { usual: '10' }),
-    'loss.sequence_mask_low': together('`trainer.correction.extreme_mask`', atLeastZero(), { usual: '0' }),
-    'loss.sequence_mask_high': together('the same', atLeastZero(), { usual: '100' }),
+    'loss.geo_mask_low': together('`trainer.correction.geometric_mask`', atLeastZero(), { default: '0.1' }),
+    'loss.geo_mask_high': together('the same', atLeastZero(), { default: '10' }),
+    'loss.sequence_mask_low': together('`trainer.correction.extreme_mask`', atLeastZero(), { default: '0' }),
+    'loss.sequence_mask_high': together('the same', atLeastZero(), { default: '100' }),
     'loss.kl_tau': only(0, engine, atLeastZero()),
     'optim.type': optimizerType(choice('adamw', 'sgd', 'muon')),
     'optim.max_norm': becomes('trainer.max_grad_norm'),
@@ -149,17 +145,17 @@ const otherwise: Rows = {
   }),
   ...under('orchestrator', {
     ...under('client.elastic', {
-      hostname: becomes('inference.client.elastic.hostname', text()),
-      port: becomes('inference.client.elastic.port', port()),
-      sync_interval: becomes('inference.client.elastic.sync_interval', atLeastZero()),
+      hostname: ignored(why.client, text()),
+      port: ignored(why.client, port()),
+      sync_interval: ignored(why.client, atLeastZero()),
     }),
     'sampling.temperature?': becomes('sampling.temperature'),
-    'sampling.max_tokens?': becomes('sampling.max_tokens', { usual: 'seq_len' }),
+    'sampling.max_tokens?': becomes('sampling.max_tokens', { default: 'seq_len' }),
     // The documentation of the months before has them here; 0.4 itself reads them in extra_body.
     ...under('sampling', into('sampling', 'top_p? top_k? min_p?')),
-    'env[].id': becomes('env[].id', { usual: 'reverse-text' }),
+    'env[].id': becomes('env[].id', { default: 'reverse-text' }),
     'env[].address?': ignored(why.processes, text()),
-    'eval.env[].id': becomes('eval.env[].id', { usual: 'reverse-text' }),
+    'eval.env[].id': becomes('eval.env[].id', { default: 'reverse-text' }),
     'eval.sampling.temperature?': becomes('eval.sampling.temperature'),
     'eval.reasoning_field': ignored('it is about how evaluations are saved', text()),
     'eval.per_rollout': ignored('it is about progress bars alone', flag()),
@@ -189,7 +185,7 @@ const otherwise: Rows = {
       refused('write online_difficulty_filtering = true, which took its place'),
     ),
     batch_size: becomes('batch_size'),
-    oversampling_factor: becomes('oversampling_factor', anyNumber(), { usual: '1' }),
+    oversampling_factor: becomes('oversampling_factor', anyNumber(), { default: '1' }),
     ...same('', 'mask_truncated_completions zero_truncated_completions'),
   }),
   'inference.model.enable_auto_tool_choice': becomes('inference.vllm.enable_auto_tool_choice', flag()),
@@ -205,4 +201,4 @@ export const primeRl04Tables = `
   orchestrator.heartbeat orchestrator.model.lora orchestrator.prime_monitor orchestrator.prime_monitor.log_extras
   orchestrator.sampling.temp_scheduler orchestrator.val orchestrator.wandb orchestrator.wandb.log_extras
   trainer.bench trainer.ckpt trainer.ckpt.weights trainer.data.fake trainer.heartbeat trainer.metrics_server
-  trainer.model.ac trainer.model.ac_offloading trainer.model.compile trainer.model.lora trainer.wandb`;
+  trainer.model.ac trainer.model.lora trainer.wandb`;

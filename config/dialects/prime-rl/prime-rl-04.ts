@@ -10,7 +10,7 @@ import {
   setAlike,
   setRatios,
   usual,
-  usualTrainer,
+  defaultTrainer,
   type Version,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
@@ -30,7 +30,7 @@ export const primeRl04: Dialect = {
   fields: primeRl04Fields,
   renames: primeRl04Renames,
   otherwise: 'warn',
-  defaults: { ...usual, ...wholeBatches, trainer: { ...usualTrainer, loss: maskedImportanceSampling } },
+  defaults: { ...usual, ...wholeBatches, trainer: { ...defaultTrainer, loss: maskedImportanceSampling } },
   prepare: (table) => withoutNulls(table, primeRl04, primeRl04Tables),
   together,
   proof: proofOf('0.4'),
@@ -112,7 +112,6 @@ function setGpus(written: Table, own: Own): void {
     const freq = found(written, 'trainer.model.ac.freq');
     own.set(['trainer', 'ac_freq'], freq?.value ?? 1, freq?.at ?? [...table, isOn('ac') ? 'ac' : 'ac_offloading']);
   }
-  if (isOn('ac_offloading')) own.set(['trainer', 'ac_offloading'], true, [...table, 'ac_offloading']);
 }
 
 function idsOf(ids: Found | undefined): readonly unknown[] {
@@ -183,10 +182,10 @@ function setMasks(written: Table, own: Own): void {
   const masks = { token: [0.125, 8], geo: [0.1, 10], sequence: [0, 100] } as const;
   const ofRows = { token: null, geo: 'geometric_mask', sequence: 'extreme_mask' } as const;
   const isOurs = own.get(['trainer', 'loss', 'type']) === 'importance_sampling';
-  for (const [mask, [lowUsual, highUsual]] of Object.entries(masks)) {
+  for (const [mask, [lowDefault, highDefault]] of Object.entries(masks)) {
     const [low, high] = [`trainer.loss.${mask}_mask_low`, `trainer.loss.${mask}_mask_high`];
     const [below, above] = [found(written, low), found(written, high)];
-    const values = [Number(below?.value ?? lowUsual), Number(above?.value ?? highUsual)] as const;
+    const values = [Number(below?.value ?? lowDefault), Number(above?.value ?? highDefault)] as const;
     const key = ofRows[mask as keyof typeof masks];
     const from = below?.at ?? above?.at ?? ['trainer', 'loss'];
     if (key !== null && isOurs) own.set(['trainer', 'correction', key], [...values], from);

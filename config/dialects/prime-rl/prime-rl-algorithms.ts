@@ -45,13 +45,16 @@ interface Said {
 const runsPlace: KeyPath = ['orchestrator', 'algo'];
 
 /** Defaults since autumn 2026 for a group's mean and the weights of its tokens. */
-const usualOfGroups: Readonly<Record<string, unknown>> = { loss_aggregation: 'token', length_weighted_baseline: false };
+const defaultOfGroups: Readonly<Record<string, unknown>> = {
+  loss_aggregation: 'token',
+  length_weighted_baseline: false,
+};
 
 /** Drops keys that repeat the type's defaults. */
 function algorithmIn(said: unknown): Algorithm {
   const { type = 'grpo', sampling, length_penalty: penalty, ...more } = tableOr(said);
   const samplesItself = sampling === undefined || JSON.stringify(sampling) === '{"source":"policy"}';
-  const others = Object.entries(more).filter(([key, value]) => usualOfGroups[key] !== value);
+  const others = Object.entries(more).filter(([key, value]) => defaultOfGroups[key] !== value);
   return {
     type: typeof type === 'string' ? type : JSON.stringify(type),
     ...(penalty === undefined || penalty === null ? {} : { length_penalty: penalty }),
@@ -78,13 +81,13 @@ function isOne(all: readonly Said[]): boolean {
 /** The algorithm that all sources share; if they differ, one with rewards. `taughtBy` gives the teacher's. */
 export function algorithmOfRun(written: Table): Found | undefined {
   const all = ofSources(written);
-  const { at } = isOne(all) ? all[0]! : usualOf(all);
+  const { at } = isOne(all) ? all[0]! : defaultOf(all);
   const value = valueAt(written, at);
   return value === undefined ? undefined : { value, at };
 }
 
 /** The run's own algorithm if sources differ and it has rewards, else the first with rewards. */
-function usualOf(all: readonly Said[]): Said {
+function defaultOf(all: readonly Said[]): Said {
   const rewarded = all.filter(({ algorithm }) => kindOf[algorithm.type] === 'rl');
   return rewarded.find(({ at }) => at === runsPlace) ?? rewarded[0] ?? all[0]!;
 }
@@ -116,7 +119,7 @@ export function setOwnAlgorithms(written: Table, own: Own): void {
     own.refuse({ paths: [at], expected, received: JSON.stringify(algorithm) });
     return;
   }
-  const usual = usualOf(all);
+  const usual = defaultOf(all);
   const isPlayed = all.every(({ algorithm }) => kindOf[algorithm.type] === 'sft');
   const teaching = all.find(({ algorithm }) => isPlayed || kindOf[algorithm.type] === 'opd');
   for (const [i, said] of all.entries()) {
@@ -174,7 +177,7 @@ function isUnderstood(own: Own, { algorithm, at }: Said): boolean {
   const keys = keysOf[type];
   const other = keys && Object.keys(more).find((key) => !keys.includes(key));
   if (other !== undefined) {
-    const usual = usualOfGroups[other];
+    const usual = defaultOfGroups[other];
     const expected =
       usual === undefined
         ? `nothing: an algo of type = "${type}" has ${keys!.join(', ') || 'no further keys'} here`

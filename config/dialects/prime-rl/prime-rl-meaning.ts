@@ -16,9 +16,9 @@ export const usual: Table = {
   seq_len: 2048,
   sampling: { max_tokens: 2048 },
 };
-export const usualTrainer: Table = { weight_decay: 0.01, dtype: 'bfloat16' };
+export const defaultTrainer: Table = { weight_decay: 0.01, dtype: 'bfloat16' };
 /** Since 0.8 the trainer saves memory by default. */
-export const usualTrainerSince08: Table = { ...usualTrainer, ac_freq: 1, ac_offloading: true, optim_cpu_offload: true };
+export const defaultTrainerSince08: Table = { ...defaultTrainer, ac_freq: 1, optim_cpu_offload: true };
 
 export const advantageHint =
   'prime-rl would train on raw rewards; for that write a function of yours and name it in [ratchet.trainer.advantage] import';
@@ -59,7 +59,7 @@ export function setTraining(
   own: Own,
   version: Pick<Version, 'trainer' | 'wandb'> & { readonly maxSteps: number },
 ): void {
-  setGpus(written, own, version);
+  setGpus(written, own);
   setCheckpoints(written, own, version.maxSteps);
   setWandb(written, own, version);
   setScheduler(written, own, version);
@@ -81,7 +81,7 @@ export function setMaxSteps(own: Own): number {
   return stepsWithoutEnd;
 }
 
-const lengthUsual = 2048;
+const lengthDefault = 2048;
 
 /** Rows are cut at the orchestrator's length; the trainer's must be equal. */
 function setLengths(written: Table, own: Own, version: Version): void {
@@ -116,10 +116,10 @@ function compareLengths(
   { trained, collected }: { readonly trained: Found | undefined; readonly collected: Found | undefined },
   { otherwise }: Version,
 ): void {
-  const [longest, cut] = [Number(trained?.value ?? lengthUsual), Number(collected?.value ?? lengthUsual)];
+  const [longest, cut] = [Number(trained?.value ?? lengthDefault), Number(collected?.value ?? lengthDefault)];
   if (longest < cut && !trained && otherwise === 'warn') {
     own.warn(
-      `trainer.model.seq_len is not written and would be ${lengthUsual}, less than ${formatPath(collected!.at)} (${cut}): that is taken for both. One seq_len at the top says it for both.`,
+      `trainer.model.seq_len is not written and would be ${lengthDefault}, less than ${formatPath(collected!.at)} (${cut}): that is taken for both. One seq_len at the top says it for both.`,
     );
   } else if (longest < cut) {
     own.refuse({
@@ -128,7 +128,9 @@ function compareLengths(
       received: trained ? String(longest) : `nothing, which is trainer.model.seq_len = ${longest}`,
     });
   } else if (trained && !collected) {
-    own.warn(`${formatPath(trained.at)} has no effect: rows are cut at orchestrator.seq_len, which is ${lengthUsual}.`);
+    own.warn(
+      `${formatPath(trained.at)} has no effect: rows are cut at orchestrator.seq_len, which is ${lengthDefault}.`,
+    );
   }
 }
 
@@ -138,13 +140,11 @@ export function setAnswerLimit(own: Own, ours: KeyPath, tokens: unknown, from: K
   if (own.get([...ours, 'context_tokens']) !== undefined) own.set([...ours, 'context_tokens'], undefined);
 }
 
-function setGpus(written: Table, own: Own, version: Pick<Version, 'trainer'>): void {
+function setGpus(written: Table, own: Own): void {
   for (const role of ['trainer', 'inference']) {
     const ids = take(written, own, `${role}_gpu_ids`, [role, 'gpu_ids']);
     if (Array.isArray(ids?.value)) own.set([role, 'gpus'], ids.value.length, ids.at);
   }
-  const compile = ofTrainer(version, 'model', 'compile');
-  if (hasTable(written, compile.join('.'))) own.set(['trainer', 'compile'], true, compile);
 }
 
 function refuseTwoOffloads(written: Table, own: Own, version: Pick<Version, 'trainer'>): void {

@@ -3,19 +3,15 @@ import type { Own } from '../dialect.ts';
 import { ofTrainer, type Version } from './prime-rl-meaning.ts';
 import { found, hasTable } from './prime-rl-words.ts';
 
-/** prime-rl's recomputation and offloading, which save memory: on by default since 0.8. */
+/** prime-rl's recomputation of activations, which saves memory: on by default since 0.8. */
 
-/** Tables that are on unless they are "None". */
+/** The table is on unless it is "None". */
 export function withSwitches(table: Table, version: Pick<Version, 'trainer'>): Table {
   const at = ofTrainer(version, 'model');
   const model = valueAt(table, at);
-  if (!isTable(model)) return table;
-  const off: Table = {
-    ...(model['ac'] === 'None' ? { ac: { freq: 0 } } : {}),
-    ...(model['ac_offloading'] === 'None' ? { ac_offloading: { max_inflight_activations: 0 } } : {}),
-  };
+  if (!isTable(model) || model['ac'] !== 'None') return table;
   const switched = copied(table);
-  setAt(switched, at, { ...model, ...off });
+  setAt(switched, [...at, 'ac'], { freq: 0 });
   return switched;
 }
 
@@ -24,6 +20,4 @@ export function setRecomputation(written: Table, own: Own, version: Pick<Version
   const freq = found(written, [...ac, 'freq'].join('.'));
   if (freq) own.set(['trainer', 'ac_freq'], freq.value === 0 ? undefined : freq.value, freq.at);
   else if (hasTable(written, ac.join('.'))) own.set(['trainer', 'ac_freq'], 1, ac);
-  const waiting = found(written, ofTrainer(version, 'model', 'ac_offloading', 'max_inflight_activations').join('.'));
-  if (waiting?.value === 0) own.set(['trainer', 'ac_offloading'], undefined, waiting.at);
 }

@@ -19,14 +19,14 @@ const ofType = {
 
 /** AdamW is the default. */
 export const optimizerType = (types: z.ZodType): Field =>
-  converted('trainer.optimizer', types, (type) => (type === 'adamw' ? undefined : type), { usual: 'adamw' });
+  converted('trainer.optimizer', types, (type) => (type === 'adamw' ? undefined : type), { default: 'adamw' });
 
 export const optimizerRows: Readonly<Record<string, Field>> = {
-  'optim.betas1': together('`trainer.beta1`', decay(), { usual: '0.9' }),
-  'optim.betas2': together('`trainer.beta2`', decay(), { usual: '0.999; of Muon 0.95' }),
-  'optim.mu': together('`trainer.momentum`, of Muon', decay(), { usual: '0.95' }),
-  'optim.momentum': together('`trainer.momentum`, of SGD', decay(), { usual: '0.9' }),
-  'optim.nesterov': together('`trainer.nesterov`, of SGD', flag(), { usual: 'true' }),
+  'optim.betas1': together('`trainer.beta1`', decay(), { default: '0.9' }),
+  'optim.betas2': together('`trainer.beta2`', decay(), { default: '0.999; of Muon 0.95' }),
+  'optim.mu': together('`trainer.momentum`, of Muon', decay(), { default: '0.95' }),
+  'optim.momentum': together('`trainer.momentum`, of SGD', decay(), { default: '0.9' }),
+  'optim.nesterov': together('`trainer.nesterov`, of SGD', flag(), { default: 'true' }),
   'optim.embedding_update?': refused('the embedding’s own update beside Muon; leave it out, then AdamW updates it'),
   ...all(
     'optim.sinkhorn_iters optim.sinkhorn_tau optim.sinkhorn_eps optim.sinkhorn_lr_scale optim.engram_lr_scale',

@@ -14,20 +14,20 @@ const answersAlone = 'the assistant’s messages alone are learned here';
 
 const data: Rows = {
   type: only('sft', madeUp, choice('sft', 'fake')),
-  name: becomes('data.name', dataName(), { usual: 'PrimeIntellect/Reverse-Text-SFT' }),
-  batch_size: together('`data.batch_size`, over `micro_batch_size`', whole(1), { usual: '128' }),
-  seq_len: together('`data.seq_len`, times `micro_batch_size`', whole(1), { usual: '128' }),
-  micro_batch_size: together('as long sequences, of which a step has fewer', whole(1), { usual: '1' }),
+  name: becomes('data.name', dataName(), { default: 'PrimeIntellect/Reverse-Text-SFT' }),
+  batch_size: together('`data.batch_size`, over `micro_batch_size`', whole(1), { default: '128' }),
+  seq_len: together('`data.seq_len`, times `micro_batch_size`', whole(1), { default: '128' }),
+  micro_batch_size: together('as long sequences, of which a step has fewer', whole(1), { default: '1' }),
   pack_function: only('cat', 'rows are packed one after the other', choice('cat', 'stack')),
   collate_mode: only('packing', 'rows are packed one after the other', choice('packing', 'padding')),
   num_workers: ignored('rows are drawn by the rollout workers, in one order', whole(0)),
   'subsets?': together('`data.subset`, where there is one', texts()),
   'splits?': together('`data.split`, where there is one', texts()),
-  split: becomes('data.split', text(), { usual: 'train' }),
+  split: becomes('data.split', text(), { default: 'train' }),
   'probabilities?': together('nothing; it is about several subsets or splits', z.array(z.number())),
   stopping_strategy: ignored('it is about several subsets or splits', choice('first_exhausted', 'all_exhausted')),
   shuffle: becomes('data.shuffle'),
-  seed: becomes('seed', whole(0), { usual: '0' }),
+  seed: becomes('seed', whole(0), { default: '0' }),
   'num_examples?': refused('all rows are learned; name a file with fewer'),
   ...all('loss_mask.system loss_mask.user loss_mask.tool', only(false, answersAlone, flag())),
   'loss_mask.assistant': only(true, answersAlone, flag()),
@@ -48,7 +48,7 @@ const deployment: Rows = {
   'deployment.num_train_gpus': together(
     'nothing; of several a warning: prime-rl deals rows out to them in turn',
     whole(1),
-    { usual: '1' },
+    { default: '1' },
   ),
 };
 

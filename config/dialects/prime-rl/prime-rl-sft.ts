@@ -5,7 +5,13 @@ import type { Dialect, Own, Rename } from '../dialect.ts';
 import { placed, placesOf } from '../places.ts';
 import { sayCheckpoints, sayPlayers } from './prime-rl-differs.ts';
 import { setHosted } from './prime-rl-hosted.ts';
-import { setMaxSteps, setTraining, usualTrainerSince08, type Version, warnOfOtherModels } from './prime-rl-meaning.ts';
+import {
+  defaultTrainerSince08,
+  setMaxSteps,
+  setTraining,
+  type Version,
+  warnOfOtherModels,
+} from './prime-rl-meaning.ts';
 import { setServerArguments } from './prime-rl.ts';
 import { setRecomputation, withSwitches } from './prime-rl-memory.ts';
 import { setNoClipping, setOptimizer } from './prime-rl-optimizer.ts';
@@ -27,7 +33,7 @@ export const primeRlSft: Dialect = {
     model: 'Qwen/Qwen3-0.6B',
     learning_rate: 1e-6,
     loss: 'sft',
-    trainer: usualTrainerSince08,
+    trainer: defaultTrainerSince08,
     data: { name: 'PrimeIntellect/Reverse-Text-SFT', seq_len: 128, batch_size: 128 },
   },
   prepare: (table) => withoutNulls(withSwitches(table, version), primeRlSft, primeRlSftTables),

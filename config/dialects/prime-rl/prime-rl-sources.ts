@@ -150,7 +150,7 @@ function setEpisode(own: Own, { table, from, ours }: Parameters<typeof setAgent>
 }
 
 /**
- * An agent with an endpoint of its own is not trained. Of the others there may be only one, unless roles are
+ * An agent with an endpoint of its own is not trained. There may be only one other agent, unless roles are
  * distinguished.
  */
 function refuseSeveralPolicies(own: Own, { value, at }: Found): void {
@@ -299,7 +299,7 @@ function dropWithoutAdvantage(own: Own, { gated, count }: { gated: readonly KeyP
   );
 }
 
-const usualPools: Table = {
+const defaultPools: Table = {
   hard: { threshold: 0.25, weight: 0.2 },
   normal: { threshold: 0.75, weight: 1 },
   easy: { threshold: 1, weight: 0.2 },
@@ -309,7 +309,7 @@ const usualPools: Table = {
  * A mean reward belongs to the first pool whose threshold it does not exceed; weights are relative to normal examples.
  */
 function setPools(own: Own, written: unknown, at: KeyPath, ours: KeyPath): void {
-  const pools = isTable(written) ? written : usualPools;
+  const pools = isTable(written) ? written : defaultPools;
   const pool = (name: string): { threshold: number; weight: number } | undefined => {
     const { threshold, weight } = (isTable(pools[name]) ? pools[name] : {}) as {
       threshold?: unknown;

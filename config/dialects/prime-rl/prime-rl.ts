@@ -11,8 +11,8 @@ import {
   advantageHint,
   setAlike,
   usual,
-  usualTrainer,
-  usualTrainerSince08,
+  defaultTrainer,
+  defaultTrainerSince08,
   type Version,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
@@ -68,14 +68,14 @@ function primeRlOf(age: Exclude<Age, '0.4'>, title: string, defaults: Table): Di
 
 export const primeRl: Dialect = primeRlOf('today', 'prime-rl since 27 August 2026', {
   ...replacedGroups,
-  trainer: { ...usualTrainerSince08, weight_decay: 0 },
+  trainer: { ...defaultTrainerSince08, weight_decay: 0 },
 });
 export const primeRl09: Dialect = primeRlOf('0.9', 'prime-rl 0.9.0', {
   batch_fill: 'once',
   ...prunedBatches,
-  trainer: usualTrainerSince08,
+  trainer: defaultTrainerSince08,
 });
-export const primeRl05: Dialect = primeRlOf('0.5', 'prime-rl 0.5.0', { ...wholeBatches, trainer: usualTrainer });
+export const primeRl05: Dialect = primeRlOf('0.5', 'prime-rl 0.5.0', { ...wholeBatches, trainer: defaultTrainer });
 
 function together(written: Table, own: Own, age: Age): void {
   const said = sayAge(written, ageOf(own.asWritten));

@@ -58,7 +58,7 @@ export function advise(input: AdviceInput): Finding[] {
 
 /** Findings that need no trend. */
 function present(input: AdviceInput, steps: readonly StepFigures[]): Draft[] {
-  return [fruitlessGroups, truncated, failed, bottleneck, lostTime].flatMap((judge) => judge(input, steps) ?? []);
+  return [rejectedGroups, truncated, failed, bottleneck, lostTime].flatMap((judge) => judge(input, steps) ?? []);
 }
 
 type AdviceRule = (input: AdviceInput, steps: readonly StepFigures[]) => Draft | null;
@@ -278,7 +278,7 @@ const offPolicy: AdviceRule = ({ settings }, all) => {
   };
 };
 
-const fruitlessGroups: AdviceRule = ({ settings }, all) => {
+const rejectedGroups: AdviceRule = ({ settings }, all) => {
   const last = all.slice(-recent(all.length));
   const dropped = (reason: string): number => sum(last.map(({ metrics }) => metrics[`filter/${reason}`] ?? 0));
   const reasons = ['too_easy', 'too_hard', 'low_variance', 'no_signal', 'non_finite'].map(
@@ -286,7 +286,7 @@ const fruitlessGroups: AdviceRule = ({ settings }, all) => {
   );
   const lost = sum(reasons.map(([, count]) => count));
   const total = lost + sum(last.map(({ metrics }) => metrics['batch/groups'] ?? 0));
-  if (total === 0 || lost / total <= rules.fruitlessGroupsMax) return null;
+  if (total === 0 || lost / total <= rules.rejectedGroupsMax) return null;
   const solvedAll = mean(last.flatMap(({ metrics }) => metrics['train/agg/all/solved_all'] ?? []));
   const solvedNone = mean(last.flatMap(({ metrics }) => metrics['train/agg/all/solved_none'] ?? []));
   const isEasy = solvedAll > solvedNone || dropped('too_easy') > dropped('too_hard');

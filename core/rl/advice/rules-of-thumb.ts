@@ -86,8 +86,8 @@ export const rules = {
   /** Versions between sampling and training, on average. [R] */
   offPolicyMax: 2,
   /** Share of groups without signal. [D]; the figure [R] */
-  fruitlessGroupsMax: 0.6,
-  /** Share of groups dropped from which sampling rounds repeat: fewer than half a batch is kept. As `collectStep` samples. */
+  rejectedGroupsMax: 0.6,
+  /** Share of groups dropped from which sampling rounds repeat: fewer than half a batch is kept, as `collectStep` samples. */
   starvationShare: 0.75,
   /** Share of a step that generation, or training, takes while the other one waits. [R] */
   boundShare: 0.7,

@@ -18,7 +18,7 @@ export interface CorrectionTally {
   readonly masked: number;
 }
 
-/** With whose log probabilities the ratio of the loss is taken to. */
+/** Correction settings, and the log probabilities that the loss takes its ratio to. */
 type Correction = CorrectionSettings & { readonly oldLogprobs: OldLogprobs };
 
 type Bounds = readonly [low: number, high: number];
@@ -49,7 +49,7 @@ export function correctRow(row: PackedRow, proximal: ArrayLike<number> | null, c
   const old = oldLogprobs(row, proximal, correction);
   const told = row.behaviorLogprobs ?? row.samplingLogprobs;
   const sampled = told === undefined || told === old ? {} : { sampledLogprobs: told };
-  if (isUsual(correction)) return { sample: { ...row, behaviorLogprobs: old, ...sampled }, tally: null };
+  if (isDefault(correction)) return { sample: { ...row, behaviorLogprobs: old, ...sampled }, tally: null };
   const { samplingLogprobs, ...rest } = row; // their effect is now part of the advantages
   const drawn = samplingLogprobs ?? row.behaviorLogprobs ?? old;
   const counted = row.lossMask.flatMap((mask, t) => (mask > 0 ? [t] : []));
@@ -90,9 +90,9 @@ export function correctionMetrics(tallies: readonly CorrectionTally[]): Record<s
  * Whether this is the engine's own correction: a weight per token, at most 2, for rows that were drawn from a changed
  * distribution.
  */
-function isUsual(correction: Correction): boolean {
+function isDefault(correction: Correction): boolean {
   const { oldLogprobs: old, weight, weightMin, weightMax } = correction;
-  const isToken = weight === 'token' && weightMin === 0 && weightMax === usualWeightMax;
+  const isToken = weight === 'token' && weightMin === 0 && weightMax === defaultWeightMax;
   return old === 'sampler' && isToken && !hasMasks(correction);
 }
 
@@ -100,7 +100,7 @@ function isUsual(correction: Correction): boolean {
  * Largest weight of a token drawn from a changed distribution. Truncated importance sampling (Ionides 2008); the bound is that of
  * Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training.
  */
-export const usualWeightMax = 2;
+export const defaultWeightMax = 2;
 
 function oldLogprobs(
   { lossMask, behaviorLogprobs }: PackedRow,

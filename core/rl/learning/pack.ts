@@ -5,7 +5,7 @@ import { type PackedRow, tokensIn } from './batch.ts';
 import { allFlags, filtersOf, isEnforced } from '../filters/filters.ts';
 import { type LengthShaping, withLengthsCounted } from './length-penalty.ts';
 import type { ScoredGroup, ScoredRollout } from '../rollout/rollout.ts';
-import { rowsOfRollout, type TokenRow, usualTrajectories } from '../rollout/trajectories.ts';
+import { rowsOfRollout, type TokenRow, defaultTrajectories } from '../rollout/trajectories.ts';
 import { present } from '../../present.ts';
 import type { AdvantageKind, RoleAdvantage } from '../../settings/learning.ts';
 import type {
@@ -60,7 +60,7 @@ interface CreditOptions extends LengthShaping {
   readonly turnCredit?: TurnCredit | undefined;
 }
 
-/** Where the temperature and the advantage of a group stand that has none of its own. */
+/** Settings with the temperature and the advantage of groups without their own. */
 interface OfEnvironments {
   readonly sampling: Pick<SamplingSettings, 'temperature'>;
   readonly environments: readonly TrainedEnvironment[];
@@ -121,7 +121,7 @@ export class Packer {
     this.#own = present({ sampling, environments });
     this.#advantage = advantage;
     this.#filters = rolloutFilters;
-    this.#settings = { ...usualTrajectories, ...trajectories };
+    this.#settings = { ...defaultTrajectories, ...trajectories };
   }
 
   get stats(): PackStats {

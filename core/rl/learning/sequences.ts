@@ -29,10 +29,10 @@ export function packSequences(
   }: { readonly from: RowPlace; readonly count: number; readonly seqLen: number; readonly rowsMax: number },
 ): PackedSequences | null {
   const rows: { sample: TrainSample; sequence: number }[] = [];
-  let [sequence, used, skipped, cut, fruitless] = [0, 0, 0, 0, 0];
+  let [sequence, used, skipped, cut, empty] = [0, 0, 0, 0, 0];
   let { row, sample: first } = from;
-  for (; fruitless < rowsMax; row += 1, first = 0) {
-    fruitless += 1;
+  for (; empty < rowsMax; row += 1, first = 0) {
+    empty += 1;
     for (const [i, whole] of samplesAt(row).entries()) {
       if (i < first) continue;
       const sample = firstTokens(whole, seqLen + 1);
@@ -45,7 +45,7 @@ export function packSequences(
       if (sequence === count) return { rows, next: { row, sample: i }, skipped, cut };
       if (sample !== whole) cut += 1;
       rows.push({ sample, sequence });
-      fruitless = 0;
+      empty = 0;
       used += length;
       if (used >= seqLen) [sequence, used] = [sequence + 1, 0];
     }

@@ -1,4 +1,4 @@
-/** What the index of a run's rollouts, its page and its traces say of one rollout. */
+/** Label of a rollout in the index of a run's rollouts, on its page and in its traces. */
 export interface RolloutLabel {
   readonly lineage: string;
   /** The commit in which its group ended. */

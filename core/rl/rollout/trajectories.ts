@@ -9,7 +9,7 @@ import type { Rollout, Turn } from './rollout.ts';
  */
 
 /** Every token of every turn, once. */
-export const usualTrajectories: TrajectorySettings = {
+export const defaultTrajectories: TrajectorySettings = {
   trajectoryStrategy: 'interleaved',
   maskTruncated: false,
   seqLen: null,
@@ -34,7 +34,7 @@ interface RolloutRows {
 /** The rows of one rollout that are trained. */
 export function rowsOfRollout(
   rollout: Pick<Rollout, 'turns' | 'outcome'>,
-  settings: TrajectorySettings & { readonly echo?: EchoWeights | undefined } = usualTrajectories,
+  settings: TrajectorySettings & { readonly echo?: EchoWeights | undefined } = defaultTrajectories,
 ): RolloutRows {
   const { seqLen, overlongRows: remedy, maskTruncated, echo } = settings;
   const all = trajectoryRows(rollout.turns, settings.trajectoryStrategy, echo);
@@ -63,7 +63,7 @@ export function isCut(
  * row with several trained spans; a turn that rewrites the past, as templates that strip reasoning do, begins a row of its
  * own. branching: each turn is a row. Either way every sampled token counts once, and nothing else does.
  *
- * With echo a row has the messages of the environment that follow a turn of the policy in it (prime-rl's `echo`,
+ * If there is echo, a row has the messages of the environment that follow a turn of the policy in it (prime-rl's `echo`,
  * orchestrator/algo/echo.py); those before its first turn are a prompt.
  */
 export function trajectoryRows(

@@ -14,8 +14,8 @@ import type { Overrides } from '../run-state.ts';
  *                last step has the rate peak · ρ
  *     cosine     peak · (ρ + (1 − ρ) · (1 + cos(π p)) / 2), likewise
  *
- * With f = 0 it is `get_linear_schedule_with_warmup` and `get_cosine_schedule_with_warmup` of transformers (optimization.py), whose n-th
- * step has the rate of λ(n − 1). With f = ρ, d and minLrAtEnd it is prime-rl's (trainer/scheduler.py), which takes 1e-8 for a ρ of 0.
+ * At f = 0 it is `get_linear_schedule_with_warmup` and `get_cosine_schedule_with_warmup` of transformers (optimization.py), whose n-th
+ * step has the rate of λ(n − 1). At f = ρ, d and minLrAtEnd it is prime-rl's (trainer/scheduler.py), which takes 1e-8 for a ρ of 0.
  * Beyond the last step the rate stays where it ended. Serves RL and the supervised warm-up alike.
  */
 export function learningRateAt(input: {

@@ -91,7 +91,7 @@ const batchesLookedAt = { most: 4, mean: 8 };
 export const batchesRemembered = batchesLookedAt.mean;
 
 /**
- * Groups in flight of the batch with the most. With a tail, the average over all time: steps wait for late groups, and
+ * Groups in flight of the batch with the most. If there is a tail, the average over all time: steps wait for late groups, and
  * the quick steps after such a wait would grow the window until more groups are late.
  */
 export function inPlayOf(batches: readonly SampledBatch[], hasTail: boolean): number | null {
@@ -112,7 +112,7 @@ export function haveTail(playS: readonly number[]): boolean {
 
 /**
  * How many groups may be held when others are leased, so that each can be trained on before it is too old: stragglers
- * count here. With a tail, half as many, so that each has twice the time.
+ * count here. If there is a tail, half as many, so that each has twice the time.
  */
 export function trainableGroups(of: {
   readonly groupsPerBatch: number;

@@ -3,7 +3,7 @@ import { Detokenizer } from '../../model/tokenizer/detokenizer.ts';
 import type { ChatTokenizer } from '../../model/tokenizer/tokenizer.ts';
 import type { SampleResult } from '../../sample/sampler.ts';
 import { StopStringScanner } from './stop-strings.ts';
-import { type Speech, type SpeechPlace, SpeechReader, tokensRead, usualParsers } from '../../speech/speech.ts';
+import { type Speech, type SpeechPlace, SpeechReader, tokensRead, defaultParsers } from '../../speech/speech.ts';
 
 export interface ChoiceOptions {
   readonly tokenizer: ChatTokenizer;
@@ -61,7 +61,7 @@ export class Choice {
     this.#text = new Detokenizer(options.tokenizer, {
       skipSpecialTokens: options.skipSpecialTokens && options.speech === null,
     });
-    this.#kept = options.speech === null ? [] : tokensRead(options.speech.parsers ?? usualParsers);
+    this.#kept = options.speech === null ? [] : tokensRead(options.speech.parsers ?? defaultParsers);
     this.#stops = new StopStringScanner(options);
     this.#speech = options.speech === null ? null : new SpeechReader(options.speech);
     this.#silentTokenIds = new Set(options.includeStop ? [] : options.endingTokenIds);

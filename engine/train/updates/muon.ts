@@ -10,13 +10,13 @@ import { Cut, eachInLanes } from './chunks.ts';
 import { clipOf, scalarTensors, stateOf, type UpdateRule, type WeightUpdate } from './rule.ts';
 
 /** prime-rl's default (configs/trainer.py, MuonConfig). */
-export const usualMuonMomentum = 0.95;
+export const defaultMuonMomentum = 0.95;
 
 /**
  * Muon (Jordan et al. 2024) as in prime-rl (trainer/optim, dion's muon.py): a matrix moves along its momentum, made
  * orthogonal by five steps of Newton–Schulz. The rate gives a step the size of AdamW's (Liu et al. 2025, Muon is
  * scalable for LLM training, §2.2). The embedding, the output layer, norms and biases use AdamW. Matrices of adapters
- * count as matrices. As there, inputs and results of Newton–Schulz are rounded to bfloat16 after every operation.
+ * count as matrices. Like there, inputs and results of Newton–Schulz are rounded to bfloat16 after every operation.
  */
 export class Muon implements UpdateRule {
   readonly #options: SessionOptions;
@@ -37,7 +37,7 @@ export class Muon implements UpdateRule {
 
   async apply(weights: Float32Array, gradient: Float32Array, update: WeightUpdate, step: number): Promise<void> {
     await this.#others.apply(weights, gradient, update, step);
-    const { momentum = usualMuonMomentum, epsilon, weightDecay } = update.optimizer;
+    const { momentum = defaultMuonMomentum, epsilon, weightDecay } = update.optimizer;
     const { learningRate } = update;
     const common = { clip: clipOf(update), momentum, epsilon, keep: 1 - learningRate * weightDecay };
     await eachInLanes(this.#matrices.length, this.#options.threads, async (i) => {

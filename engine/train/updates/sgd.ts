@@ -6,7 +6,7 @@ import { chunkGraph, ChunkSession, type Cut } from './chunks.ts';
 import { clipOf, scalarTensors, stateOf, type UpdateRule, type WeightUpdate } from './rule.ts';
 
 /** Defaults of prime-rl (configs/trainer.py, SGDConfig). */
-const usualSgd = { momentum: 0.9, nesterov: true };
+const defaultSgd = { momentum: 0.9, nesterov: true };
 
 /** Stochastic gradient descent with momentum (Sutskever et al. 2013) over flat weights. Agrees with torch.optim.SGD, whose weight decay is part of the gradient. */
 export class Sgd implements UpdateRule {
@@ -21,7 +21,7 @@ export class Sgd implements UpdateRule {
   }
 
   async apply(weights: Float32Array, gradient: Float32Array, update: WeightUpdate): Promise<void> {
-    const { momentum = usualSgd.momentum, nesterov = usualSgd.nesterov, weightDecay } = update.optimizer;
+    const { momentum = defaultSgd.momentum, nesterov = defaultSgd.nesterov, weightDecay } = update.optimizer;
     const weight = this.#cut.runsOf(weights);
     const buffer = this.#cut.runsOfPacked(this.#momentum);
     await this.#session.run({

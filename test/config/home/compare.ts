@@ -2,7 +2,6 @@
 import type { FindEnvironment } from '../../../config/find-environment.ts';
 import { parseRunConfig, type Problem } from '../../../config/parse-run-config.ts';
 import type { ParsedRunConfig } from '../../../config/run-config.ts';
-import { notYetLine } from '../../../cli/describe/run-file.ts';
 import { Home, type HomeFile } from './files.ts';
 import { meanings as primeRlMeanings } from './prime-rl.ts';
 import { asRun, sftMeanings, sftWithoutMeaning } from './prime-rl-sft.ts';
@@ -44,7 +43,7 @@ export function compared({ path, text, entry, home: values }: HomeFile, dialect?
   // A file that home itself refuses has no values to compare.
   if (values === undefined) return { kind: 'loaded', run, differences: [] };
   const home = entry === 'sft' ? asRun(values) : new Home(values);
-  const lines = [...run.warnings, ...run.notYet.map(notYetLine)];
+  const lines = run.warnings;
   const { meanings, isKnown } = systems.get(entry ?? '') ?? primeRl;
   const differences = meanings.flatMap((meaning): Difference[] => {
     const [there, here] = [meaning.home(home), meaning.here(run, home)];

@@ -161,12 +161,12 @@ function algorithmOf(home: Home, source: Home): unknown {
   } = algo ?? {};
   const kind = type as string;
   const older = home.at<Table>('orchestrator.advantage');
-  const isUsual =
+  const isDefault =
     older === null
       ? !home.has('orchestrator.advantage')
       : Object.values(older).every((value) => value === 'default' || value === false || value === null);
   if (kind === 'grpo')
-    return { type: 'centered', penalty: penaltyOf(penalty), ...(isUsual ? {} : { advantage: older }) };
+    return { type: 'centered', penalty: penaltyOf(penalty), ...(isDefault ? {} : { advantage: older }) };
   if (kind === 'opd' || kind === 'sft') return { type: kind };
   if (kind === 'max_rl') return { type: kind, penalty };
   if (kind === 'echo' && (rest['filter'] ?? null) === null)

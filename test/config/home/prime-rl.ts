@@ -6,7 +6,7 @@ import { present } from '../../../core/present.ts';
 import { learningRateAt } from '../../../core/rl/sampling/schedule.ts';
 import type { RunSpec } from '../../../config/run-spec.ts';
 import { isTable, type Table, tableOr } from '../../../config/toml/tables.ts';
-import { usualMuonMomentum } from '../../../engine/train/updates/muon.ts';
+import { defaultMuonMomentum } from '../../../engine/train/updates/muon.ts';
 import type { Meaning } from './compare.ts';
 import type { Home } from './files.ts';
 import { environmentMeanings, sourcesOf } from './prime-rl-environments.ts';
@@ -144,7 +144,7 @@ const optimizer: readonly Meaning[] = [
         optimizer: { type = 'adamw', beta1, beta2, momentum, nesterov },
       },
     }) => {
-      if (type === 'muon') return { type, beta1, beta2, momentum: momentum ?? usualMuonMomentum };
+      if (type === 'muon') return { type, beta1, beta2, momentum: momentum ?? defaultMuonMomentum };
       if (type === 'adamw') return { type, beta1, beta2 };
       return type === 'sgd' ? { type, momentum: 0.9, nesterov: true, ...present({ momentum, nesterov }) } : { type };
     },
@@ -214,8 +214,9 @@ const optimizer: readonly Meaning[] = [
 /** Until v0.5 prime-rl made its Muon without the betas of the file (#1754). */
 function optimizerOf(home: Home): unknown {
   const at = (key: string): unknown => home.at(`trainer.optim.${key}`);
-  const type = at('type');
-  const [beta1, beta2] = [at('betas1'), at('betas2')];
+  // Files of August 2025 name no type: AdamW with PyTorch's betas was the only one.
+  const type = at('type') ?? 'adamw';
+  const [beta1, beta2] = [at('betas1') ?? 0.9, at('betas2') ?? 0.999];
   if (type === 'muon') {
     const momentum = at('mu');
     return momentum === undefined
@@ -316,9 +317,9 @@ const course: readonly Meaning[] = [
         image_cache_max: _cache,
         ...rest
       } = tableOr(home.at('orchestrator.renderer'));
-      return withoutUsual(rest);
+      return withoutDefault(rest);
     },
-    here: ({ spec: { sampling } }) => withoutUsual(sampling.templateArguments),
+    here: ({ spec: { sampling } }) => withoutDefault(sampling.templateArguments),
   },
   {
     what: 'seed',
@@ -345,7 +346,7 @@ export const meanings: readonly Meaning[] = [
 ];
 
 /** Variables of a template that say what it does without them; what is false is off, but for thinking. */
-function withoutUsual(said: Readonly<Record<string, unknown>>): Record<string, unknown> {
+function withoutDefault(said: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const usual: Readonly<Record<string, unknown>> = { enable_thinking: true, clear_thinking: true };
   return Object.fromEntries(
     Object.entries(said).filter(([key, value]) => value !== null && value !== (usual[key] ?? false)),

@@ -14,7 +14,7 @@ import type {
   ScoredRollout,
   Turn,
 } from '../../../core/rl/rollout/rollout.ts';
-import { usualTrajectories } from '../../../core/rl/rollout/trajectories.ts';
+import { defaultTrajectories } from '../../../core/rl/rollout/trajectories.ts';
 import { batchSizeOf } from '../../../core/rl/learning/selection.ts';
 import { accept } from '../../config/read-run.ts';
 
@@ -199,7 +199,7 @@ describe('agents of an episode', () => {
           ['black', 0, true],
         ]),
       },
-      usualTrajectories,
+      defaultTrajectories,
     );
     assert.deepEqual(
       rows.map(({ sampledAt }) => sampledAt),

@@ -9,7 +9,7 @@ import {
   missingTokens,
   rowsOfRollout,
   trajectoryRows,
-  usualTrajectories,
+  defaultTrajectories,
 } from '../../../core/rl/rollout/trajectories.ts';
 
 const turn = (promptTokenIds: number[], tokenIds: number[]): Turn => ({
@@ -105,7 +105,7 @@ describe('trajectories', () => {
   test('rows over seq_len are cut, left out, or take the loss of their rollout away; they are always counted', () => {
     const rows = (overlongRows: 'truncate' | 'mask' | 'drop', seqLen: number | null = 5) =>
       rowsOfRollout(rollout(0, 1, { turns: [turn([1], [2, 3]), ...turns] }), {
-        ...usualTrajectories,
+        ...defaultTrajectories,
         seqLen,
         overlongRows,
       });
@@ -131,7 +131,7 @@ describe('trajectories', () => {
 
   test('a row that is cut before its first sampled token is left out', () => {
     const { rows, overlongRows } = rowsOfRollout(rollout(0, 1, { turns: [turn([1, 2, 3], [4])] }), {
-      ...usualTrajectories,
+      ...defaultTrajectories,
       seqLen: 3,
     });
     assert.deepEqual([rows, overlongRows], [[], 1]);
