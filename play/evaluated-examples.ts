@@ -155,8 +155,8 @@ export class EvaluatedExamples {
     const isRewarded = isRewardedOutcome(rollout.outcome); // where its judgement failed it is counted when it is scored
     if (isRewarded) return (isJudged ? this.journal : this.#failures).add(rollout);
     this.failed += 1;
-    const isFirst = this.journal.size().rollouts === 0 && this.rewards.length === 0;
-    if (rollout.outcome === 'rejected' && isFirst) {
+    const isFirst = (): boolean => this.rewards.length === 0 && this.journal.size().rollouts === 0;
+    if (rollout.outcome === 'rejected' && isFirst()) {
       this.#refused ??= rollout;
       if (this.failed >= Math.min(refusedMax, this.count)) throw refusedAll(this.#refused);
     }

@@ -2,8 +2,9 @@
 export function byGroup<T>(rollouts: readonly T[], groupOf: (one: T) => number): T[][] {
   const groups = new Map<number, T[]>();
   for (const one of rollouts) {
-    const group = groupOf(one);
-    groups.set(group, [...(groups.get(group) ?? []), one]);
+    const members = groups.get(groupOf(one));
+    if (members) members.push(one);
+    else groups.set(groupOf(one), [one]);
   }
   return [...groups.values()];
 }

@@ -21,8 +21,10 @@ const kept = new Map<string, RolloutJournal>();
 export class RolloutJournal {
   readonly #rollouts: Part<Rollout>;
   readonly #turns: Part<RecordedTurn>;
-  readonly #finished: Map<string, Rollout>;
-  readonly #unfinished: Map<string, Turn[]>;
+  readonly #finished = new Places<Rollout>();
+  readonly #unfinished = new Places<Turn[]>();
+  /** Groups whose fresh rows are not to be stored. */
+  readonly #released = new Set<number>();
   readonly #key: string;
   #writing: Promise<void> | null = null;
 
@@ -30,8 +32,7 @@ export class RolloutJournal {
     this.#key = key;
     this.#rollouts = rollouts;
     this.#turns = turns;
-    this.#finished = new Map(rollouts.stored.map((rollout) => [placeOf(rollout), rollout]));
-    this.#unfinished = new Map();
+    for (const rollout of rollouts.stored) this.#finished.set(rollout, rollout);
     for (const recorded of turns.stored) this.#remember(recorded);
   }
 
@@ -62,36 +63,34 @@ export class RolloutJournal {
   }
 
   has(place: Place): boolean {
-    return this.#finished.has(placeOf(place));
+    return this.#finished.get(place) !== undefined;
   }
 
   /** The finished turns of a rollout that is not finished, in order. */
   turnsOf(place: Place): readonly Turn[] {
-    return this.#unfinished.get(placeOf(place)) ?? [];
+    return this.#unfinished.get(place) ?? [];
   }
 
   /** Takes up rollouts that are stored elsewhere. */
   adopt(rollouts: readonly Rollout[]): void {
     for (const rollout of rollouts) {
-      this.#finished.set(placeOf(rollout), rollout);
-      this.#unfinished.delete(placeOf(rollout));
+      this.#finished.set(rollout, rollout);
+      this.#unfinished.delete(rollout);
     }
   }
 
   add(rollout: Rollout): void {
-    this.#finished.set(placeOf(rollout), rollout);
-    this.#unfinished.delete(placeOf(rollout));
+    this.#finished.set(rollout, rollout);
+    this.#unfinished.delete(rollout);
     this.#rollouts.fresh.push(rollout);
   }
 
   /** Rollouts and sampled tokens in it, of unfinished rollouts the tokens of their finished turns. */
   size(): { readonly rollouts: number; readonly tokens: number } {
-    const turns = [...this.#finished.values()].flatMap((rollout) => rollout.turns);
-    const tokens = [...turns, ...[...this.#unfinished.values()].flat()].reduce(
-      (n, turn) => n + turn.tokenIds.length,
-      0,
-    );
-    return { rollouts: this.#finished.size, tokens };
+    const finished = this.#finished.all();
+    const turns = finished.flatMap((rollout) => rollout.turns);
+    const tokens = [...turns, ...this.#unfinished.all().flat()].reduce((n, turn) => n + turn.tokenIds.length, 0);
+    return { rollouts: finished.length, tokens };
   }
 
   /** A turn that replaces another makes all later turns void. */
@@ -113,49 +112,82 @@ export class RolloutJournal {
   /** Stores the rest, unless everything finished at once: then the chunk's own object follows right away. */
   async close(expected: number): Promise<void> {
     await this.#writing?.catch(() => undefined); // repeated below
+    this.#dropReleased();
     if (this.#rollouts.fresh.length < expected) await this.flush();
   }
 
   async #write(): Promise<void> {
+    this.#dropReleased();
     await this.#rollouts.flush();
     // Turns of a rollout that has finished meanwhile are in the rollout.
-    this.#turns.fresh = this.#turns.fresh.filter((recorded) => !this.#finished.has(placeOf(recorded)));
+    this.#turns.fresh = this.#turns.fresh.filter((recorded) => !this.has(recorded));
     await this.#turns.flush();
   }
 
   /** The finished rollouts of one group. */
   of(group: number): Rollout[] {
-    return [...this.#finished.values()].filter((rollout) => rollout.group === group);
+    return this.#finished.of(group);
   }
 
-  /** Drops a group that is stored elsewhere by now. */
+  /** Drops a group that is stored elsewhere by now. Its fresh rows go with the next write: a chunk may have thousands of groups. */
   release(group: number): void {
-    const isOf = (place: string): boolean => place.startsWith(`${group}/`);
-    for (const places of [this.#finished, this.#unfinished]) {
-      for (const place of places.keys()) if (isOf(place)) places.delete(place);
-    }
-    this.#rollouts.fresh = this.#rollouts.fresh.filter((rollout) => rollout.group !== group);
-    this.#turns.fresh = this.#turns.fresh.filter((turn) => turn.group !== group);
+    this.#finished.release(group);
+    this.#unfinished.release(group);
+    this.#released.add(group);
+  }
+
+  #dropReleased(): void {
+    const isKept = (row: { readonly group: number }): boolean => !this.#released.has(row.group);
+    this.#rollouts.fresh = this.#rollouts.fresh.filter(isKept);
+    this.#turns.fresh = this.#turns.fresh.filter(isKept);
+    this.#released.clear();
   }
 
   inOrder(): Rollout[] {
-    return [...this.#finished.values()].sort((a, b) => a.group - b.group || a.index - b.index);
+    return this.#finished.all().sort((a, b) => a.group - b.group || a.index - b.index);
   }
 
   #takeOver(before: RolloutJournal): void {
+    before.#dropReleased();
     for (const rollout of before.#rollouts.fresh) if (!this.has(rollout)) this.add(rollout);
     for (const recorded of before.#turns.fresh) if (!this.has(recorded)) this.addTurn(recorded);
   }
 
   #remember({ group, index, turn: position, ...turn }: RecordedTurn): void {
-    const place = placeOf({ group, index });
-    if (this.#finished.has(place)) return;
+    const place = { group, index };
+    if (this.has(place)) return;
     const turns = this.#unfinished.get(place) ?? [];
     if (position > turns.length) return; // the turn before it was never stored
     this.#unfinished.set(place, [...turns.slice(0, position), turn]);
   }
 }
 
-function placeOf({ group, index }: Place): string {
-  return `${group}/${index}`;
+/** A value for each rollout, found by its group: a chunk may have thousands. */
+class Places<Value> {
+  readonly #groups = new Map<number, Map<number, Value>>();
+
+  get({ group, index }: Place): Value | undefined {
+    return this.#groups.get(group)?.get(index);
+  }
+
+  set({ group, index }: Place, value: Value): void {
+    const members = this.#groups.get(group) ?? new Map<number, Value>();
+    this.#groups.set(group, members.set(index, value));
+  }
+
+  delete({ group, index }: Place): void {
+    this.#groups.get(group)?.delete(index);
+  }
+
+  release(group: number): void {
+    this.#groups.delete(group);
+  }
+
+  of(group: number): Value[] {
+    return [...(this.#groups.get(group)?.values() ?? [])];
+  }
+
+  all(): Value[] {
+    return [...this.#groups.values()].flatMap((members) => [...members.values()]);
+  }
 }
