@@ -6,7 +6,7 @@ import { RatchetError } from '../core/errors.ts';
 import { refuseOverRound } from '../runs/lineages/lineages.ts';
 import { specOf } from '../runs/run-access.ts';
 import { GenerationAttempt, type GenerationProgress } from './around/generation-attempt.ts';
-import { lastProgress, withHeartbeat } from './around/heartbeat.ts';
+import { isRetry, lastProgress, withHeartbeat } from './around/heartbeat.ts';
 import { tellParts } from './around/tell-parts.ts';
 
 /** Scored groups of a chunk that its run has not received, and what is unfinished. */
@@ -26,7 +26,7 @@ export const createPlayGroups =
       attempt.silence = () => inference.silence?.() ?? null;
       const { tells, run, workers } = input;
       const tell = (part: PlayedPart): Promise<boolean> => tellParts(tells, { lineage: run.lineage, workers }, part);
-      return harvestChunk(dependencies, input, attempt, { cancelled, say, tell });
+      return harvestChunk(dependencies, input, attempt, { cancelled, say, tell, isRetry: isRetry() });
     };
     return withHeartbeat(
       (cancelled, say) =>

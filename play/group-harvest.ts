@@ -36,7 +36,7 @@ interface Ready extends EndedGroup {
 const waitMsMin = 250;
 const waitShare = 0.5;
 
-/** Within this time of a chunk's begin no other attempt works on it. */
+/** Within this time of the first attempt's begin no other works on its chunk. */
 const aloneMs = 1_000;
 
 /** Interval between looks for scores. */
@@ -53,6 +53,7 @@ export class GroupHarvest {
   readonly #scorer: ChunkScorer;
   readonly #tell: (part: PlayedPart) => Promise<boolean>;
   readonly #slowPlayS: number;
+  readonly #isRetry: boolean;
   readonly #begunAt = performance.now();
   readonly #stored = new Set<number>();
   /** Names of the parts that it knows of. */
@@ -76,32 +77,43 @@ export class GroupHarvest {
     of: OfChunk,
     spec: RunSpec,
     scorer: ChunkScorer,
-    around: { readonly tell: (part: PlayedPart) => Promise<boolean>; readonly slowPlayS: number },
+    around: {
+      readonly tell: (part: PlayedPart) => Promise<boolean>;
+      readonly slowPlayS: number;
+      readonly isRetry: boolean;
+    },
   ) {
     this.#of = of;
     this.#spec = spec;
     this.#scorer = scorer;
     this.#tell = around.tell;
     this.#slowPlayS = around.slowPlayS;
+    this.#isRetry = around.isRetry;
   }
 
   /** Opens it with the parts that earlier attempts stored. */
   static async open(
     dependencies: { readonly environments?: Environments; readonly slowPlayS?: number },
     of: OfChunk,
-    { signal, tell }: { readonly signal: AbortSignal; readonly tell: (part: PlayedPart) => Promise<boolean> },
+    {
+      signal,
+      tell,
+      isRetry,
+    }: {
+      readonly signal: AbortSignal;
+      readonly tell: (part: PlayedPart) => Promise<boolean>;
+      readonly isRetry: boolean;
+    },
   ): Promise<GroupHarvest> {
     const scorer = await openScorer(dependencies, of, signal);
     const harvest = new GroupHarvest(of, await specOf(of.run), scorer, {
       tell,
+      isRetry,
       slowPlayS: dependencies.slowPlayS ?? slowPlayS,
     });
     const { parts, whole, isBegun, isGenerated } = await storedOf(of);
     harvest.hasWhole = isGenerated;
-    for (const name of parts) {
-      const known = await harvest.#read(name);
-      harvest.#take(name, known ?? (await harvest.#describe(name, (await scorer.store(name, null, new Map()))!, [])));
-    }
+    for (const name of parts) await harvest.#takeStored(name);
     if (whole !== null) await harvest.#adopt(whole, null);
     else if (parts.length === 0 && isBegun) await harvest.#adoptOfRound();
     return harvest;
@@ -179,7 +191,7 @@ export class GroupHarvest {
   }
 
   async #store(given: readonly Ready[]): Promise<void> {
-    if (performance.now() > this.#begunAt + aloneMs) await this.#lookForOthers();
+    if (this.#isRetry || performance.now() > this.#begunAt + aloneMs) await this.#lookForOthers();
     const ready = given.filter(({ lease }) => !this.#stored.has(lease.ordinal));
     if (ready.length === 0) return;
     const first = ready.reduce((least, { lease }) => Math.min(least, lease.ordinal), Infinity);
@@ -203,10 +215,14 @@ export class GroupHarvest {
   /** An attempt that was given up may only have been slow: parts that another one stored meanwhile are kept. */
   async #lookForOthers(): Promise<void> {
     for (const name of (await storedOf(this.#of)).parts) {
-      if (this.#names.has(name)) continue;
-      const part = await this.#read(name);
-      if (part !== null) this.#take(name, part);
+      if (!this.#names.has(name)) await this.#takeStored(name);
     }
+  }
+
+  /** A part that another attempt stored; who died, or is slow, has not described it. */
+  async #takeStored(name: string): Promise<void> {
+    const known = await this.#read(name);
+    this.#take(name, known ?? (await this.#describe(name, (await this.#scorer.store(name, null, new Map()))!, [])));
   }
 
   #take(name: string, part: PlayedPart): void {

@@ -30,6 +30,14 @@ export interface HarvestedChunk extends GeneratedChunk {
  */
 const scoringGraceMs = 25;
 
+interface Around {
+  readonly cancelled: AbortSignal;
+  readonly say: () => void;
+  readonly tell: (part: PlayedPart) => Promise<boolean>;
+  /** Another attempt at the same may still be at work. */
+  readonly isRetry: boolean;
+}
+
 /**
  * Generates the rollouts of a chunk's groups until all are done, the deadline is reached, or it is stopped; then it
  * names the unfinished ones. Each group is scored when its last rollout has ended. A retry, like the next attempt,
@@ -40,16 +48,12 @@ export async function harvestChunk(
   dependencies: GenerateDependencies,
   input: ChunkInput,
   attempt: ChunkAttempt,
-  around: {
-    readonly cancelled: AbortSignal;
-    readonly say: () => void;
-    readonly tell: (part: PlayedPart) => Promise<boolean>;
-  },
+  around: Around,
 ): Promise<HarvestedChunk> {
-  const { cancelled, say, tell } = around;
+  const { cancelled, say, tell, isRetry } = around;
   const place = chunkPlace(input);
   const { store, prefix, ended } = place;
-  const harvest = await GroupHarvest.open(dependencies, input, { signal: cancelled, tell });
+  const harvest = await GroupHarvest.open(dependencies, input, { signal: cancelled, tell, isRetry });
   const left = await store.read(`${ended}.json`);
   if (left) return { ...leftBefore(left, `${ended}.json`, attempt), parts: harvest.untold };
 

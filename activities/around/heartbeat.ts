@@ -66,6 +66,11 @@ export function lastProgress<T>(): T | undefined {
   return Context.current().info.heartbeatDetails as T | undefined;
 }
 
+/** Whether an earlier attempt was given up. It may only have been slow, and still be at work. */
+export function isRetry(): boolean {
+  return Context.current().info.attempt > 1;
+}
+
 /**
  * Whether an activity's signal was raised by its worker's shutdown, after which another attempt continues, or by a
  * cancellation.

@@ -135,6 +135,34 @@ test('a run that cannot be told hears all of it with the end of the activity', a
   assert.deepEqual([ordinalsIn(parts), unfinished], [[1, 2, 3, 4], undefined]);
 });
 
+test('an attempt that takes the place of a slow one stores no group that this one has stored since', async (t) => {
+  const slow = new WordsInference();
+  const one = await leased(t, slow, {}, 0);
+  const { run, roles } = one;
+  const { tells: _, ...input } = one.input;
+  holding(slow, 1);
+  const first = new MockActivityEnvironment();
+  const playing = first.run(roles.playGroups, input) as Promise<PlayedChunk>;
+  const scoredKeys = async () => (await one.store.list(layout.allRounds('main'))).filter((key) => layout.isScored(key));
+  const quick = new WordsInference();
+  quick.sample = async (request) => {
+    await until('what the slow one stored', async () => (await scoredKeys()).length > 0);
+    return WordsInference.prototype.sample.call(quick, request);
+  };
+  const { parts } = (await new MockActivityEnvironment({ attempt: 2 }).run(
+    openRoles(quick, { slowPlayS }).playGroups,
+    input,
+  )) as PlayedChunk;
+  first.cancel();
+  await playing.catch(() => undefined);
+  assert.deepEqual(ordinalsIn(parts), [1, 2, 3, 4]);
+  const stored = await Promise.all(
+    (await scoredKeys()).map(async (key) => readRows<ScoredGroup>(run, await refOf(one, key))),
+  );
+  const ordinals = stored.flat().map(({ ordinal }) => ordinal);
+  assert.equal(new Set(ordinals).size, ordinals.length, `each group once: ${ordinals.join(' ')}`);
+});
+
 test('only those of its groups are played that have not ended', async (t) => {
   const inference = new WordsInference();
   const { roles, input } = await leased(t, inference);

@@ -56,7 +56,7 @@ function type(line: string, folder = project.folder): Promise<Typed> {
 /** Every command in it, up to what is said about that. */
 function suggestedIn(said: string): string[] {
   const commands = said.matchAll(
-    /\b(?:npx )?ratchet ([a-z]+ .*?)(?=$| {2,}|[`);,…]|\. | continues| lists | says | and )/gm,
+    /\bnpx ratchet-rl ([a-z]+ .*?)(?=$| {2,}|[`);,…]|\. | continues| lists | says | and )/gm,
   );
   return [...new Set([...commands].map(([command]) => command))];
 }
@@ -86,10 +86,11 @@ test('of a run that has finished: more steps, and afresh', async () => {
   assert.equal(code, 0, said);
   const suggested = suggestedIn(said);
   assert.deepEqual(suggested, [
+    'npx ratchet-rl chat words',
     'npx ratchet-rl train words.toml --max-steps 4',
     'npx ratchet-rl train words.toml --fresh',
   ]);
-  const [further, afresh] = suggested as [string, string];
+  const [, further, afresh] = suggested as [string, string, string];
 
   const more = await type(further);
   assert.equal(more.code, 0, more.said);
@@ -152,16 +153,17 @@ test('of a run that is watched: its settings, coming back to it, and running onc
   const training = begin('train watched.toml');
   await training.says(/step 1 of 400/);
 
-  const second = begin('train watched.toml --learning-rate 5e-4');
-  await second.says(/ step \d+ of 400/);
-  await second.stop();
-  const suggested = suggestedIn(second.said);
+  const { code, said } = await type('npx ratchet-rl train watched.toml --learning-rate 5e-4');
+  assert.equal(code, 2, said);
+  const suggested = suggestedIn(said);
   assert.deepEqual(suggested, [
-    'npx ratchet-rl set watched learning_rate=',
-    'npx ratchet-rl stop watched',
     'npx ratchet-rl attach watched',
+    'npx ratchet-rl set watched learning_rate=0.0005',
+    'npx ratchet-rl stop watched',
+    'npx ratchet-rl train watched.toml --learning-rate 5e-4',
+    'npx ratchet-rl train watched.toml --learning-rate 5e-4 --fresh',
   ]);
-  await allWork(['npx ratchet-rl set watched learning_rate=5e-4']);
+  await allWork(suggested.slice(1, 2));
 
   const attached = begin('attach watched');
   await attached.says(/ step \d+ of 400/);
