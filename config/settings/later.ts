@@ -2,7 +2,7 @@ import type { z } from 'zod';
 import { present } from '../../core/present.ts';
 import { args, atLeastZero, choice, countOrAll, flag, text, whole } from '../toml/values.ts';
 import { type Setting, setting } from './setting.ts';
-import { honouredByTorch } from './torch.ts';
+import { honouredByTorch, torch } from './torch.ts';
 
 /**
  * A setting without support. One that only affects speed or place is kept in the run's spec (`later`), and listed by
@@ -122,10 +122,22 @@ const torchSettings: Readonly<Record<string, SettingToCome>> = {
   'trainer.optim_cpu_offload': onTorch('optim_cpu_offload', inMemory, false),
 };
 
+/** Other systems' files have them without naming a trainer, so they are no reason to refuse another one. */
+const ofRanks: Readonly<Record<string, SettingToCome>> = {
+  'trainer.nodes': { ...torch.nodes, feature: gpusFeature, here: 'one machine trains', met: 1 },
+  'trainer.rank_timeout': {
+    ...torch.rank_timeout,
+    feature: torchFeature,
+    here: 'one process waits for no other',
+    met: 600,
+  },
+};
+
 export const settingsToCome: Readonly<Record<string, SettingToCome>> = {
   ...hostedSettings,
   ...primeRlSettings,
   ...torchSettings,
+  ...ofRanks,
 };
 
 const untyped = {};

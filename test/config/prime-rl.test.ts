@@ -46,6 +46,26 @@ describe('which prime-rl a file is of', () => {
   });
 });
 
+test('nodes and the patience of ranks reach PyTorch, and are said to have no effect beside another trainer', () => {
+  const text = `${today}[trainer]\ndist_timeout_seconds = 1200\n[deployment]\ntype = "multi_node"\nnum_train_nodes = 2\ngpus_per_node = 4\n[slurm]\n`;
+  const embedded = accept(text);
+  const waiting = embedded.notYet.map(({ path, value }) => [path, value]);
+  for (const one of [
+    ['deployment.num_train_nodes', 2],
+    ['deployment.gpus_per_node', 4],
+    ['trainer.dist_timeout_seconds', 1200],
+  ])
+    // prettier-ignore
+    assert.deepEqual(
+      waiting.find(([path]) => path === one[0]),
+      one,
+    );
+  const { spec } = accept(`${text}[ratchet.trainer]\nkind = "torch"\n`);
+  assert.ok(spec.trainer.kind === 'torch');
+  const { nodes, ranks, rankTimeoutS } = spec.trainer;
+  assert.deepEqual([nodes, ranks, rankTimeoutS], [2, 4, 1200]);
+});
+
 describe('the loss', () => {
   const lossOf = (settings: string) => accept(`${today}[trainer.loss]\n${settings}`).spec.loss;
 

@@ -2,6 +2,7 @@ import type { InferenceKind } from '../../../core/kinds/inference.ts';
 import { type TrainerKind, trainers } from '../../../core/kinds/trainers.ts';
 import { knownModel } from '../../models/known-models.ts';
 import { type RatchetConfig, settingsByPath } from '../index.ts';
+import { settingsToCome } from '../later.ts';
 import { loraSpec } from '../optimizer.ts';
 import { tinker } from '../tinker.ts';
 import { torch } from '../torch.ts';
@@ -47,9 +48,10 @@ export function* kindRelations(config: RatchetConfig): Relations {
         continue;
       }
       for (const key of ownKeys) {
-        if (written[key] === defaultOf(`${table}.${key}`)) continue;
+        const path = `${table}.${key}`;
+        if (path in settingsToCome || written[key] === defaultOf(path)) continue;
         const expected = `kind = "${kind}" beside it: no other ${table} has such a setting`;
-        yield problem([`${table}.${key}`, `${table}.kind`], expected, `kind = "${config[table].kind}"`);
+        yield problem([path, `${table}.kind`], expected, `kind = "${config[table].kind}"`);
       }
     }
   }
