@@ -8,7 +8,7 @@ import peft
 import torch
 import transformers
 
-from .model import attention_for
+from .model import attention_chosen
 from .ranks import Ranks
 from .trainer import Trainer
 from .wire import Refused, no_space
@@ -86,7 +86,7 @@ def fingerprint(options, ranks):
         options.get("dtype", "float32"),
         f"{ranks.world} ranks",
         f"{options.get('threads', 1)} threads",
-        f"attention {options.get('attn') or attention_for(options, ranks.device)}",
+        f"attention {attention_chosen(options, ranks.device)}",
         *[f"{name} {options[name]}" for name in deciding if options.get(name, False) not in (False, "float32")],
     ]
     return ", ".join(parts)

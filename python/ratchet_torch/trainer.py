@@ -211,7 +211,7 @@ class Trainer:
             torch.manual_seed(hash_of(dropout, part.name, place))
             loss, own = self.loss_of(part, micro, rows, temperature, reference_logprobs, told if is_real else None)
             is_last = i == len(work) - 1
-            if model.has_adapter:
+            if model.has_adapter and model.is_shared:
                 model.causal.set_requires_gradient_sync(is_last)
             (loss * (ranks.world if is_real else 0.0)).backward()
             if is_real:
