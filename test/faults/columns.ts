@@ -4,7 +4,7 @@
 const slowSampleMs = 2_000;
 
 /** Trainer or sampler of a run that is neither a fake nor the embedded engine; or its way of sampling. */
-export type EngineName = 'tinker' | 'vllm' | 'level 2';
+export type EngineName = 'tinker' | 'torch' | 'vllm' | 'level 2';
 
 /** A gap, by the failpoint in it. */
 export interface Gap {
