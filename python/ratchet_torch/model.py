@@ -43,6 +43,7 @@ class Model:
         self.is_adapter_new = False
         self.packs = True
         self.is_shared = True
+        self.drops = False
         self.shard_size = shard_size
         self.notes = []
         self._named = list(causal.named_parameters())
@@ -72,6 +73,7 @@ class Model:
             own = model.peft if is_short else adapted(source, lora, seed) if ranks.is_first else None
             refuse_alike(ranks, load_adapter(own, folder, lora) if base and own else None)
             model.is_adapter_new = base is None
+            model.drops = lora["dropout"] > 0
         else:
             model.export_dtype = compute
         without_dropout(causal)
