@@ -4,14 +4,16 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { getPackagedModel } from '../backends/hub/packaged-models.ts';
-import { planOf } from '../backends/testing/material.ts';
+import { planOf, writePreset } from '../backends/testing/material.ts';
 import { TorchGroup } from '../backends/torch/group.ts';
 import { TorchTrainer } from '../backends/trainer/torch.ts';
 import { batchOf, type TrainSample } from '../core/rl/learning/batch.ts';
 import { loraModules } from '../config/settings/optimizer.ts';
+import { inTemporaryFolder } from '../store/temporary-folder.ts';
 import { isDisturbed, meterCpu, waitForQuiet } from './cpu-meter.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
 import { findTorchPython, PeerProcess } from './peer-process.ts';
+import { runProgram } from './run-project.ts';
 import { median, round } from './statistics.ts';
 import { everyLayer, randomBatch, trainOptions } from './train-steps.ts';
 
@@ -38,6 +40,7 @@ export const torchTrain = measurement('torch-train', "a step of kind torch besid
   .option('--length <n>', 'tokens of a row; for a quick look only', Number, 512)
   .option('--micro <n>', 'rows that TRL computes at once; its own default is 8', Number, 8)
   .option('--dtype <name>', 'float32 or bfloat16', 'float32')
+  .option('--random-weights', 'of the same shape, in place of the real ones; no figure depends on them')
   .option('--no-checkpointing', 'keep all activations; TRL’s own default is to compute them again')
   .option('--patience <seconds>', 'how long to wait for a quiet machine', Number, 60)
   .addHelpText('after', '\nRATCHET_TORCH_PYTHON names a Python with PyTorch, PEFT and TRL; see bench/peers/README.md');
@@ -49,6 +52,7 @@ interface Options {
   readonly length: number;
   readonly micro: number;
   readonly dtype: string;
+  readonly randomWeights?: boolean;
   readonly checkpointing: boolean;
   readonly patience: number;
 }
@@ -58,7 +62,27 @@ const promptShare = 1 / 4;
 
 async function measure(bench: Bench, options: Options): Promise<Figures> {
   const python = await findTorchPython(bench, ['torch', 'transformers', 'peft', 'trl', 'datasets']);
-  const { folder } = await getPackagedModel(model, { say: bench.say });
+  if (!options.randomWeights) {
+    const { folder } = await getPackagedModel(model, { say: bench.say });
+    return measureOn(folder, python, bench, options);
+  }
+  return inTemporaryFolder('bench-model', async (folder) => {
+    await writePreset(folder); // for its tokenizer, which turns nothing into tokens here
+    await runProgram(bench, python, ['-c', writeShape, folder], process.cwd());
+    return measureOn(folder, python, bench, options);
+  });
+}
+
+/** SmolLM2-135M with weights of chance. */
+const writeShape = `
+import sys, torch, transformers
+torch.manual_seed(1)
+config = transformers.LlamaConfig(vocab_size=${vocabulary}, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+    num_key_value_heads=3, max_position_embeddings=8192, rms_norm_eps=1e-5, rope_theta=100000.0, tie_word_embeddings=True)
+transformers.LlamaForCausalLM(config).save_pretrained(sys.argv[1])
+`;
+
+async function measureOn(folder: string, python: string, bench: Bench, options: Options): Promise<Figures> {
   const beside = await compare(bench, python, folder, options);
   bench.say(JSON.stringify(beside));
   const held: (number | null)[] = [];

@@ -72,7 +72,10 @@ async function samplerOf(
   const others = await othersWork(projectFolder);
   if (others !== null) return embedded(`${others}. With a vLLM of theirs: --inference.kind vllm (docs/guide/vllm.md)`);
   const there = await gpusHere();
-  if (there < gpus)
+  // Of a trainer on several nodes this machine is one, and the GPUs that sample are on others.
+  const { requested } = loaded.spec;
+  const taken = Number(requested?.torch['nodes'] ?? 1) > 1 ? (requested?.trainerGpus ?? 0) : 0;
+  if (there < gpus + taken)
     return embedded(
       `this machine has ${there === 0 ? 'none' : counted(there)}. Elsewhere: --inference.kind vllm, or [ratchet.inference] url (docs/guide/vllm.md)`,
     );

@@ -3,6 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { TrainerKind } from '../../core/kinds/trainers.ts';
 import type { LoadedConfig } from '../../load/load-run-config.ts';
 import { findTorchPython } from '../../backends/torch/find-python.ts';
+import { nodesPlace } from '../../backends/torch/node-link.ts';
 import { sizeOfEngine } from '../../workers/install/engine.ts';
 import { gpuSettingsOf } from '../../config/gpu-settings.ts';
 import { gpusHere } from '../../workers/stack/gpus-here.ts';
@@ -21,6 +22,10 @@ interface Machine {
   readonly gpus: () => Promise<number>;
   /** The Python with PyTorch's trainer; null without one. */
   readonly python: () => Promise<string | null>;
+  /** Whether other nodes of a trainer are told where they join it. */
+  readonly hasAddress: () => boolean;
+  /** It has a GPU of Apple's, which PyTorch calls mps. */
+  readonly isMac: boolean;
 }
 
 const thisMachine = (projectFolder: string): Machine => ({
@@ -30,6 +35,8 @@ const thisMachine = (projectFolder: string): Machine => ({
       if (error instanceof RatchetError) return null;
       throw error;
     }),
+  hasAddress: () => nodesPlace(process.env) !== null,
+  isMac: process.platform === 'darwin' && process.arch === 'arm64',
 });
 
 interface Around {
@@ -57,13 +64,22 @@ export async function chooseTrainer(
   };
   if (!('provider' in trainer) || isSaid('kind') || isSaid('provider') || gpus === 0)
     return { overrides: {}, says: null };
-  const first = gpuSettingsOf(spec).inferenceGpus ?? 0; // those that sample come first, as with vLLM
+  const nodes = Number(spec.requested?.torch['nodes'] ?? 1);
+  // Those that sample come first, as with vLLM; a trainer on several nodes leaves them nodes of their own.
+  const first = nodes > 1 ? 0 : (gpuSettingsOf(spec).inferenceGpus ?? 0);
   const ids = trainer.gpuIds ?? Array.from({ length: gpus }, (_, i) => first + i);
   const counted = gpus === 1 ? '1 GPU' : `${gpus} GPUs`;
-  const named = trainer.gpuIds === undefined ? counted : `${counted} (${ids.join(', ')})`;
+  const ofNodes = nodes === 1 ? '' : ` of each of ${nodes} nodes`;
+  const named = `${counted}${trainer.gpuIds === undefined ? '' : ` (${ids.join(', ')})`}${ofNodes}`;
   const table = readAs.dialect === 'ratchet' ? 'trainer' : 'ratchet.trainer';
-  // With a rank on each of these GPUs.
-  const byTorch = { [`${table}.kind`]: 'torch', ...(isSaid('dtype') ? {} : { [`${table}.dtype`]: 'bfloat16' }) };
+  const isMac = machine.isMac && nodes === 1;
+  const dtype = isMac ? 'float32' : 'bfloat16';
+  // With a rank on each of these GPUs, or alone on the one that a Mac has.
+  const byTorch = {
+    [`${table}.kind`]: 'torch',
+    ...(isSaid('dtype') ? {} : { [`${table}.dtype`]: dtype }),
+    ...(isMac ? { [`${table}.gpu_ids`]: '[0]' } : {}),
+  };
   const embedded = (why: string, more: Pick<ChosenTrainer, 'isLacking'> = {}): ChosenTrainer => ({
     overrides: {},
     says: `the embedded engine trains on the processor, and not on the ${named} that the file has for the trainer: ${why}`,
@@ -78,10 +94,14 @@ export async function chooseTrainer(
     return { overrides: byTorch, says: `PyTorch trains on the ${named} of the file, as the run began` };
   if (began !== null) return { overrides: {}, says: null };
   if (othersWork !== null) return embedded(`${othersWork}. With a PyTorch of theirs: --trainer.kind torch`);
-  const there = await machine.gpus();
+  const there = isMac ? Number.POSITIVE_INFINITY : await machine.gpus();
   if (there <= Math.max(...ids))
     return embedded(
       `this machine has ${there === 0 ? 'none' : there === 1 ? 'one, number 0' : `${there}, numbers 0 to ${there - 1}`}. PyTorch on the processor: --trainer.kind torch; on a Tinker server: [trainer] kind = "tinker" (docs/guide/gpus.md)`,
+    );
+  if (nodes > 1 && !machine.hasAddress())
+    return embedded(
+      'its nodes join at MASTER_ADDR, which is not set here (docs/guide/several-machines.md#a-trainer-on-several-machines)',
     );
   const python = await machine.python();
   if (python === null)
@@ -89,6 +109,11 @@ export async function chooseTrainer(
       `no Python here has PyTorch, transformers and PEFT: npx ratchet-rl engine install torch (${sizeOfEngine('torch')}), or train with --yes`,
       { isLacking: true },
     );
+  if (isMac)
+    return {
+      overrides: byTorch,
+      says: `PyTorch trains on this Mac, by ${python}, in place of the ${named} of the file: on its GPU if that Python has it (mps), else on the processor, in ${dtype}; the embedded engine with --trainer.kind onnx`,
+    };
   const says = `PyTorch trains on the ${named} of the file, by ${python}; the embedded engine on the processor with --trainer.kind onnx`;
   return { overrides: byTorch, says };
 }

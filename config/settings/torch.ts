@@ -9,20 +9,10 @@ export const torch = {
     'of kind "torch": processes of a machine that share the weights and the batch, one on each GPU; by default as many as `gpu_ids` or `gpus` has',
     { neutral: 1, most: [64, 'one machine has no more GPUs', 'at most the GPUs of the machine'] },
   ),
-  nodes: setting(
-    whole(1),
-    'of kind "torch": machines with so many ranks each; the others join this one ([how](../several-machines.md#a-trainer-on-several-machines))',
-    { default: 1, most: [64, 'several nodes are more than was tried', 'fewer nodes'] },
-  ),
   launcher: setting(
     choice('ratchet', 'torchrun'),
     'of kind "torch": what starts the ranks of a machine; ours imports PyTorch once for all of them',
     { default: 'ratchet' },
-  ),
-  rank_timeout: setting(
-    whole(1),
-    'of kind "torch": seconds that ranks wait for one another; a group that gives no sign for so long is ended, and its step repeated',
-    { default: 600, as: 'rankTimeoutS' },
   ),
   load_in_4bit: setting(
     flag(),
@@ -36,6 +26,16 @@ const precision = () => choice('bfloat16', 'float32');
 
 /** Settings that PyTorch honours. Beside another trainer they are `requested` (requested.ts). */
 export const honouredByTorch = {
+  nodes: setting(
+    whole(1),
+    'of kind "torch": machines with so many ranks each; the others join this one ([how](../several-machines.md#a-trainer-on-several-machines))',
+    { default: 1, most: [64, 'several nodes are more than was tried', 'fewer nodes'] },
+  ),
+  rank_timeout: setting(
+    whole(1),
+    'of kind "torch": seconds that ranks wait for one another; a group that gives no sign for so long is ended, and its step repeated',
+    { default: 600, as: 'rankTimeoutS' },
+  ),
   dtype: setting(
     precision(),
     'what PyTorch computes with, and what exported weights have; float32 when missing',
@@ -68,9 +68,11 @@ const inMemory = 'weights and moments are in the memory of the CPU anyway';
 export const insteadOfTorch: Readonly<
   Record<
     Exclude<keyof typeof honouredByTorch, 'freeze_moe_router'>,
-    { readonly does: string; readonly met?: string | boolean }
+    { readonly does: string; readonly met?: string | boolean | number }
   >
 > = {
+  nodes: { does: 'one machine trains', met: 1 },
+  rank_timeout: { does: 'one process waits for no other', met: 600 },
   dtype: { does: 'computed in float32', met: 'float32' },
   optimization_dtype: { does: 'weights are held in float32', met: 'float32' },
   reduce_dtype: { does: 'gradients are added up in float32', met: 'float32' },

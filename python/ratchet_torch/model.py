@@ -13,6 +13,7 @@ import transformers
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
+from .devices import refusal_for
 from .logprobs import token_logprobs
 from .wire import Refused
 
@@ -41,6 +42,8 @@ class Model:
         self.base_digest = None
         self.is_adapter_new = False
         self.packs = True
+        self.is_shared = True
+        self.drops = False
         self.shard_size = shard_size
         self.notes = []
         self._named = list(causal.named_parameters())
@@ -51,6 +54,9 @@ class Model:
         base = base_of(folder)
         if base is not None and lora is None:
             raise Refused("ModelUnsupported", f"{folder} holds an adapter, and no LoRA was asked for.")
+        why = refusal_for(ranks.device.type, options)
+        if why is not None:
+            raise Refused("Unsupported", why)
         base_folder = base or folder
         compute = dtypes[options.get("dtype", "float32")]
         held = compute if lora or is_frozen else dtypes[options.get("optimization_dtype", "float32")]
@@ -67,6 +73,7 @@ class Model:
             own = model.peft if is_short else adapted(source, lora, seed) if ranks.is_first else None
             refuse_alike(ranks, load_adapter(own, folder, lora) if base and own else None)
             model.is_adapter_new = base is None
+            model.drops = lora["dropout"] > 0
         else:
             model.export_dtype = compute
         without_dropout(causal)
@@ -80,6 +87,11 @@ class Model:
 
     def shard(self, compute, options, ranks, source, is_offloaded):
         """Layer by layer: it gets its weights whole, and keeps the part of this rank."""
+
+        def keep_part(module):
+            if ranks.shares:
+                fully_shard(module, **policy, ignored_params=short_weights(module))
+
         policy = {
             "mesh": ranks.mesh,
             "mp_policy": MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=dtypes[options.get("reduce_dtype", "float32")]),
@@ -90,9 +102,10 @@ class Model:
             whole.fill(layer)
             if options.get("compile"):
                 layer.compile()
-            fully_shard(layer, **policy, ignored_params=short_weights(layer))
+            keep_part(layer)
         whole.fill(self.causal)
-        fully_shard(self.causal, **policy, ignored_params=short_weights(self.causal))
+        keep_part(self.causal)
+        self.is_shared = ranks.shares
         self.causal.token_logprobs = types.MethodType(token_logprobs, self.causal)
         register_fsdp_forward_method(self.causal, "token_logprobs")
         self._named = list(self.causal.named_parameters())
@@ -101,7 +114,8 @@ class Model:
         """Log probabilities without a gradient. What FSDP keeps whole after that would be old after the next step."""
         with torch.no_grad():
             logprobs, _ = self.causal.token_logprobs(*inputs)
-        self.causal.reshard()
+        if self.is_shared:
+            self.causal.reshard()
         return logprobs
 
     @property
@@ -261,13 +275,23 @@ def unopened(folder, error):
     return Refused("ModelUnsupported", f"{folder} cannot be opened by transformers {transformers.__version__}: {error}")
 
 
+def attention_chosen(options, device):
+    """The name of the attention that will be opened, whether it is there or not."""
+    if not is_automatic(options):
+        return attention_names.get(options["attn"], options["attn"])
+    is_half = options.get("dtype", "float32") != "float32"
+    return "flash_attention_2" if is_half and device.type == "cuda" and has_attention["flash_attention_2"]() else "sdpa"
+
+
+def is_automatic(options):
+    return options.get("attn") in (None, "auto")
+
+
 def attention_for(options, device):
     """Flash attention where it is there, else PyTorch's own; one that the run names has to be there."""
-    named = attention_names.get(options.get("attn"), options.get("attn"))
+    named = attention_chosen(options, device)
     is_half = options.get("dtype", "float32") != "float32"
-    if named is None:
-        return "flash_attention_2" if is_half and device.type == "cuda" and has_attention["flash_attention_2"]() else "sdpa"
-    if named in ("sdpa", "eager"):
+    if named in ("sdpa", "eager") or is_automatic(options):
         return named
     if named not in has_attention:
         raise Refused("Unsupported", f'trainer.attn is "{named}": expected one of sdpa, eager, {", ".join(has_attention)}, or none for the best that is there.')
@@ -278,7 +302,7 @@ def attention_for(options, device):
     return named
 
 
-attention_names = {"auto": None, "fa4": "flash_attention_4"}
+attention_names = {"fa4": "flash_attention_4"}
 has_attention = {
     "flash_attention_2": transformers.utils.import_utils.is_flash_attn_2_available,
     "flash_attention_3": transformers.utils.import_utils.is_flash_attn_3_available,

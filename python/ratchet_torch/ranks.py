@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from .devices import device_for
 from .folders import Folders
 from .rendezvous import Rendezvous
 from .wire import Refused
@@ -23,7 +24,7 @@ class Ranks:
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.local = int(os.environ["LOCAL_RANK"])
         self.of_node = options["ranks"]
-        kind = options.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
+        kind = device_for(options.get("device"), self.world, torch.cuda.is_available(), torch.backends.mps.is_available())
         self.device = torch.device(kind, self.local) if kind == "cuda" else torch.device(kind)
         if kind == "cuda":
             if self.local >= torch.cuda.device_count():
@@ -44,7 +45,9 @@ class Ranks:
         if nodes:
             for name, group in (("all", None), ("control", self._control)):
                 self.prove(store, name, group)
-        self.mesh = init_device_mesh(kind, (self.world,))
+        # Gloo has nothing for a Mac's GPU, and one rank has nobody to share with.
+        self.shares = kind != "mps"
+        self.mesh = init_device_mesh(kind, (self.world,)) if self.shares else None
         self.folders = Folders(self, options, nodes)
         self._wire = wire
         self._progress_at = 0.0

@@ -1,5 +1,6 @@
 """Serves requests: rank 0 reads them, all ranks do them, rank 0 answers."""
 
+import ctypes
 import gc
 import os
 import platform
@@ -8,7 +9,7 @@ import peft
 import torch
 import transformers
 
-from .model import attention_for
+from .model import attention_chosen
 from .ranks import Ranks
 from .trainer import Trainer
 from .wire import Refused, no_space
@@ -64,6 +65,15 @@ def answered(trainer, request):
     finally:
         if request["op"] == "open":
             gc.collect()
+        if trainer.ranks.device.type == "cpu":
+            give_back_memory()
+
+
+def give_back_memory():
+    """Weights that were whole for a moment leave holes in the heap of a CPU's rank, which glibc keeps unless it is asked."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def says_full_disk(error):
@@ -86,7 +96,7 @@ def fingerprint(options, ranks):
         options.get("dtype", "float32"),
         f"{ranks.world} ranks",
         f"{options.get('threads', 1)} threads",
-        f"attention {options.get('attn') or attention_for(options, ranks.device)}",
+        f"attention {attention_chosen(options, ranks.device)}",
         *[f"{name} {options[name]}" for name in deciding if options.get(name, False) not in (False, "float32")],
     ]
     return ", ".join(parts)

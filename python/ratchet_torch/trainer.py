@@ -100,20 +100,27 @@ class Trainer:
         numbered = list(enumerate(rows.rows))
         Updates.require(plan["optimizer"].get("type", "adamw"))
         told = torch.zeros(2, rows.columns["tokens"].numel()) if scores is not None else None
-        reported = None
+        reported, compared = None, None
         reference_logprobs = None
         if plan["loss"]["type"] == "cross_entropy":
             return self.supervised(rows, parts, plan)
         if plan["klBeta"] > 0:
             reference_logprobs = self.score_reference(reference, rows, numbered, plan["temperature"])
+        elif reference is not None and self.sees_policy(plan):
+            compared = self.reported_rows(numbered, plan["step"])
+            reference_scores = self.score_reference(reference, rows, compared, plan["temperature"])
+            told = torch.zeros(2, rows.columns["tokens"].numel()) if told is None else told
         elif reference is not None:
             reported = self.reported_kl(reference, rows, numbered, plan)
         outcome = self.passes(rows, plan, reference_logprobs, told)
         seconds = time.perf_counter() - started
+        if told is not None:
+            self.ranks.add(told)
+        if compared is not None:
+            reported = k3_of(told[0], reference_scores, rows, compared)
         if reported is not None:
             outcome["metrics"]["klDivergence"] = reported
-        if told is not None and outcome["applied"]:
-            self.ranks.add(told)
+        if scores is not None and outcome["applied"]:
             self.write(scores, {"logprobs": told[0], "entropies": told[1]})
         return {**outcome, "digest": self.digest(), "seconds": seconds}
 
@@ -211,7 +218,7 @@ class Trainer:
             torch.manual_seed(hash_of(dropout, part.name, place))
             loss, own = self.loss_of(part, micro, rows, temperature, reference_logprobs, told if is_real else None)
             is_last = i == len(work) - 1
-            if model.has_adapter:
+            if model.has_adapter and model.is_shared:
                 model.causal.set_requires_gradient_sync(is_last)
             (loss * (ranks.world if is_real else 0.0)).backward()
             if is_real:
@@ -309,21 +316,21 @@ class Trainer:
 
     def reported_kl(self, folder, rows, numbered, plan):
         """k3 between the policy and the reference over a part of the rows, which moves with the step."""
+        some = self.reported_rows(numbered, plan["step"])
+        current = self.score(self.model, rows, some, plan["temperature"])
+        return k3_of(current, self.score_reference(folder, rows, some, plan["temperature"]), rows, some)
+
+    @staticmethod
+    def reported_rows(numbered, step):
         least, most, share = reported_rows
         count = len(numbered)
         size = min(count, max(least, min(most, math.ceil(count * share))))
-        first = min((plan["step"] % math.ceil(count / size)) * size, count - size) if count else 0
-        some = numbered[first : first + size]
-        current = self.score(self.model, rows, some, plan["temperature"])
-        reference = self.score_reference(folder, rows, some, plan["temperature"])
-        chosen = torch.zeros_like(current, dtype=torch.bool)
-        for _, row in some:
-            chosen[row.start : row.start + row.length] = True
-        chosen &= rows.columns["mask"] != 0
-        if not bool(chosen.any()):
-            return 0.0
-        difference = (reference - current)[chosen].double()
-        return float((torch.exp(difference) - difference - 1).mean())
+        first = min((step % math.ceil(count / size)) * size, count - size) if count else 0
+        return numbered[first : first + size]
+
+    def sees_policy(self, plan):
+        """Whether the step itself computes log probabilities of the policy that it begins with: not behind the first of several updates, or with dropout."""
+        return plan["numIterations"] == 1 and (plan.get("numMiniBatches") or 1) == 1 and not self.model.drops
 
     def cut(self, model, numbered, counted, micro_rows):
         rows_max = micro_rows or rows_usual
@@ -401,6 +408,18 @@ def metrics_of(parts, sums):
         own = by_name["ref_kl"]
         metrics["refKlMasked"] = (own["clipFractionLow"] + own["clipFractionHigh"]) / counts["ref_kl"]
     return metrics
+
+
+def k3_of(current, reference, rows, some):
+    """k3 between two policies over the tokens of some rows that count."""
+    chosen = torch.zeros_like(current, dtype=torch.bool)
+    for _, row in some:
+        chosen[row.start : row.start + row.length] = True
+    chosen &= rows.columns["mask"] != 0
+    if not bool(chosen.any()):
+        return 0.0
+    difference = (reference - current)[chosen].double()
+    return float((torch.exp(difference) - difference - 1).mean())
 
 
 def mean_of_passes(passes):

@@ -46,6 +46,20 @@ test('a Python without the packages is refused in a line that names them', { ski
   });
 });
 
+test('a rank computes on CUDA, else alone on a Mac’s GPU, else on the CPU', { skip }, () => {
+  const program = `
+from ratchet_torch.devices import device_for, refusal_for
+assert device_for(None, 2, True, False) == "cuda"
+assert device_for(None, 1, False, True) == "mps"
+assert device_for(None, 2, False, True) == "cpu", "ranks cannot share it"
+assert device_for(None, 1, False, False) == "cpu"
+assert device_for("cpu", 1, True, True) == "cpu"
+assert "trainer.dtype" in refusal_for("mps", {"dtype": "bfloat16"})
+assert refusal_for("mps", {}) is None and refusal_for("cuda", {"dtype": "bfloat16"}) is None
+`;
+  execFileSync('python3', ['-P', '-c', program], { env: { ...process.env, PYTHONPATH: pythonFolder } });
+});
+
 test('a Python that is not there is named', async (t) => {
   const trainer = new TorchTrainer({ python: '/nowhere/python', ranks: 1, threads: 1 });
   t.after(() => trainer.close());

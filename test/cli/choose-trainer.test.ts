@@ -22,6 +22,13 @@ rollouts_per_example = 8
 id = "reverse-text"
 `;
 
+const today = `max_steps = 100
+[orchestrator]
+group_size = 8
+[[orchestrator.train.source]]
+env = { taskset = { id = "owner/gsm8k", split = "train" } }
+`;
+
 async function load(t: TestContext, text: string, overrides: Readonly<Record<string, string>> = {}) {
   const projectFolder = mkdtempSync(path.join(tmpdir(), 'ratchet-trainer-'));
   t.after(() => rmSync(projectFolder, { recursive: true, force: true }));
@@ -37,7 +44,12 @@ const around = (
   projectFolder: '/nowhere',
   othersWork: null,
   began: () => Promise.resolve(null),
-  machine: { gpus: () => Promise.resolve(gpus), python: () => Promise.resolve(python) },
+  machine: {
+    gpus: () => Promise.resolve(gpus),
+    python: () => Promise.resolve(python),
+    hasAddress: () => false,
+    isMac: false,
+  },
   ...more,
 });
 const byTorch = (table = 'ratchet.trainer') => ({
@@ -72,6 +84,34 @@ test('else the embedded engine trains, and a line says why and what to type', as
     assert.match(chosen.says!, why);
     assert.equal(chosen.isLacking === true, isLacking);
   }
+});
+
+test('a trainer on several nodes has all GPUs of this one, and needs an address at which the others join', async (t) => {
+  const deployment = '[deployment]\ntype = "multi_node"\nnum_train_nodes = 2\nnum_infer_nodes = 1\n[slurm]\n';
+  const loaded = await load(t, `${today}${deployment}`);
+  const unreached = await chooseTrainer(loaded, around(8));
+  assert.match(unreached.says!, /on the 8 GPUs of each of 2 nodes .*its nodes join at MASTER_ADDR, which is not set here/); // prettier-ignore
+  const { machine } = around(8);
+  const chosen = await chooseTrainer(loaded, around(8, { machine: { ...machine, hasAddress: () => true } }));
+  assert.deepEqual(chosen.overrides, byTorch());
+  const { spec } = await load(t, `${today}${deployment}`, chosen.overrides);
+  assert.ok(spec.trainer.kind === 'torch');
+  assert.deepEqual([spec.trainer.ranks, spec.trainer.nodes], [8, 2]);
+});
+
+test('on a Mac PyTorch trains on the one GPU that it has, however many the file names', async (t) => {
+  const { machine } = around(0);
+  const onMac = around(0, { machine: { ...machine, isMac: true } });
+  const chosen = await chooseTrainer(await load(t, prime04('[1, 2]')), onMac);
+  assert.match(chosen.says!, /^PyTorch trains on this Mac, .* in place of the 2 GPUs \(1, 2\) of the file: on its GPU if that Python has it \(mps\)/); // prettier-ignore
+  const { spec } = await load(t, prime04('[1, 2]'), chosen.overrides);
+  assert.ok(spec.trainer.kind === 'torch');
+  assert.deepEqual([spec.trainer.ranks, spec.trainer.dtype], [1, 'float32']);
+  const lacking = await chooseTrainer(await load(t, prime04('[1]')), {
+    ...onMac,
+    machine: { ...machine, isMac: true, python: () => Promise.resolve(null) },
+  });
+  assert.deepEqual([lacking.overrides, lacking.isLacking], [{}, true]);
 });
 
 test('a run keeps the trainer that it began with, whatever is installed since', async (t) => {

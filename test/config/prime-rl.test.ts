@@ -46,6 +46,21 @@ describe('which prime-rl a file is of', () => {
   });
 });
 
+test('nodes and the patience of ranks reach PyTorch, and are said to have no effect beside another trainer', () => {
+  const text = `${today}[trainer]\ndist_timeout_seconds = 1200\n[deployment]\ntype = "multi_node"\nnum_train_nodes = 2\ngpus_per_node = 4\n[slurm]\n`;
+  const embedded = accept(text);
+  const { trainerGpus, torch = {} } = embedded.spec.requested ?? {};
+  assert.deepEqual([trainerGpus, torch['nodes'], torch['rank_timeout']], [4, 2, 1200]);
+  assert.match(
+    embedded.warnings.join('\n'),
+    /deployment\.num_train_nodes, .*dist_timeout_seconds.* without effect: for PyTorch/,
+  );
+  const { spec } = accept(`${text}[ratchet.trainer]\nkind = "torch"\n`);
+  assert.ok(spec.trainer.kind === 'torch');
+  const { nodes, ranks, rankTimeoutS } = spec.trainer;
+  assert.deepEqual([nodes, ranks, rankTimeoutS], [2, 4, 1200]);
+});
+
 describe('the loss', () => {
   const lossOf = (settings: string) => accept(`${today}[trainer.loss]\n${settings}`).spec.loss;
 

@@ -1,13 +1,13 @@
 /** A run that PyTorch trains on two ranks, one of which is killed in a step and one stopped in another; vLLM's stand-in samples. `npm run test:engines` */
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
 import { test } from 'node:test';
 import { eventsQuery, type RunStatus } from '../../workflows/control/messages.ts';
 import { temporaryFolder } from '../../backends/testing/material.ts';
 import { writeStandInPython } from '../stand-ins/vllm/python.ts';
 import { until } from '../eventually.ts';
-import { startRun, type StartedRun } from './started-run.ts';
+import { startRun } from './started-run.ts';
 import { ensureTorch } from './torch-cpu.ts';
+import { ranksOf } from './torch-ranks.ts';
 
 const found = await ensureTorch();
 const skip = 'missing' in found ? `no PyTorch here: ${found.missing}` : false;
@@ -63,7 +63,7 @@ test(
       [4, 'SIGSTOP'],
     ] as const) {
       await until(`step ${step} in training`, () => trains(step), { everyMs: 10 });
-      process.kill(ranksOf(started)[1]!, signal);
+      process.kill(ranksOf(started.pids()['train worker']!)[1]!, signal);
     }
     const ended = await struck.result();
     assert.deepEqual([ended.step, ended.ledger.isSound], [4, true]);
@@ -80,15 +80,3 @@ test(
     );
   },
 );
-
-/** The GPU worker's child is the host of ranks, its child their launcher. */
-function ranksOf({ pids }: StartedRun): number[] {
-  const listed = execFileSync('ps', ['-A', '-o', 'pid=,ppid=,args='], { encoding: 'utf8' });
-  const processes = [...listed.matchAll(/^\s*(\d+)\s+(\d+)\s+.*ratchet_torch/gm)].map(([, pid, parent]) => ({
-    pid: Number(pid),
-    parent: Number(parent),
-  }));
-  const childrenOf = (parents: readonly number[]): number[] =>
-    processes.filter(({ parent }) => parents.includes(parent)).map(({ pid }) => pid);
-  return childrenOf(childrenOf(childrenOf([pids()['train worker']!])));
-}

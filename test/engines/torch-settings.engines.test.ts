@@ -1,6 +1,6 @@
 /** Settings that PyTorch’s trainer honours: mixtures of experts, optimizers, precision, kernels, memory. */
 import assert from 'node:assert/strict';
-import { mkdir, readdir, readFile } from 'node:fs/promises';
+import { chmod, mkdir, mkdtemp, readdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { loraModules } from '../../config/settings/optimizer.ts';
@@ -33,6 +33,28 @@ function trainerWith(t: TestContext, options: Partial<RankOptions> = {}, said: s
   const trainer = new TorchTrainer({ python, ranks: 1, threads: 1, ...options }, { say: (line) => said.push(line) });
   t.after(() => trainer.close());
   return trainer;
+}
+
+/** A Python whose only rank keeps its weights whole, as it does on a Mac, which is not at hand. */
+async function withoutShards(folder: string): Promise<string> {
+  const program = path.join(folder, 'without_shards.py');
+  await writeFile(
+    program,
+    `import sys
+from ratchet_torch import launcher, ranks
+begin = ranks.Ranks.__init__
+def begin_alone(self, *given):
+    begin(self, *given)
+    self.shares = False
+ranks.Ranks.__init__ = begin_alone
+sys.exit(launcher.main(sys.argv[1:]))
+`,
+  );
+  const file = path.join(folder, 'python');
+  // The trainer starts it as `python -P -m ratchet_torch SOCKET`.
+  await writeFile(file, `#!/bin/sh\nfor last; do :; done\nexec '${python}' -P '${program}' "$last"\n`);
+  await chmod(file, 0o755);
+  return file;
 }
 
 async function exported(trainer: TorchTrainer, folder: string): Promise<string> {
@@ -186,6 +208,58 @@ describe('PyTorch’s trainer honours', { skip }, () => {
       await trainer.close();
     }
     assert.equal(digests[1], digests[0]);
+  });
+
+  test('the distance to the reference is that of the policy before the step, in one pass and in several', async (t) => {
+    const { model, rows } = await opened(t);
+    for (const [lora, numMiniBatches] of [
+      [null, 1],
+      [everyLayer, 1],
+      [{ ...everyLayer, dropout: 0.1 }, 1],
+      [everyLayer, 2],
+    ] as const) {
+      // prettier-ignore
+      const trainer = trainerWith(t, { ranks: 2 });
+      await trainer.open(model, { lora, seed: 1 });
+      const few = rows.slice(0, 6); // fewer than it would leave out
+      const reference = await trainer.logprobs(few, 1);
+      const step = { batch: batchOf(few), referenceFolder: model };
+      await trainer.trainStep({ ...step, plan: { ...plan, learningRate: 1e-2 } });
+      const current = await trainer.logprobs(few, 1);
+      const { metrics } = await trainer.trainStep({ ...step, plan: { ...plan, numMiniBatches } });
+      const k3 = few.flatMap(({ lossMask }, r) =>
+        [...lossMask].flatMap((mask, i) => {
+          const difference = reference[r]![i]! - current[r]![i]!;
+          return mask === 0 ? [] : [Math.exp(difference) - difference - 1];
+        }),
+      );
+      const mean = k3.reduce((sum, one) => sum + one, 0) / k3.length;
+      assert.ok(mean > 0 && Math.abs(metrics['kl_divergence']! - mean) < 1e-4 * mean + 1e-8, `${metrics['kl_divergence']} and ${mean}`); // prettier-ignore
+      await trainer.close();
+    }
+  });
+
+  test('the attention that was chosen is in the fingerprint, not the wish', async (t) => {
+    const trainer = trainerWith(t, { attn: 'auto' });
+    assert.match(await trainer.fingerprint(), /, attention sdpa/);
+  });
+
+  test('one rank that shares its weights with none, as on a Mac’s GPU, gives the same bits', async (t) => {
+    const { root, model, rows } = await opened(t);
+    const trainer = trainerWith(t);
+    const alone = new TorchTrainer({ python: await withoutShards(root), ranks: 1, threads: 1 });
+    t.after(() => alone.close());
+    for (const trained of [allWeights, { lora: everyLayer, seed: 1 }]) {
+      const digests = [];
+      for (const one of [trainer, alone]) {
+        await one.open(model, trained);
+        await one.trainStep({ plan, batch: batchOf(rows), referenceFolder: model });
+        const state = await mkdtemp(path.join(root, 'state-'));
+        await one.restoreOptimizer(await one.saveOptimizer(state));
+        digests.push((await one.trainStep({ plan, batch: batchOf(rows), referenceFolder: model })).digest);
+      }
+      assert.equal(digests[0], digests[1]);
+    }
   });
 
   test('the precision of held weights and of sums over ranks', async (t) => {

@@ -4,7 +4,7 @@
 const slowSampleMs = 2_000;
 
 /** Trainer or sampler of a run that is neither a fake nor the embedded engine; or its way of sampling. */
-export type EngineName = 'tinker' | 'vllm' | SamplingName;
+export type EngineName = 'tinker' | 'torch' | 'vllm' | SamplingName;
 
 /** Ways of sampling in which groups are in play while steps train. */
 export type SamplingName = 'level 1' | 'level 2';

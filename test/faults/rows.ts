@@ -11,6 +11,7 @@ import type { Row, Rows } from './row.ts';
 import { s3Faults } from './s3-faults.ts';
 import { storeFaults } from './store-faults.ts';
 import { tinkerFaults } from './tinker-faults.ts';
+import { torchFaults } from './torch-faults.ts';
 import { upgradeFaults } from './upgrade-faults.ts';
 import { vllmFaults } from './vllm-faults.ts';
 
@@ -26,6 +27,7 @@ export const rows = {
   ...environmentFaults,
   ...upgradeFaults,
   ...tinkerFaults,
+  ...torchFaults,
   ...vllmFaults,
   ...continuousFaults,
 } satisfies Rows;

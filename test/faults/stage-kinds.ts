@@ -12,6 +12,7 @@ import { makeS3, type StagedS3 } from './staged-s3.ts';
 import { StageUnavailable } from './stage-unavailable.ts';
 import { startTinkerServer, tinkerRun } from './tinker-run.ts';
 import { otherOrder, type OtherVersion, previousCommit, shortPauses } from './upgrade.ts';
+import { torchOnTwoRanks } from './torch-run.ts';
 import { vllmAdapters, vllmFullWeights } from './vllm-run.ts';
 
 /** Surroundings of a stage besides the stack, made before it starts. */
@@ -76,6 +77,7 @@ export const stageKinds = {
   'real, two GPU workers': { run: realRun, count: { train: 2 } },
   tinker: { run: tinkerRun, engine: 'tinker', surround: startTinkerServer },
   'tinker, two GPU workers': { run: tinkerRun, engine: 'tinker', count: { train: 2 }, surround: startTinkerServer },
+  torch: torchOnTwoRanks,
   vllm: vllmAdapters,
   'vllm, full weights': vllmFullWeights,
   'of another order': { run: fakeRun, surround: async (folder) => ({ version: await otherOrder(folder) }) },

@@ -130,6 +130,11 @@ describe('bringing a trainer to a version', () => {
     assert.equal(trainers[0]!.moments, 'fresh');
     const said = recoveryLines(5, recovery!, 0, true).map(({ text: line }) => line);
     assert.match(said[0]!, /^another trainer made version 4: its weights are trained on, and the optimizer begins anew\. The run continues from them as a version of its own/); // prettier-ignore
+    const engines = { before: 'onnx 1.28', now: 'torch 2.15' };
+    const warnings = recoveryLines(5, { ...recovery!, engines }, 0, true);
+    assert.equal(warnings.length, 1, 'what trained before and what trains now is said in the same line');
+    assert.match(warnings[0]!.text, /^another trainer made version 4 \(onnx 1\.28; now torch 2\.15\): its weights/);
+    assert.equal(warnings[0]!.values['engine_before'], 'onnx 1.28');
     await assert.rejects(openRoles(undefined, { makeTrainer: () => new Other() }).policyTrainer.bringTo(test.run, policy), /cannot read these moments|other weights/); // prettier-ignore
   });
 

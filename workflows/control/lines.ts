@@ -149,7 +149,9 @@ export function recoveryLines(
       },
     });
   }
-  if (engines) {
+  // Then one line says all of it.
+  const isOther = differs?.isOfOtherTrainer === true;
+  if (engines && !isOther) {
     lines.push({
       kind: 'warning',
       text: `another engine trains from step ${step} on: ${engines.now}; before it was ${engines.before}. The same batches may give other bits`,
@@ -157,14 +159,19 @@ export function recoveryLines(
     });
   }
   if (differs) {
-    const other = `another trainer made version ${differs.step}: its weights are trained on, and the optimizer begins anew`;
+    const which = engines ? ` (${engines.before}; now ${engines.now})` : '';
+    const other = `another trainer made version ${differs.step}${which}: its weights are trained on, and the optimizer begins anew`;
     const why = differs.isSameEngine
       ? 'The engine is the same, and promises equal bits: this is a bug in Ratchet, please report it'
       : 'The engine does not promise equal bits, or is another one';
     lines.push({
       kind: 'warning',
-      text: `${differs.isOfOtherTrainer ? other : `training up to step ${step - 1} again gave other weights, first at step ${differs.step} (${differs.digest.slice(0, 12)}…). ${why}`}. The run continues from them as a version of its own`,
-      values: { differs_at: differs.step, same_engine: String(differs.isSameEngine) },
+      text: `${isOther ? other : `training up to step ${step - 1} again gave other weights, first at step ${differs.step} (${differs.digest.slice(0, 12)}…). ${why}`}. The run continues from them as a version of its own`,
+      values: {
+        differs_at: differs.step,
+        same_engine: String(differs.isSameEngine),
+        ...(isOther && engines ? { engine: engines.now, engine_before: engines.before } : {}),
+      },
     });
   }
   return lines;

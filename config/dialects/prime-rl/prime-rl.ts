@@ -185,7 +185,8 @@ export function setDeployment(written: Table, own: Own): void {
       own.refuse({ paths: [['deployment', 'num_train_nodes']], expected: 'an integer ≥ 1', received: 'nothing' });
     }
     const nodes = number('num_infer_nodes', 1) * number('num_infer_replicas', 1);
-    own.set(['trainer', 'gpus'], Math.max(1, number('num_train_nodes', 1) * perNode), at('num_train_nodes'));
+    own.set(['trainer', 'gpus'], perNode, at('gpus_per_node'));
+    own.set(['trainer', 'nodes'], number('num_train_nodes', 1), at('num_train_nodes'));
     own.set(['inference', 'gpus'], nodes * perNode, at('num_infer_nodes'));
     if (found(written, 'slurm') !== undefined) return;
     const expected = '"single_node", or a [slurm] beside it';

@@ -47,9 +47,10 @@ export function* kindRelations(config: RatchetConfig): Relations {
         continue;
       }
       for (const key of ownKeys) {
-        if (written[key] === defaultOf(`${table}.${key}`)) continue;
+        const path = `${table}.${key}`;
+        if (written[key] === defaultOf(path)) continue;
         const expected = `kind = "${kind}" beside it: no other ${table} has such a setting`;
-        yield problem([`${table}.${key}`, `${table}.kind`], expected, `kind = "${config[table].kind}"`);
+        yield problem([path, `${table}.kind`], expected, `kind = "${config[table].kind}"`);
       }
     }
   }
