@@ -1,6 +1,7 @@
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { getPackagedModel } from '../backends/hub/packaged-models.ts';
@@ -235,13 +236,23 @@ async function heldByRank(python: string, folder: string, ranks: number): Promis
     await trainer.open(folder, { lora: null, seed: 1 });
     const rows = randomBatch({ rows: 2, length: 16, vocabulary });
     await trainer.sftStep({ samples: rows, learningRate: 1e-6, optimizer: trainOptions.optimizer });
-    const after = await own();
+    const after = await settled(own);
     return Math.max(...after.map((size, rank) => size - before[rank]!)) * 1024;
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
     throw error;
   } finally {
     await trainer.close();
+  }
+}
+
+/** The first rank answers while others may still be freeing what they had: sizes that stay as they are for two seconds. */
+async function settled(read: () => Promise<number[]>): Promise<number[]> {
+  for (let before = await read(); ;) {
+    await delay(2_000);
+    const now = await read();
+    if (now.every((size, rank) => size === before[rank])) return now;
+    before = now;
   }
 }
 
