@@ -1,5 +1,7 @@
 /** Rows of runs that sample from a vLLM which the supervisor started. */
 import assert from 'node:assert/strict';
+import { bearer } from '../../engine/server/gate.ts';
+import { makeSecret } from '../../host/project-secret.ts';
 import type { Column } from './columns.ts';
 import { kill } from './process-faults.ts';
 import { atWork, type Row, type Rows, type Struck } from './row.ts';
@@ -82,7 +84,11 @@ async function killEngine({ stage, release, harmEnds }: Struck): Promise<void> {
   assert.ok(vllm, 'the stage has a vLLM');
   const restarts = (): number => stage.stack.restarts()[vllmName] ?? 0;
   const before = restarts();
-  const answer = await fetch(`${vllm.url}/stand_in`, { method: 'POST', body: JSON.stringify({ isEngineDead: true }) });
+  const answer = await fetch(`${vllm.url}/stand_in`, {
+    method: 'POST',
+    headers: { authorization: bearer(makeSecret(stage.folder)) }, // its key, as it was started for this project
+    body: JSON.stringify({ isEngineDead: true }),
+  });
   assert.equal(answer.status, 200);
   release();
   assert.equal((await fetch(`${vllm.url}/health`)).status, 200, 'its health says nothing of it');
