@@ -1,8 +1,7 @@
 import { baseUrl, keyVariable, variableName } from '../models/model-access.ts';
 import { hostedTinkerKey, hostedTinkerUrl, TinkerTrainerSpec } from '../models/tinker-spec.ts';
 import { choice, text, whole } from '../toml/values.ts';
-import type { RatchetConfig } from './index.ts';
-import { setting } from './setting.ts';
+import { setting, type WrittenIn } from './setting.ts';
 
 export { TinkerTrainerSpec };
 
@@ -26,15 +25,17 @@ export const tinker = {
   checkpoint_ttl: setting(whole(1), 'seconds after which the server may delete a checkpoint; never when missing'),
 };
 
+interface WithTinker {
+  readonly trainer: WrittenIn<typeof tinker>;
+}
+
 /** Without a `url` the server is the hosted service; a server at another address is SkyRL by default. */
-export function tinkerServerOf({
-  trainer,
-}: Pick<RatchetConfig, 'trainer'>): Pick<TinkerTrainerSpec, 'url' | 'apiKeyVar' | 'server'> {
+export function tinkerServerOf({ trainer }: WithTinker): Pick<TinkerTrainerSpec, 'url' | 'apiKeyVar' | 'server'> {
   const { url = hostedTinkerUrl, api_key_var, server = url === hostedTinkerUrl ? 'tinker' : 'skyrl' } = trainer;
   return { url, apiKeyVar: keyVariable(api_key_var, server === 'tinker' ? hostedTinkerKey : null), server };
 }
 
-export function tinkerTrainerSpec(config: Pick<RatchetConfig, 'trainer'>): TinkerTrainerSpec {
+export function tinkerTrainerSpec(config: WithTinker): TinkerTrainerSpec {
   const { base_model, loss_reduction, checkpoint_ttl } = config.trainer;
   const at = tinkerServerOf(config);
   return {
