@@ -145,7 +145,8 @@ export async function inOwnHome(tests, options = {}) {
     const home = emptyHome(folder);
     const inProject = () => filesBelow(project, ['node_modules', '.git']);
     const before = inProject();
-    const counts = await tests({ ...caches, ...home, RATCHET_CACHE: cache });
+    const vllm = join(folder, 'vllm'); // by default it is in the home
+    const counts = await tests({ ...caches, ...home, RATCHET_CACHE: cache, VLLM_CACHE_ROOT: vllm });
     const inHome = strays(new Map(), filesBelow(home.HOME)).map((file) => `~/${file}`);
     const changed = strays(before, inProject(), allowedInProject);
     const left = [...inHome, ...changed].map((file) => `  ${file}\n`).join('');
