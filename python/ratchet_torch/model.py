@@ -10,6 +10,7 @@ from contextlib import nullcontext
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
@@ -245,7 +246,7 @@ def load(folder, config, dtype, **more):
         return transformers.AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype, attn_implementation=config._attn_implementation, local_files_only=True, use_safetensors=True, **more
         )
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, SafetensorError) as error:  # the last one: a file that is cut off
         raise unopened(folder, error) from error
 
 
