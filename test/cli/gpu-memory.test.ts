@@ -94,7 +94,10 @@ test('several nodes need an address at which they join', (t) => {
     nodesObstacles({
       trainer: { kind: 'torch', program: null, ranks: 1, nodes, launcher: 'ratchet', rankTimeoutS: 600 },
     });
-  assert.match(lacksOf(2)[0]!.says, /^\[trainer\] nodes = 2: the other nodes join this machine, and nothing says where/);
+  assert.match(
+    lacksOf(2)[0]!.says,
+    /^\[trainer\] nodes = 2: the other nodes join this machine, and nothing says where/,
+  );
   assert.deepEqual(lacksOf(1), []);
   process.env['MASTER_ADDR'] = '10.0.0.1';
   assert.deepEqual(lacksOf(2), []);
