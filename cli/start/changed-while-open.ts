@@ -63,6 +63,15 @@ export function isForRestart({ ofRun }: Changes): boolean {
   return ofRun.some(({ isSet }) => !isSet);
 }
 
+/**
+ * The changes with which an interrupted run goes on. The process that trains reads how it is started from the run, which would else start it for
+ * ever by a `program` that is not there; samplers read that from the run file.
+ */
+export function withNewProcesses(changes: Changes): Changes {
+  const ofTrainer = changes.ofProcesses.filter(({ at }) => isSamePart(at, 'trainer'));
+  return { ...changes, ofRun: [...changes.ofRun, ...ofTrainer.map((each): Change => ({ ...each, isSet: false }))] };
+}
+
 /** Describes changes that the running processes lack, or says that the comparison was not possible. */
 export function processLine(run: string, { ofProcesses, areUnknown }: Changes): string | null {
   if (areUnknown) return `what ${run} was started with cannot be read here, so the run file is not compared with it`;

@@ -1,9 +1,11 @@
+import { access, constants, stat } from 'node:fs/promises';
 import type { Obstacle } from '../../load/checks/examine-run-file.ts';
 import { samplesOn, trainsOn } from '../../config/gpu-settings.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { enginePackages } from '../../backends/python/engine-python.ts';
 import { findTorchPython } from '../../backends/torch/find-python.ts';
+import { nodesPlace } from '../../backends/torch/node-link.ts';
 import { sizeOfEngine } from '../../workers/install/engine.ts';
 import type { LoadedConfig } from '../../load/load-run-config.ts';
 import { lookAtGpuMemory } from '../describe/gpu-memory.ts';
@@ -25,12 +27,40 @@ export async function cudaLacks(): Promise<Obstacle[]> {
 /** What this machine lacks for the run's trainer and sampler; empty where workers elsewhere compute. */
 export async function engineObstacles(spec: RunSpec): Promise<Obstacle[]> {
   if ((process.env['TEMPORAL_ADDRESS'] ?? '') !== '') return [];
-  return [...(needsCuda(spec) ? await cudaLacks() : []), ...(await torchObstacles(spec))];
+  return [
+    ...(needsCuda(spec) ? await cudaLacks() : []),
+    ...(await torchObstacles(spec)),
+    ...(await programObstacles(spec)),
+    ...nodesObstacles(spec),
+  ];
 }
 
 /** What this machine lacks for a run, and what the run takes of its GPUs. */
 export async function lookAtMachine(loaded: Pick<LoadedConfig, 'spec' | 'readAs'>) {
   return { obstacles: await engineObstacles(loaded.spec), gpus: await lookAtGpuMemory(loaded) };
+}
+
+/** Where the other nodes of a trainer join this one, which has to be said on this machine. */
+export function nodesObstacles({ trainer }: Pick<RunSpec, 'trainer'>): Obstacle[] {
+  if (trainer.kind !== 'torch' || trainer.nodes === 1 || nodesPlace(process.env) !== null) return [];
+  const says = `[trainer] nodes = ${trainer.nodes}: the other nodes join this machine, and nothing says where they reach it`;
+  const guide = 'docs/guide/several-machines.md#a-trainer-on-several-machines';
+  return [{ about: 'machine', says, remedies: [`set MASTER_ADDR to an address of this machine (${guide})`] }];
+}
+
+/** The Python that the run names for PyTorch's trainer: whether it is there. It is not run, since the file may be somebody else's. */
+export async function programObstacles({ trainer }: Pick<RunSpec, 'trainer'>): Promise<Obstacle[]> {
+  if (trainer.kind !== 'torch' || !trainer.program?.includes('/')) return []; // a name is looked for on the PATH
+  const file = await findTorchPython(trainer.program, process.cwd());
+  const isProgram = await access(file, constants.X_OK)
+    .then(() => stat(file))
+    .then(
+      (found) => found.isFile(),
+      () => false, // not there, or not ours to run
+    );
+  if (isProgram) return [];
+  const says = `[trainer] program = ${JSON.stringify(trainer.program)} is no program that can be started here`;
+  return [{ about: 'machine', says, remedies: ['name the Python of an environment: "/path/to/venv/bin/python"'] }];
 }
 
 /** A Python for PyTorch's trainer, where the run names none of its own, which is not asked. */

@@ -14,6 +14,7 @@ import {
   mayGoOnWith,
   otherSettings,
   processLine,
+  withNewProcesses,
 } from './changed-while-open.ts';
 import { findRunning, temporalHere } from '../temporal/connection.ts';
 import { settingsOfOpenRun } from './open-run-settings.ts';
@@ -112,7 +113,8 @@ async function attach(
   const { run } = typed;
   const { workflowId } = running;
   if (workflowId !== run) audience.say(`the run ${run} is running as workflow ${workflowId}; attached to it`);
-  const changes = await changesSince(await settingsOfOpenRun(client, { workflowId, run, projectFolder }), spec);
+  const found = await changesSince(await settingsOfOpenRun(client, { workflowId, run, projectFolder }), spec);
+  const changes = isAlone ? withNewProcesses(found) : found;
   const ofProcesses = isAlone ? null : processLine(run, changes);
   if (ofProcesses !== null) audience.say(ofProcesses);
   if (changes.ofRun.length > 0) {

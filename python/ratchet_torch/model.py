@@ -10,6 +10,7 @@ from contextlib import nullcontext
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
@@ -22,6 +23,7 @@ index_ending = ".safetensors.index.json"
 shard_size = "5GB"
 # Ends of file names that are no texts of a model: weights, and lists of them.
 not_texts = (adapter_config, ".index.json", ".safetensors", ".bin", ".pt", ".gguf", "SHA256SUMS")
+warm_up_state = "state.json"  # lies beside the weights of a warm-up (runs/versions/warm-up-state.ts), and is of that step alone
 
 dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -244,7 +246,7 @@ def load(folder, config, dtype, **more):
         return transformers.AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype, attn_implementation=config._attn_implementation, local_files_only=True, use_safetensors=True, **more
         )
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, SafetensorError) as error:  # the last one: a file that is cut off
         raise unopened(folder, error) from error
 
 
@@ -420,7 +422,7 @@ def copy_texts(source, target, is_adapter):
     """Tokenizer and configs as they were. Beside an adapter a config.json would promise weights that are not there."""
     for name in sorted(os.listdir(source)):
         path = os.path.join(source, name)
-        is_text = os.path.isfile(path) and not name.startswith(".") and not name.endswith(not_texts)
+        is_text = os.path.isfile(path) and not name.startswith(".") and not name.endswith(not_texts) and name != warm_up_state
         if is_text and not (is_adapter and name == "config.json"):
             shutil.copyfile(path, os.path.join(target, name))
 

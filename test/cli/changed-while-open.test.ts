@@ -330,6 +330,17 @@ describe('a run that was interrupted, when its changed file is trained,', () => 
     await run.end();
   });
 
+  test('is restarted for a setting of the process that trains, which reads it from the run', async () => {
+    const run = await open();
+    await isOpened(run);
+    const { lines } = await run.again(`${text}[trainer]\nthreads = 2\n`, { isAlone: true });
+    assert.deepEqual(lines, [
+      `the run ${run.run.name} was interrupted and continues from its newest commit with what was changed since:`,
+      '  [trainer] threads: 1 in the run → 2 now',
+    ]);
+    await run.end();
+  });
+
   test('is refused where it would be another run', async () => {
     const run = await open();
     await isOpened(run);

@@ -8,7 +8,7 @@ import { completeFile, engineFolder, isEngineHere, pythonCandidates } from '../.
 import { findTorchPython } from '../../backends/torch/find-python.ts';
 import { describeGpuMemory } from '../../cli/describe/gpu-memory.ts';
 import { checkEngines } from '../../cli/doctor/engines.ts';
-import { torchObstacles } from '../../cli/start/engine-lacks.ts';
+import { nodesObstacles, programObstacles, torchObstacles } from '../../cli/start/engine-lacks.ts';
 import { gpuMemoryOf } from '../../load/checks/gpu-memory.ts';
 import { loadRunConfig } from '../../load/load-run-config.ts';
 
@@ -66,6 +66,41 @@ test('a Python with PyTorch is looked for in the project, then among installed e
   stand(own, true);
   assert.equal(await findTorchPython(null, project), own);
   assert.equal(await findTorchPython('venv/bin/python', project), path.join(project, 'venv/bin/python'));
+});
+
+test('one that the run names has to be a program; it is not run', async (t) => {
+  const folder = folderOf(t);
+  const lacksOf = (program: string) =>
+    programObstacles({
+      trainer: { kind: 'torch', program, ranks: 1, nodes: 1, launcher: 'ratchet', rankTimeoutS: 600 },
+    });
+  const own = path.join(folder, 'python');
+  for (const wrong of [own, folder, './nowhere/python']) {
+    const [lack] = await lacksOf(wrong);
+    assert.equal(lack?.says, `[trainer] program = ${JSON.stringify(wrong)} is no program that can be started here`);
+  }
+  stand(own, false);
+  assert.deepEqual([await lacksOf(own), await lacksOf('python3')], [[], []]);
+});
+
+test('several nodes need an address at which they join', (t) => {
+  const before = process.env['MASTER_ADDR'];
+  t.after(() => {
+    if (before === undefined) delete process.env['MASTER_ADDR'];
+    else process.env['MASTER_ADDR'] = before;
+  });
+  delete process.env['MASTER_ADDR'];
+  const lacksOf = (nodes: number) =>
+    nodesObstacles({
+      trainer: { kind: 'torch', program: null, ranks: 1, nodes, launcher: 'ratchet', rankTimeoutS: 600 },
+    });
+  assert.match(
+    lacksOf(2)[0]!.says,
+    /^\[trainer\] nodes = 2: the other nodes join this machine, and nothing says where/,
+  );
+  assert.deepEqual(lacksOf(1), []);
+  process.env['MASTER_ADDR'] = '10.0.0.1';
+  assert.deepEqual(lacksOf(2), []);
 });
 
 test('without one, check and doctor say how to install it', async (t) => {

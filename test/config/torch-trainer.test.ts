@@ -47,6 +47,7 @@ describe('a run that PyTorch trains', () => {
     const both = parse('kind = "torch"\nranks = 3\ngpu_ids = [0, 1]');
     assert.ok(!both.ok);
     assert.match(both.problems[0]!.expected ?? '', /2, one for each of gpu_ids/);
+    assert.deepEqual(problemsOf(parse('kind = "torch"\ngpu_ids = [1, 1]')), ['trainer.gpu_ids']);
   });
 
   test('is sampled by vLLM or by the embedded engine', () => {

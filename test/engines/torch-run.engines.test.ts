@@ -25,8 +25,8 @@ max_tokens = 6
 id = "reverse-text"
 args = { min_length = 3, max_length = 4 }
 [sft]
-steps = 10
-batch_size = 16
+steps = 52 # more than are stored at once
+batch_size = 4
 [trainer]
 kind = "torch"
 program = "${python}"

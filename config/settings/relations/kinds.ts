@@ -97,6 +97,9 @@ function* torchRelations(config: RatchetConfig): Relations {
   const { ranks, gpu_ids: gpus, load_in_4bit: isShort } = config.trainer;
   if (ranks !== undefined && gpus !== undefined && ranks !== gpus.length)
     yield problem(['trainer.ranks', 'trainer.gpu_ids'], `${gpus.length}, one for each of gpu_ids`, String(ranks));
+  const twice = gpus?.find((gpu, i) => gpus.indexOf(gpu) !== i);
+  if (twice !== undefined)
+    yield problem(['trainer.gpu_ids'], 'each GPU once: ranks cannot share one', JSON.stringify(gpus));
   if (isShort && loraSpec(config) === null)
     yield problem(
       ['trainer.load_in_4bit', 'lora'],
