@@ -33,6 +33,15 @@ describe('a run that PyTorch trains', () => {
     assert.deepEqual(own.warnings, [], 'ac_freq has an effect');
   });
 
+  test('says that settings of the embedded engine have no effect', () => {
+    const parsed = parse('kind = "torch"\nthreads = 4\nprovider = "cuda"');
+    assert.ok(parsed.ok);
+    assert.match(
+      parsed.warnings.join('\n'),
+      /trainer\.threads \(4\) has no effect.*\n.*trainer\.provider \(cuda\) has no/,
+    );
+  });
+
   test('has a rank for each GPU that the file names, and is not told of GPUs that wait for something', () => {
     for (const [written, ranks] of [
       ['gpu_ids = [4, 5, 6, 7]', 4],
