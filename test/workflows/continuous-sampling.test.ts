@@ -767,4 +767,29 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 3 * 16]);
     assert.deepEqual(await run.told('paused'), []);
   });
+
+  test('nor where the last of them end while others are drawn', async () => {
+    const gate = new Gate();
+    const run: BegunRun = await begin({
+      settings: { ...continuous, maxSteps: 3, maxOffPolicySteps: 20 },
+      fakes: {
+        ...holdingFirst(gate),
+        leaseGroups: async (input, { usual }) => {
+          if (input.curriculum.nextOrdinal <= 33 || gate.isOpen) return usual();
+          // All others have ended by the third time.
+          if (run.inputs('leaseGroups').length > 3) {
+            gate.open();
+            await until('the first have ended', async () =>
+              (await flowsOf(run)).every(({ status }) => status !== 'RUNNING'),
+            );
+            await aWhile();
+          }
+          return { round: null, chunks: [], curriculum: input.curriculum };
+        },
+      },
+    });
+    const { ledger } = await run.result();
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 3 * 16]);
+    assert.deepEqual(await run.told('paused'), []);
+  });
 });

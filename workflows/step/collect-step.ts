@@ -328,6 +328,7 @@ class Collection {
     }
     // Groups in flight may complete the batch, and return examples to the normal pool.
     if (window.isInPlay) return window.next({ seen: changes });
+    if (window.changes !== changes) return; // those that ended meanwhile may have returned some
     await this.#pause(noExamplesReason(spec, step));
     window.drawAll();
   }
