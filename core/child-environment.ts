@@ -38,7 +38,7 @@ export const temporalSecrets: readonly string[] = ['TEMPORAL_API_KEY*', 'TEMPORA
 /** The key of a Tinker server: for processes that train and sample there. */
 export const tinkerVariables: readonly string[] = ['TINKER_API_KEY'];
 
-/** Where a trainer's nodes join the first one, as torch.distributed names it: for GPU workers. */
+/** Address at which a trainer's nodes join the first one, in the variables of torch.distributed; for GPU workers. */
 export const nodeVariables: readonly string[] = ['MASTER_ADDR', 'MASTER_PORT'];
 
 /** Variables of the AWS chain for credentials; for roles that reach the store, when it is S3. */

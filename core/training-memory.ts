@@ -143,7 +143,7 @@ export function changesThatFit(load: TrainingLoad, bytesMax: number, gpus: numbe
   return null;
 }
 
-/** In the order in which they cost something: time, precision, GPUs, length, and the time that copies to the CPU take. */
+/** Ordered by what each costs: time, precision, GPUs, length, and the time of copies to the CPU. */
 const changes: readonly ((load: TrainingLoad, gpus: number) => MemoryChange | null)[] = [
   (load) => (load.recomputesEvery === 1 ? null : { setting: 'trainer.ac_freq', value: 1, load: { ...load, recomputesEvery: 1 } }),
   (load) => (load.dtype === 'bfloat16' ? null : { setting: 'trainer.dtype', value: 'bfloat16', load: { ...load, dtype: 'bfloat16' } }),

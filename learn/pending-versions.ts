@@ -204,7 +204,7 @@ function fullDisk(error: unknown, folder: string): unknown {
   );
 }
 
-/** Where files are made that are stored below `prefix` without a commit that moves them there. */
+/** Place in which files are made that are stored below `prefix` without a commit that moves them there. */
 export function madeAt(run: RunHandle, prefix: string): { readonly prefix: string; readonly pendingAt: string } {
   return { prefix, pendingAt: layout.pending(run.lineage, stepOf(prefix) ?? 0, `made.${randomUUID().slice(0, 8)}`) };
 }

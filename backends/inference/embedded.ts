@@ -78,12 +78,12 @@ function abortedTogether(batch: readonly Waiting[]): {
   const [first] = signals;
   if (signals.every((one) => one === first)) return { signal: first, release: () => undefined };
   const controller = new AbortController();
-  const undo = batch.map(({ request: { signal }, reject }) =>
-    onAbort(signal, () => {
-      if (signals.every((one) => one?.aborted)) controller.abort(signal?.reason);
-      else reject(signal?.reason);
-    }),
-  );
+  const look = (): void => {
+    if (signals.every((one) => one?.aborted)) return controller.abort(first?.reason);
+    for (const { request, reject } of batch) if (request.signal?.aborted) reject(request.signal.reason);
+  };
+  const undo = signals.map((one) => onAbort(one, look));
+  look(); // a signal that is raised already is not heard of
   return { signal: controller.signal, release: () => undo.forEach((forget) => forget()) };
 }
 

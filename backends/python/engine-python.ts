@@ -12,9 +12,9 @@ import { pythonIn } from './interpreter.ts';
 interface EnginePackages {
   /** Name for people. */
   readonly title: string;
-  /** What a Python must be able to import. */
+  /** Modules that a Python must be able to import. */
   readonly modules: readonly string[];
-  /** What is downloaded, and what it takes on disk, on Linux on x64: as measured; vLLM’s disk by PyTorch’s ratio. */
+  /** Download and size on disk on Linux x64, measured. The disk of vLLM is estimated by PyTorch’s ratio. */
   readonly downloadBytes: number;
   readonly diskBytes: number;
 }

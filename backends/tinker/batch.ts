@@ -60,7 +60,7 @@ export function gradientBatch(
 /** The loss that is linear in log probabilities, by a server's reduction. */
 export function linearLoss(reduction: LossReduction): LossCall {
   if (reduction === 'sum') return { lossFn: 'cross_entropy', config: null };
-  // In such a mean a row's weights cancel out. If both bounds are 1, cispo is sg(1) · A · ℓ: cross-entropy with
+  // A row's weights cancel out in such a mean. If both bounds are 1, cispo is sg(1) · A · ℓ: cross-entropy with
   // advantages, which do not cancel.
   return { lossFn: 'cispo', config: { clip_low_threshold: 1, clip_high_threshold: 1 } };
 }

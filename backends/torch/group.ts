@@ -27,7 +27,7 @@ interface Pending {
 const echoMs = 2_000;
 /** A second beyond the time in which ranks give each other up: their own words say more. */
 const beyondMs = 10_000;
-const timeoutUsualS = 600;
+const defaultTimeoutS = 600;
 /** Loading and writing models of real size take longer than a micro-batch, and say nothing meanwhile. */
 const longer = new Set(['open', 'export', 'save_optimizer', 'restore_optimizer', 'digest']);
 const longerBy = 6;
@@ -141,7 +141,7 @@ export class TorchGroup {
 
   /** Ends the group when nothing was heard of it for too long while it works: a rank is stuck, or stopped. */
   #watch(op: string): NodeJS.Timeout {
-    const limitMs = (this.#options.timeout_s ?? timeoutUsualS) * 1000 * (longer.has(op) ? longerBy : 1) + beyondMs;
+    const limitMs = (this.#options.timeout_s ?? defaultTimeoutS) * 1000 * (longer.has(op) ? longerBy : 1) + beyondMs;
     this.#heardAt = performance.now();
     return setInterval(() => {
       if (performance.now() - this.#heardAt <= limitMs) return;

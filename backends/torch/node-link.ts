@@ -8,7 +8,7 @@ import { jsonOrNull } from '../../core/json-or-null.ts';
 import { LineReader } from '../environments/verifiers/line-reader.ts';
 import { lineBytesMax } from './protocol.ts';
 
-/** What the nodes of one trainer say to one another: lines of JSON over TLS, to which both sides have the key. */
+/** The protocol between nodes of one trainer: lines of JSON over TLS with a key that both sides have. */
 
 /** The first node, as torch.distributed names it. */
 export interface NodesPlace {

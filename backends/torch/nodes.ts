@@ -17,13 +17,13 @@ interface JoinedNode {
   readonly rank: number;
   readonly name: string;
   readonly link: NodeLink;
-  /** What its launcher says of the group's end, or that it is lost. */
+  /** The launcher's message about the group's end, or that the node is lost. */
   onEnd: ((cause: { readonly code: string; readonly message: string }) => void) | null;
 }
 
 /** Other nodes with ranks of one group. */
 export interface HeldNodes {
-  /** What the ranks of this machine need to know. */
+  /** Options for the ranks of this machine. */
   readonly here: GroupOnNodes;
   start(options: RankOptions): void;
   /** Ends their ranks; the nodes may be held again. */
@@ -41,7 +41,7 @@ export function nodesAt(place: NodesPlace): Promise<TrainerNodes> {
   return known;
 }
 
-/** What the first node of several has of the others: they connect to it, and it starts ranks on them. */
+/** The other nodes, as the first one sees them: they connect to it, and it starts ranks on them. */
 export class TrainerNodes {
   readonly #place: NodesPlace;
   readonly #interface: string | undefined;
@@ -85,7 +85,7 @@ export class TrainerNodes {
     this.#interface = name;
   }
 
-  /** What is missing for so many nodes beside this one, for people; null = nothing. */
+  /** Message about missing nodes, if so many are needed beside this one; null = none is missing. */
   missing(count: number): string | null {
     const free = this.#chosen(count);
     if (free.length >= count) return null;

@@ -57,7 +57,7 @@ export class Rendezvous {
       }
       case 'compare_set': {
         const held = values.get(question.key);
-        // As PyTorch's own store has it: no value counts as an empty one.
+        // PyTorch's own store does the same: no value counts as an empty one.
         if ((held ?? '') === question.expected) this.#set(question.key, question.desired);
         return { result: values.get(question.key) ?? question.expected };
       }

@@ -51,7 +51,7 @@ interface Leaving {
   readonly isOver: boolean;
 }
 
-/** From one connection to its end. */
+/** Serves one connection to its end. */
 function joined({ place, rank, secret, python, say, signal }: NodeOptions): Promise<Leaving> {
   return new Promise((resolve) => {
     let [hasJoined, isOver, why] = [false, false, 'it closed the connection'];

@@ -28,7 +28,7 @@ modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 
 def peak_of(case, ranks):
-    """Of the second step, which has moments from its beginning."""
+    """Measures the second step, which has moments from its beginning."""
     config = configs[case["family"]](
         vocab_size=case["vocabulary"],
         hidden_size=case["hidden"],

@@ -23,7 +23,7 @@ from ratchet_torch import server
 from ratchet_torch.ranks import Ranks
 from ratchet_torch.trainer import Trainer
 
-# Of float32 on two devices: a figure's relative and absolute difference, and that of a log probability.
+# Tolerances between two devices in float32: a figure's relative and absolute difference, and that of a log probability.
 relative, absolute, nats = 2e-2, 1e-3, 1e-3
 
 
@@ -64,7 +64,7 @@ class Player:
         return args
 
     def folder(self, kept):
-        """What was made here stands for what was made there."""
+        """A version made here stands for the version made there."""
         if kept["key"] not in self.made:
             folder = self.room(is_folder=True)
             for name, digest in kept["files"].items():

@@ -4,7 +4,7 @@ import type { LoadedConfig } from '../../load/load-run-config.ts';
 import { gpuBytesHere } from '../../workers/stack/gpus-here.ts';
 import { trainerGpusOf } from '../../config/gpu-settings.ts';
 
-/** What CUDA, NCCL and fragments take beside tensors: assumed, not measured. */
+/** Memory of CUDA, NCCL and fragments beside tensors; assumed, not measured. */
 const overheadBytes = 1.5 * 2 ** 30;
 /** GPUs that are common, for machines that have none; in GB, as sold. */
 const common = [24, 40, 48, 80, 141];

@@ -24,7 +24,7 @@ export interface Check {
 /** Features that a run file requires; all false without a file. */
 export interface Needs {
   readonly cuda: boolean;
-  /** By a Python that is looked for. */
+  /** The program is a Python that was found by looking. */
   readonly trainsByTorch: boolean;
   readonly sandbox: boolean;
 }

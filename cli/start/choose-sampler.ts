@@ -72,7 +72,7 @@ async function samplerOf(
   const others = await othersWork(projectFolder);
   if (others !== null) return embedded(`${others}. With a vLLM of theirs: --inference.kind vllm (docs/guide/vllm.md)`);
   const there = await gpusHere();
-  // Of a trainer on several nodes this machine is one, and the GPUs that sample are on others.
+  // If a trainer has several nodes, this machine is one of them, and the GPUs that sample are on others.
   const { requested } = loaded.spec;
   const taken = Number(requested?.torch['nodes'] ?? 1) > 1 ? (requested?.trainerGpus ?? 0) : 0;
   if (there < gpus + taken)

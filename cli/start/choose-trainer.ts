@@ -8,7 +8,7 @@ import { sizeOfEngine } from '../../workers/install/engine.ts';
 import { gpuSettingsOf } from '../../config/gpu-settings.ts';
 import { gpusHere } from '../../workers/stack/gpus-here.ts';
 
-/** What trains a run whose file names GPUs for its trainer, and no trainer. */
+/** The trainer of a run whose file names GPUs for training and no trainer. */
 interface ChosenTrainer {
   /** Settings that make PyTorch train; empty otherwise. */
   readonly overrides: Readonly<Record<string, string>>;
@@ -74,7 +74,7 @@ export async function chooseTrainer(
   const table = readAs.dialect === 'ratchet' ? 'trainer' : 'ratchet.trainer';
   const isMac = machine.isMac && nodes === 1;
   const dtype = isMac ? 'float32' : 'bfloat16';
-  // With a rank on each of these GPUs, or alone on the one that a Mac has.
+  // A rank runs on each of these GPUs; a Mac has one GPU and one rank.
   const byTorch = {
     [`${table}.kind`]: 'torch',
     ...(isSaid('dtype') ? {} : { [`${table}.dtype`]: dtype }),

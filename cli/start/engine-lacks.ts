@@ -24,7 +24,7 @@ export async function cudaLacks(): Promise<Obstacle[]> {
   );
 }
 
-/** What this machine lacks for the run's trainer and sampler; empty where workers elsewhere compute. */
+/** Missing requirements of the run's trainer and sampler on this machine; empty if workers elsewhere compute. */
 export async function engineObstacles(spec: RunSpec): Promise<Obstacle[]> {
   if ((process.env['TEMPORAL_ADDRESS'] ?? '') !== '') return [];
   return [
@@ -35,12 +35,12 @@ export async function engineObstacles(spec: RunSpec): Promise<Obstacle[]> {
   ];
 }
 
-/** What this machine lacks for a run, and what the run takes of its GPUs. */
+/** Missing requirements of a run on this machine, and the memory that it takes of the GPUs. */
 export async function lookAtMachine(loaded: Pick<LoadedConfig, 'spec' | 'readAs'>) {
   return { obstacles: await engineObstacles(loaded.spec), gpus: await lookAtGpuMemory(loaded) };
 }
 
-/** Where the other nodes of a trainer join this one, which has to be said on this machine. */
+/** A trainer on several nodes needs the address at which the others join, and this machine has to have it. */
 export function nodesObstacles({ trainer }: Pick<RunSpec, 'trainer'>): Obstacle[] {
   if (trainer.kind !== 'torch' || trainer.nodes === 1 || nodesPlace(process.env) !== null) return [];
   const says = `[trainer] nodes = ${trainer.nodes}: the other nodes join this machine, and nothing says where they reach it`;

@@ -28,7 +28,7 @@ export function launchOf(environment: Readonly<NodeJS.ProcessEnv>): Launch | nul
   return null;
 }
 
-/** What to type on a node where each launch would be a separate run: its trainer is no group of nodes. */
+/** The command for a node where each launch would be a separate run, since the trainer is no group of nodes. */
 export function oneOfManyRefusal(file: string, launch: Launch, environment: Readonly<NodeJS.ProcessEnv>): RatchetError {
   const first = environment['MASTER_ADDR'] || 'the first node';
   const here =

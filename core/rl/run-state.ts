@@ -35,7 +35,7 @@ export interface PolicyVersion {
   readonly sums: ObjectRef;
 }
 
-/** What an optimizer remembers: bytes, or where these may exceed the memory of a process the files of a folder. */
+/** State of an optimizer: bytes, or the files of a folder if it may exceed the memory of a process. */
 export type OptimizerState = Uint8Array | { readonly folder: string };
 
 /** A version as servers hold it: its name there, its digest, and where its files lie on this machine. */

@@ -18,7 +18,7 @@ export type BatchFill = 'full' | 'half' | 'once';
 export interface RunSettings extends TrajectorySettings {
   readonly trainer: {
     readonly kind: TrainerKind;
-    /** What it computes with, where it may be told; float32 when left out. */
+    /** Precision of the computation, if the engine can choose; float32 when missing. */
     readonly dtype?: string | undefined;
     readonly loadIn4bit?: boolean | undefined;
   };

@@ -21,7 +21,7 @@ import { type StoredWeights, WeightFolders, WeightsGone } from './weight-folders
 export interface HeldVersion {
   readonly name: string;
   readonly digest: string;
-  /** What the engine that trained it calls it, if that is not `digest`. */
+  /** Digest by the engine that trained it, if that is not `digest`. */
   readonly knownAs: string | null;
   /**
    * Digest of the files beside the weights (tokenizer, template, config) and of the template's time: they decide the

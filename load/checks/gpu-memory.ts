@@ -10,7 +10,7 @@ export interface GpuMemoryEstimate {
   readonly model: string;
   readonly load: TrainingLoad;
   readonly memory: TrainingMemory;
-  /** Where the length of the longest row is from. */
+  /** The setting that gives the length of the longest row. */
   readonly length: string;
 }
 
@@ -47,7 +47,7 @@ export async function gpuMemoryOf(spec: RunSpec, modelConfig?: string): Promise<
   return { model: known.name, load, memory: trainingMemory(load), length };
 }
 
-/** Where PyTorch would be chosen for the file's GPUs, it would compute in bfloat16 unless the file says otherwise. */
+/** PyTorch, if it is chosen for the file's GPUs, computes in bfloat16 unless the file says otherwise. */
 function dtypeOf(spec: RunSpec): TrainingLoad['dtype'] {
   const said = settingOf(spec, 'dtype') ?? (spec.trainer.kind === 'torch' ? 'float32' : 'bfloat16');
   return said === 'bfloat16' ? 'bfloat16' : 'float32';

@@ -42,7 +42,7 @@ class Folders:
         return self.copy_of(folder) if lacks else folder
 
     def own(self, folder):
-        """Where this node writes its part of a folder of rank 0."""
+        """The folder in which this node writes its part of a folder of rank 0."""
         if self._index == 0:
             return folder
         copy = self.copy_of(folder)

@@ -39,7 +39,7 @@ class TokenLogprobs(torch.autograd.Function):
     def backward(ctx, of_logprobs, of_entropies):
         hidden, weight, bias, targets, inverse_temperatures, entropies, slopes = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        # Without a bonus for entropy nothing comes back from it.
+        # Entropy has no gradient unless the loss has a bonus for it.
         has_entropy = bool(of_entropies.count_nonzero())
         if slopes is not None and not has_entropy:
             return (slopes * of_logprobs[:, None]).to(hidden.dtype), None, None, None, None, None
@@ -81,7 +81,7 @@ def to_hidden_of(gradient, slope, inverse_temperatures, weight):
 
 
 def log_softmax_(z):
-    """In place: logits are the largest tensor that there is."""
+    """Works in place: logits are the largest tensor that there is."""
     return torch.log_softmax(z, dim=-1, out=z) if z.device.type == "cpu" else torch.log_softmax(z, dim=-1)
 
 

@@ -377,7 +377,7 @@ def load_adapter(peft_model, folder, lora):
 
 
 def refuse_alike(ranks, why):
-    """What rank 0 found wrong, every rank refuses."""
+    """Every rank refuses what rank 0 found wrong."""
     why = ranks.share(why)
     if why is not None:
         raise Refused("ModelUnsupported", why)

@@ -99,7 +99,7 @@ class Ranks:
         return box[0]
 
     def first(self, find):
-        """What rank 0 finds; None on the others. All refuse what it refuses."""
+        """Returns what rank 0 finds, and None on the others. All refuse what it refuses."""
         found, refusal = None, None
         if self.is_first:
             try:

@@ -77,7 +77,7 @@ def give_back_memory():
 
 
 def says_full_disk(error):
-    """Where rank 0 alone writes, at the end of an operation: states.py looks at the writing of all."""
+    """Reports a full disk of rank 0, which alone writes here, at the end of an operation; states.py looks at all ranks."""
     return any(sign in str(error) for sign in ("No space left on device", "Disk quota exceeded"))
 
 

@@ -24,7 +24,7 @@ export interface OptimizerFiles {
 /** The one object of a checkpoint's state that has no folder. */
 export const optimizerName = 'optimizer.safetensors';
 
-/** What is moved to bring a state to its place: the object, or its folder. */
+/** The object or folder that is moved to bring a state to its place. */
 export function optimizerPlace(key: string): string {
   return isList(key) ? folderOf(key) : key;
 }

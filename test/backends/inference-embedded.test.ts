@@ -328,6 +328,9 @@ test('rollouts of a group travel together, each with a signal of its own, and th
   await until('the server is told', () => open.size === 1);
   for (const controller of controllers.slice(2)) controller.abort();
   await Promise.all(samples.slice(2).map((one) => assert.rejects(one)));
+  const over = [AbortSignal.abort(new Error('over')), AbortSignal.abort(new Error('over'))];
+  const asking = over.map((signal) => inference.sample(ask([9], { signal, group: 'run/9' })));
+  await Promise.all(asking.map((one) => assert.rejects(one)));
 });
 
 test('bringing a server to a version names its folder and digest, and waits out weather', async (t) => {

@@ -1,4 +1,4 @@
-/** What nodes of a trainer say to one another, without Python. `npm run test:engines` tries nodes themselves. */
+/** The protocol between nodes of a trainer, without Python. `npm run test:engines` tries nodes themselves. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { connect, createServer, type AddressInfo } from 'node:net';

@@ -152,7 +152,7 @@ test('when = "pause" leaves servers that hold several versions to an evaluation,
 });
 
 test('on_regression = "stop" in a file ends a run that got worse beyond chance', async () => {
-  // With more the second evaluation never comes: a policy that is always wrong keeps no group.
+  // A higher rate ruins the policy before its second evaluation: one that is always wrong keeps no group.
   const top = 'max_async_level = 0\nlearning_rate = 0.03';
   const handle = await start('ruined', 'on_regression = "stop"', 1_000, { top, asksItself: true });
   const { step } = await handle.result();

@@ -1,4 +1,4 @@
-/** What happens to PyTorch's ranks when one of them, their launcher or their worker dies or stops; `npm run test:engines`. */
+/** PyTorch's ranks when one of them, their launcher or their worker dies or stops; `npm run test:engines`. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';

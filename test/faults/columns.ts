@@ -33,7 +33,7 @@ export const columns = {
   // By an activity of its own, as for the first step; by the broadcast of the version that the round begins with; and by the batch before it.
   lease: { failpoint: 'lease.stored', at: 1 },
   'broadcast-lease': { failpoint: 'broadcast.leased', at: 1 },
-  // By rounds: without, a busy machine's chunks may count as slow, and the window is then filled beside the packing.
+  // Sampled by rounds: otherwise a busy machine's chunks may count as slow, and the window is filled beside the packing.
   'batch-lease': { failpoint: 'pack.leased', at: 1, engine: 'level 1', overrides: { tasks_per_minute: '1000000' } },
   generate: { failpoint: 'generate.part', at: 2, sampleMs: slowSampleMs },
   generated: { failpoint: 'play.generated', at: 2 },

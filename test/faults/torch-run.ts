@@ -4,7 +4,7 @@ import { heartbeatTimeoutMs, type RunOptions } from './fake-run.ts';
 import type { StageKind, Surroundings } from './stage-kinds.ts';
 import { StageUnavailable } from './stage-unavailable.ts';
 
-/** In place of ten minutes: how soon ranks give one of them up. A step of theirs takes far less. */
+/** Time after which ranks give one of them up, in place of ten minutes. A step of theirs takes far less. */
 export const rankTimeoutS = 5;
 
 export const torchOnTwoRanks: StageKind = { engine: 'torch', run: torchRun, surround: findTorch };

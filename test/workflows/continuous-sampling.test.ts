@@ -206,7 +206,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
           const played = await usual();
           return { ...played, parts: played.parts.map((part) => (isFirst(round, chunk) ? part : tooEasy(part))) };
         },
-        // As fast as others are leased: the filter is widened all the same.
+        // Groups end as fast as others are leased, and the filter is widened all the same.
         leaseGroups: async ({ curriculum: { nextOrdinal } }, { usual }) => {
           const isHeard = (): Promise<boolean> => hasHeard(run, `-${nextOrdinal - 1}","rollouts"`);
           if (nextOrdinal > 1) await until('those before have ended', async () => gate.isOpen || (await isHeard()));
@@ -345,7 +345,6 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
 
   async function staysTwoAhead(settings: typeof continuous): Promise<void> {
     const gate = new Gate();
-    let isHeld = true;
     const run: BegunRun = await begin({
       settings,
       fakes: {
@@ -354,7 +353,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
           // Stragglers of a batch that is taken hold up nobody: more would be leased. Later, groups before these may be given up unheard.
           const first = round.first + index * 8;
           const isHeard = (): Promise<boolean> => hasHeard(run, `-${first - 1}","rollouts"`);
-          if (first > 1) await until('those before have ended', async () => !isHeld || (await isHeard()));
+          if (first > 1) await until('those before have ended', async () => gate.isOpen || (await isHeard()));
           return usual();
         },
       },
@@ -366,7 +365,6 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     assert.equal(leasedBy(run), 3 * 16);
     assert.ok(leased.every(({ step }) => step <= 3));
     assert.equal(run.inputs('packBatch').length, 2, 'the third waits: what is late may be in it');
-    isHeld = false;
     gate.open();
     const { ledger } = await run.result();
     assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);

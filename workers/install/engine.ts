@@ -27,7 +27,7 @@ export async function installEngine(name: EnginePackage, log: (line: string) => 
   return ensurePython({ name: title, requirements, folder, needs: pythonForVerifiers, isLockAll: true, log });
 }
 
-/** What an engine takes, for people. */
+/** Size of an engine, for people. */
 export function sizeOfEngine(name: EnginePackage): string {
   const { downloadBytes, diskBytes } = enginePackages[name];
   return `about ${gigabytes(downloadBytes)} to download, ${gigabytes(diskBytes)} on disk`;

@@ -25,7 +25,7 @@ interface PythonRequest {
   readonly log: (line: string) => void;
   readonly needs?: PythonNeeds;
   readonly environment?: Readonly<NodeJS.ProcessEnv>;
-  /** Where it is made; by default a folder that is named by the interpreter and its packages. */
+  /** Folder of the environment; by default named by the interpreter and its packages. */
   readonly folder?: string;
   /** The lock has all that is installed, whatever the packages themselves ask for. */
   readonly isLockAll?: boolean;

@@ -60,11 +60,11 @@ export function* kindWarnings(config: RatchetConfig): Iterable<string> {
   const { kind, ac_freq: every } = config.trainer;
   if (every !== undefined && !trainers[kind].recomputes)
     yield `trainer.ac_freq (${every}) has no effect with kind = "${kind}": that trainer decides which activations it keeps.`;
-  if (kind === 'torch') {
+  if (kind !== 'onnx') {
     for (const key of ['threads', 'provider'] as const) {
       const value = config.trainer[key];
       if (value !== defaultOf(`trainer.${key}`))
-        yield `trainer.${key} (${value}) has no effect with kind = "torch": it is the embedded engine’s.`;
+        yield `trainer.${key} (${value}) has no effect with kind = "${kind}": it is the embedded engine’s.`;
     }
   }
   const why = config.trainer.freeze_moe_router === true ? routersThatStay(config) : null;
