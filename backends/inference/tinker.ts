@@ -4,8 +4,8 @@ import { present } from '../../core/present.ts';
 import { saysOverlong } from '../../core/rl/failures.ts';
 import type { TinkerInferenceSpec } from '../../config/run-spec.ts';
 import { isTrouble, type SampleOutput, TinkerClient, type TinkerModel, TinkerTrouble } from '../tinker/index.ts';
-import { loadModel } from '../tinker/load-model.ts';
-import { readVersion, type TinkerVersion } from '../tinker/version-files.ts';
+import { loadModel, pathsOf } from '../tinker/load-model.ts';
+import { orderOf, readVersion, samplerName, type TinkerVersion } from '../tinker/version-files.ts';
 import { changesDistribution } from './openai/openai-bodies.ts';
 import { askPatiently } from './patience.ts';
 import type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest } from './types.ts';
@@ -31,10 +31,16 @@ interface Served {
   readonly path: string;
 }
 
+/** Steps of the weights that an answer came from, where the server exchanges them in place. */
+type ServedSteps = Pick<Sample, 'servedStep' | 'servedThrough'>;
+
 /**
  * Samples on a server of the Tinker API. Every version has a path there, so holding one costs nothing. If the server
  * has lost the model behind a path (it was restarted, or the trainer's session ended), the version is loaded again from
  * its training checkpoint, into a model of this process's own.
+ *
+ * A server that holds one model samples from what was saved for it last. It is asked after a turn which version that
+ * was, and a lost version is looked for in the model that is there before one is made.
  */
 export class TinkerInference implements Inference {
   readonly #spec: TinkerInferenceSpec;
@@ -43,6 +49,10 @@ export class TinkerInference implements Inference {
   readonly #queue: PQueue;
   readonly #versions = new Map<string, Promise<TinkerVersion>>();
   readonly #revived = new Map<string, Promise<Revived>>();
+  /** The newest checkpoint of the model behind a path, when it was last seen. */
+  readonly #latest = new Map<string, number>();
+  /** Paths whose model the server has lost. */
+  readonly #gone = new Set<string>();
 
   constructor(spec: TinkerInferenceSpec, say: (line: string) => void = () => undefined) {
     this.#spec = spec;
@@ -53,9 +63,10 @@ export class TinkerInference implements Inference {
 
   async sample(request: SampleRequest): Promise<Sample> {
     const { promptTokenIds, maxTokens, temperature, seed, topK, topP, signal } = request;
-    const output = await this.#ask(request.policy, signal, ({ version, path }) =>
+    const { output, steps } = await this.#ask(request.policy, signal, ({ version, path }) =>
       this.#client.sample({
         path,
+        baseModel: version.baseModel,
         prompt: promptTokenIds,
         params: {
           max_tokens: maxTokens,
@@ -78,19 +89,21 @@ export class TinkerInference implements Inference {
     const told = changesDistribution(request)
       ? { logprobs: null, samplingLogprobs: sequence.logprobs }
       : { logprobs: sequence.logprobs };
-    return { tokenIds: sequence.tokens, ...told, finishReason: sequence.stopReason };
+    return { tokenIds: sequence.tokens, ...told, finishReason: sequence.stopReason, ...steps };
   }
 
   async score({ policy, tokenIds, positions }: ScoreRequest): Promise<readonly number[] | null> {
-    const { promptLogprobs } = await this.#ask(policy, undefined, ({ path }) =>
+    const { output, steps } = await this.#ask(policy, undefined, ({ version, path }) =>
       this.#client.sample({
         path,
+        baseModel: version.baseModel,
         prompt: tokenIds,
         params: { max_tokens: 1, temperature: 1, seed: 0 },
         promptLogprobs: true,
       }),
     );
-    const scored = positions.map((position) => promptLogprobs?.[position] ?? null);
+    if (steps.servedStep !== undefined || steps.servedThrough !== undefined) return null; // of later weights
+    const scored = positions.map((position) => output.promptLogprobs?.[position] ?? null);
     if (!scored.every((logprob) => logprob !== null)) return null;
     requireFinite(this.#spec.url, scored, 'a token of the prompt');
     return scored;
@@ -99,23 +112,24 @@ export class TinkerInference implements Inference {
   /** Samples a real token of that version: no other answer is proof. */
   async bringTo(policy: ServedPolicy): Promise<void> {
     const { endTokenIds } = await this.#versionOf(policy);
-    await this.#ask(policy, undefined, ({ path }) =>
+    await this.#ask(policy, undefined, ({ version, path }) =>
       this.#client.sample({
         path,
+        baseModel: version.baseModel,
         prompt: endTokenIds.slice(0, 1),
         params: { max_tokens: 1, temperature: 1, seed: 0 },
       }),
     );
   }
 
-  hold(): Promise<HoldOutcome> {
-    return Promise.resolve('held');
+  async hold(policy: ServedPolicy): Promise<HoldOutcome> {
+    return holdsOne(await this.#versionOf(policy)) ? 'single' : 'held';
   }
 
   close(): void {
     this.#queue.clear();
     for (const revived of this.#revived.values())
-      void revived.then(({ model }) => model.unload()).catch(() => undefined);
+      void revived.then(({ model, idle }) => (idle === undefined ? undefined : model.unload())).catch(() => undefined);
     this.#client.close();
   }
 
@@ -123,7 +137,7 @@ export class TinkerInference implements Inference {
     policy: ServedPolicy,
     signal: AbortSignal | undefined,
     ask: (served: Served) => Promise<SampleOutput>,
-  ): Promise<SampleOutput> {
+  ): Promise<{ readonly output: SampleOutput; readonly steps: ServedSteps }> {
     const version = await this.#versionOf(policy);
     return askPatiently(signal, () =>
       this.#queue.add(
@@ -132,18 +146,41 @@ export class TinkerInference implements Inference {
           const path = revived?.path ?? version.samplerPath;
           if (revived) revived.inUse += 1;
           clearTimeout(revived?.idle);
+          const latest = this.#latest.get(path);
           try {
-            return await ask({ version, path });
+            const output = await ask({ version, path });
+            return { output, steps: holdsOne(version) ? await this.#stepsOf(policy, version, path, latest) : {} };
           } catch (error) {
             if (isTrouble(error, 'lost', 'missing')) await this.#revive(version, path);
             throw inferenceError(error, policy);
           } finally {
-            if (revived && --revived.inUse === 0) this.#unloadIdle(version.digest, revived);
+            if (revived && --revived.inUse === 0 && !holdsOne(version)) this.#unloadIdle(version.digest, revived);
           }
         },
         signal ? { signal } : {},
       ),
     );
+  }
+
+  /**
+   * The weights that a turn was sampled from, by the checkpoints of the model: it began with those that were saved for the
+   * sampler last before it, and ended with those of the newest checkpoint at most.
+   */
+  async #stepsOf(
+    { version: { step } }: ServedPolicy,
+    { trainingPath }: TinkerVersion,
+    path: string,
+    before: number | undefined,
+  ): Promise<ServedSteps> {
+    const paths = await this.#client.checkpointsOf(path.split('/')[2]!);
+    const newest = Math.max(...paths.map(orderOf), 0);
+    this.#latest.set(path, newest);
+    const own = orderOf(trainingPath);
+    const [begun, ended] = [step + Math.max((before ?? own) - own, 0), step + Math.max(newest - own, 0)];
+    return {
+      ...(begun === step ? {} : { servedStep: begun }),
+      ...(ended === begun ? {} : { servedThrough: ended }),
+    };
   }
 
   #versionOf({ folder, version }: ServedPolicy): Promise<TinkerVersion> {
@@ -163,13 +200,13 @@ export class TinkerInference implements Inference {
     const known = this.#revived.get(version.digest);
     if (known && (await known.catch(() => null))?.path !== lostPath && (await known.catch(() => null)) !== null) return;
     if (this.#revived.get(version.digest) !== known) return; // another call was quicker
-    const revived = this.#load(version);
+    const revived = this.#load(version, lostPath);
     revived.catch(() => undefined);
     this.#revived.set(version.digest, revived);
     const old = [...this.#revived].slice(0, -revivedMax);
     for (const [digest, gone] of old) {
       this.#revived.delete(digest);
-      void gone.then(({ model }) => model.unload()).catch(() => undefined);
+      if (!holdsOne(version)) void gone.then(({ model }) => model.unload()).catch(() => undefined);
     }
     await revived.catch((error: unknown) => {
       if (this.#revived.get(version.digest) === revived) this.#revived.delete(version.digest);
@@ -186,15 +223,40 @@ export class TinkerInference implements Inference {
     revived.idle.unref();
   }
 
-  async #load(version: TinkerVersion): Promise<Revived> {
+  async #load(version: TinkerVersion, lostPath: string): Promise<Revived> {
     this.#say(`the Tinker server has lost ${version.samplerPath}: loading it again from ${version.trainingPath}`);
     const { baseModel, rank, seed, trainingPath: from } = version;
-    const model = await loadModel(this.#client, { baseModel, rank, seed, from, optimizer: false }, this.#say);
+    const wish = { baseModel, rank, seed, from, optimizer: false };
+    if (holdsOne(version)) return this.#find(version, lostPath, wish);
+    const model = await loadModel(this.#client, wish, this.#say);
     const path = await model.saveForSampler(`again-${Date.now().toString(36)}`, null);
     const revived: Revived = { model, path, inUse: 0, idle: undefined };
     this.#unloadIdle(version.digest, revived);
     return revived;
   }
+
+  /**
+   * The version in the model that a server with room for one has now: the trainer, or another sampler, may have loaded it
+   * again. Where none is, it is made here, and stays: the trainer unloads it when it needs the room.
+   */
+  async #find(version: TinkerVersion, lostPath: string, wish: Parameters<typeof loadModel>[1]): Promise<Revived> {
+    const found = (await pathsOf(this.#client, version)).filter(({ path }) => path !== lostPath && !this.#gone.has(path));
+    this.#gone.add(lostPath);
+    const [first] = found;
+    if (first) return { model: this.#client.modelOf(first.modelId), path: first.path, inUse: 0, idle: undefined };
+    try {
+      const model = await loadModel(this.#client, wish, this.#say);
+      const path = await model.saveForSampler(samplerName(version.trainingPath), null);
+      return { model, path, inUse: 0, idle: undefined };
+    } catch (error) {
+      if (!isTrouble(error, 'refused', 'failed', 'lost')) throw error;
+      throw new TinkerTrouble('full', `${error.message}. Waiting until the model there has this version`, { cause: error }); // prettier-ignore
+    }
+  }
+}
+
+function holdsOne({ server }: TinkerVersion): boolean {
+  return server?.models === 'one';
 }
 
 function signals(signal: AbortSignal | undefined, timeoutS: number): AbortSignal {

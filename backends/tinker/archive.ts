@@ -1,86 +1,191 @@
-import { gunzipSync } from 'node:zlib';
+import { createWriteStream } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
+import path from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import { createGunzip } from 'node:zlib';
+import { ByteReader, CutOff } from './byte-reader.ts';
 import { TinkerTrouble } from './trouble.ts';
 
-/**
- * Limit of an adapter's unpacked archive: adapters of the largest models take hundreds of MB. Node's buffers end here
- * as well.
- */
-const unpackedBytesMax = 4 * 2 ** 30;
+/** Limit of an unpacked archive: merged weights of the largest models take 2 TB in 16 bits. */
+const unpackedBytesMax = 4 * 2 ** 40;
 /**
  * Weights hardly compress: half of a new adapter is zeros, a factor of two. An archive that unpacks to many times its
- * size is no adapter, and may be meant to fill the memory.
+ * size holds no weights, and may be meant to fill the disk.
  */
 const unpackedTimesMax = 16;
 const unpackedBytesFree = 16 * 2 ** 20;
 const blockBytes = 512;
-/** An adapter has a handful of files; even empty ones cost memory here. */
-const filesMax = 1_000;
-/** Limit of a name that does not fit into its header. */
-const nameBytesMax = 16 * 1024;
+/** Weights have a handful of files, in hundreds of parts at most. */
+const filesMax = 500;
+/** Limit of a header that holds a name or a size which does not fit into its field. */
+const extraBytesMax = 64 * 1024;
+/** The longest name that file systems take. */
+const nameCharsMax = 255;
 
 /**
- * The plain files of a tar.gz, by name. Folders are skipped; an absolute name, one that leads out of its folder, a link
- * or a device is refused: an archive is untrusted input.
+ * Writes the plain files of a tar or tar.gz into a folder, piece by piece, and returns their names. Names and sizes may
+ * be in GNU's or pax's form, whose files have no limit of 8 GiB. Folders are skipped. Refused are an absolute name, one
+ * that leads out of its folder, a name that comes twice, a link and a device: an archive is untrusted input.
  */
-export function readTarGz(bytes: Uint8Array, where: string): Map<string, Uint8Array> {
-  let tar: Buffer;
+export async function unpackArchive(
+  archive: AsyncIterable<Uint8Array>,
+  folder: string,
+  where: string,
+): Promise<string[]> {
+  const counted = new Counted(archive);
+  const packed = new ByteReader(counted);
   try {
-    tar = gunzipSync(bytes, { maxOutputLength: maxOutputLength(bytes) });
-  } catch (cause) {
-    const isTooLarge = (cause as NodeJS.ErrnoException).code === 'ERR_BUFFER_TOO_LARGE';
-    const received = isTooLarge
-      ? `${bytes.length} bytes that unpack to more than ${maxOutputLength(bytes)}`
-      : `${bytes.length} other bytes`;
-    throw new TinkerTrouble('failed', `${where}: expected a tar.gz of an adapter, got ${received}.`, { cause });
+    const isZipped = (await packed.peek(2)).equals(Buffer.from([0x1f, 0x8b]));
+    if (!isZipped) return await unpackTar(packed, folder, where);
+    let names: string[] = [];
+    await pipeline(packed.rest(), createGunzip(), async (unzipped: AsyncIterable<Uint8Array>) => {
+      const tar = new ByteReader(bounded(unzipped, counted, where));
+      try {
+        names = await unpackTar(tar, folder, where);
+        for await (const _ of tar.rest()); // what is left ends the pipeline, within the same bounds
+      } finally {
+        await tar.close();
+      }
+    });
+    return names;
+  } catch (error) {
+    if (error instanceof CutOff) throw new TinkerTrouble('failed', `${where}: the archive is cut off.`);
+    if (!isZlibError(error)) throw error;
+    throw new TinkerTrouble('failed', `${where}: expected a tar or tar.gz of weights, got ${counted.bytes} other bytes.`, { cause: error }); // prettier-ignore
+  } finally {
+    await packed.close();
   }
-  const files = new Map<string, Uint8Array>();
-  let longName: string | null = null;
-  for (let at = 0; at + blockBytes <= tar.length;) {
-    const header = tar.subarray(at, at + blockBytes);
-    if (header.every((byte) => byte === 0)) break;
-    const size = sizeIn(header, where);
-    const content = tar.subarray(at + blockBytes, at + blockBytes + size);
-    if (content.length < size) throw new TinkerTrouble('failed', `${where}: the archive is cut off.`);
-    at += blockBytes + Math.ceil(size / blockBytes) * blockBytes;
+}
+
+async function unpackTar(tar: ByteReader, folder: string, where: string): Promise<string[]> {
+  const names = new Set<string>();
+  let extra: { name?: string | undefined; size?: number | undefined } = {};
+  let total = 0;
+  while ((await tar.peek(blockBytes)).some((byte) => byte !== 0)) {
+    const header = await tar.take(blockBytes);
+    requireHeader(header, where);
     const type = String.fromCharCode(header[156] ?? 0);
-    if (type === 'L') longName = text(content.subarray(0, nameBytesMax));
-    else if (type === 'x') longName = paxPath(text(content.subarray(0, nameBytesMax))) ?? longName;
-    else if (type !== 'g') {
-      const name =
-        longName ??
-        [text(header.subarray(345, 500)), text(header.subarray(0, 100))].filter((part) => part !== '').join('/');
-      longName = null;
-      if (type === '5') continue;
-      if (type !== '0' && type !== '\0') throw refused(where, name, 'no plain file');
-      const clean = name.replace(/^(?:\.\/)+/, '');
-      const leadsOut = clean.startsWith('/') || clean.includes('\\') || clean.split('/').includes('..');
-      if (leadsOut) throw refused(where, name, 'a path that leads out of the archive');
-      files.set(clean, content);
-      if (files.size > filesMax) throw refused(where, name, `one file too many (${filesMax} are read)`);
+    const size = sizeOf(header, type === 'x' || type === 'L' || type === 'g' ? undefined : extra.size, where);
+    total += size;
+    if (total > unpackedBytesMax)
+      throw new TinkerTrouble('failed', `${where}: expected at most ${unpackedBytesMax} bytes of files, got more.`);
+    const padding = (blockBytes - (size % blockBytes)) % blockBytes;
+    if (type === 'L' || type === 'x' || type === 'g') {
+      if (size > extraBytesMax) throw refused(where, `header ${type}`, `larger than ${extraBytesMax} bytes`);
+      const content = await tar.take(size);
+      if (type === 'L') extra = { ...extra, name: text(content) };
+      else if (type === 'x') extra = { ...extra, ...paxFields(content, where) };
+    } else {
+      const name = extra.name ?? nameIn(header);
+      extra = {};
+      if (type === '5') await tar.skip(size);
+      else {
+        if (type !== '0' && type !== '\0') throw refused(where, name, 'no plain file');
+        const clean = cleanName(name, where);
+        if (names.has(clean)) throw refused(where, name, 'a second file of its name');
+        names.add(clean);
+        if (names.size > filesMax) throw refused(where, name, `one file too many (${filesMax} are read)`);
+        const file = path.join(folder, clean);
+        await mkdir(path.dirname(file), { recursive: true });
+        await pipeline(tar.stream(size), createWriteStream(file, { flags: 'wx' }));
+      }
+    }
+    await tar.skip(padding);
+  }
+  return [...names];
+}
+
+/** Counts the bytes that came: what they unpack to is measured by it. */
+class Counted implements AsyncIterable<Uint8Array> {
+  bytes = 0;
+  readonly #source: AsyncIterable<Uint8Array>;
+
+  constructor(source: AsyncIterable<Uint8Array>) {
+    this.#source = source;
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<Uint8Array> {
+    for await (const chunk of this.#source) {
+      this.bytes += chunk.length;
+      yield chunk;
     }
   }
-  return files;
 }
 
-function maxOutputLength(bytes: Uint8Array): number {
-  return Math.min(unpackedBytesMax, unpackedBytesFree + unpackedTimesMax * bytes.length);
+async function* bounded(unzipped: AsyncIterable<Uint8Array>, packed: Counted, where: string): AsyncGenerator<Uint8Array> {
+  let bytes = 0;
+  for await (const chunk of unzipped) {
+    bytes += chunk.length;
+    const max = unpackedBytesFree + unpackedTimesMax * packed.bytes;
+    if (bytes > max)
+      throw new TinkerTrouble(
+        'failed',
+        `${where}: expected a tar.gz of weights, got ${packed.bytes} bytes that unpack to more than ${max}.`,
+      );
+    yield chunk;
+  }
 }
 
-function sizeIn(header: Buffer, where: string): number {
+/** The sum over a header's bytes, its own field read as spaces. Older writers added signed bytes. */
+function requireHeader(header: Buffer, where: string): void {
+  const said = Number.parseInt(text(header.subarray(148, 156)).trim(), 8);
+  const summed = header.map((byte, i) => (i >= 148 && i < 156 ? 0x20 : byte));
+  const unsigned = summed.reduce((sum, byte) => sum + byte, 0);
+  const signed = summed.reduce((sum, byte) => sum + (byte > 127 ? byte - 256 : byte), 0);
+  if (said === unsigned || said === signed) return;
+  throw new TinkerTrouble('failed', `${where}: expected a tar or tar.gz of weights, got other bytes.`);
+}
+
+/** Octal digits; or, where the first bit is set, a binary number (GNU, beyond 8 GiB); or what pax said before. */
+function sizeOf(header: Buffer, paxSize: number | undefined, where: string): number {
   const field = header.subarray(124, 136);
-  // Sizes beyond 8 GiB are written in binary, which is beyond our limit.
   const written = text(field).trim();
-  const size = /^[0-7]*$/.test(written) ? Number.parseInt(written || '0', 8) : Number.NaN;
-  if (size <= unpackedBytesMax) return size;
+  const isBinary = (field[0]! & 0x80) !== 0;
+  const size =
+    paxSize ??
+    (isBinary ? binaryIn(field) : /^[0-7]*$/.test(written) ? Number.parseInt(written || '0', 8) : Number.NaN);
+  if (size >= 0 && size <= unpackedBytesMax) return size;
   throw new TinkerTrouble(
     'failed',
-    `${where}: expected the size of a file in the archive in octal digits, at most ${unpackedBytesMax} bytes, got ${JSON.stringify(written)}.`,
+    `${where}: expected the size of a file in the archive, from 0 to ${unpackedBytesMax} bytes, got ${JSON.stringify(isBinary ? field.toString('hex') : written)}.`,
   );
 }
 
-/** The path in lines `LENGTH path=NAME`. */
-function paxPath(records: string): string | undefined {
-  return /^\d+ path=(.*)$/m.exec(records)?.[1];
+/** Base 256, big-endian; negative where the second bit is set, too. */
+function binaryIn(field: Buffer): number {
+  if ((field[0]! & 0x40) !== 0) return -1;
+  return field.subarray(1).reduce((sum, byte) => sum * 256 + byte, field[0]! & 0x3f);
+}
+
+/** Records `LENGTH KEY=VALUE\n`; a length counts its own digits, too. */
+function paxFields(records: Buffer, where: string): { name?: string; size?: number } {
+  const found: { name?: string; size?: number } = {};
+  for (let at = 0; at < records.length && records[at] !== 0;) {
+    const space = records.indexOf(0x20, at);
+    const length = Number(records.subarray(at, Math.max(space, at)).toString('latin1'));
+    const record = records.subarray(space + 1, at + length - 1).toString('utf8');
+    if (space < 0 || !Number.isInteger(length) || length < 5 || at + length > records.length)
+      throw new TinkerTrouble('failed', `${where}: expected pax records in the archive, got other bytes.`);
+    const [key, value] = [record.slice(0, record.indexOf('=')), record.slice(record.indexOf('=') + 1)];
+    if (key === 'path') found.name = value;
+    if (key === 'size') found.size = /^\d+$/.test(value) ? Number(value) : -1;
+    at += length;
+  }
+  return found;
+}
+
+function nameIn(header: Buffer): string {
+  return [text(header.subarray(345, 500)), text(header.subarray(0, 100))].filter((part) => part !== '').join('/');
+}
+
+function cleanName(name: string, where: string): string {
+  const clean = name.replace(/^(?:\.\/)+/, '');
+  const parts = clean.split('/');
+  const leadsOut = clean.startsWith('/') || /[\\\0]/.test(clean) || parts.includes('..');
+  if (leadsOut) throw refused(where, name, 'a path that leads out of the archive');
+  if (clean === '' || clean.endsWith('/') || parts.some((part) => part.length > nameCharsMax))
+    throw refused(where, name, 'no name of a file');
+  return clean;
 }
 
 function text(bytes: Uint8Array): string {
@@ -91,6 +196,11 @@ function text(bytes: Uint8Array): string {
 function refused(where: string, name: string, what: string): TinkerTrouble {
   return new TinkerTrouble(
     'refused',
-    `${where}: "${name.slice(0, 100)}" is ${what}; an adapter's archive has plain files only.`,
+    `${where}: "${name.slice(0, 100)}" is ${what}; an archive of weights has plain files only.`,
   );
+}
+
+function isZlibError(error: unknown): boolean {
+  const { code } = error as NodeJS.ErrnoException;
+  return code?.startsWith('Z_') === true;
 }

@@ -3,9 +3,10 @@ import type { StepPlan } from '../../core/rl/run-state.ts';
 import { isTinkerLoss } from '../../config/models/tinker-spec.ts';
 import { LogprobLoss, metricsRow } from '../../engine/index.ts';
 import { gradientBatch, inRequests, isFinite, policyBatch, scoreDatum, type ServerBatch } from './batch.ts';
-import type { TinkerModel } from './client.ts';
+import type { TinkerModel } from './model.ts';
 import { supervisedPassMetrics } from './pass-metrics.ts';
-import type { Datum, LossReduction, PassOutput } from './types.ts';
+import { lossBy, type ServerLoss } from './server-facts.ts';
+import type { Datum, PassOutput } from './types.ts';
 
 interface PassInput {
   readonly plan: Pick<StepPlan, 'loss' | 'klBeta' | 'temperature'>;
@@ -27,12 +28,9 @@ interface PassResult {
  * that it returns.
  */
 export class BatchGradient {
-  readonly #reduction: LossReduction;
+  /** How the server adds losses up. */
+  server: ServerLoss = lossBy('sum');
   readonly #loss = new LogprobLoss();
-
-  constructor(reduction: LossReduction) {
-    this.#reduction = reduction;
-  }
 
   async compute(model: TinkerModel, { plan, batch, referenceLogprobs }: PassInput): Promise<PassResult> {
     const { loss, klBeta, temperature } = plan;
@@ -43,10 +41,10 @@ export class BatchGradient {
       const { gradients, metrics } = await this.#loss.pass(batch, options, logprobs);
       const flat = flatness(gradients);
       if (flat !== null) return { metrics: metricsRow(metrics), refused: flat, logprobs };
-      const ran = await runBatch(model, gradientBatch(rows, gradients, this.#reduction), batch);
+      const ran = await runBatch(model, gradientBatch(rows, gradients, this.server), batch);
       return { metrics: metricsRow(metrics), refused: ran === null ? notFinite : null, logprobs };
     }
-    const logprobs = await runBatch(model, policyBatch(rows, loss, this.#reduction), batch);
+    const logprobs = await runBatch(model, policyBatch(rows, loss, this.server), batch);
     if (logprobs === null) return { metrics: {}, refused: notFinite, logprobs };
     if (loss.type === 'cross_entropy')
       return { metrics: await supervisedPassMetrics(batch, logprobs, loss), refused: null, logprobs };

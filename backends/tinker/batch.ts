@@ -1,7 +1,8 @@
 import type { MaskedSample, RowFacts, TrainSample } from '../../core/rl/learning/batch.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { type Aggregation, aggregationOf, correctedAdvantages } from '../../engine/index.ts';
-import type { Datum, LossCall, LossReduction } from './types.ts';
+import type { ServerLoss } from './server-facts.ts';
+import type { Datum, LossCall } from './types.ts';
 
 /**
  * A batch in a server's form, with the gradient of the run's aggregation. Losses here are linear in the advantages (for a
@@ -9,10 +10,13 @@ import type { Datum, LossCall, LossReduction } from './types.ts';
  *
  *     wanted             Σ_r f_r Σ_t m_t ℓ_t / Z                        (f, Z: engine/train/aggregate.ts)
  *     "sum"              Σ_r Σ_t ℓ_t                                     advantages × f_r / Z
- *     "sequence_mean"    1/N Σ_r Σ_t w_t ℓ_t / Σ_t w_t, weights w = m    advantages × f_r · N · Σ m / Z
+ *     "row_mean"         1/N Σ_r Σ_t ℓ_t                                 advantages × f_r · N / Z
+ *     "token_mean"       Σ_r Σ_t w_t ℓ_t / Σ_r Σ_t w_t, w = m            advantages × f_r · ΣΣ m / Z
+ *     "sequence_mean"    1/N Σ_r Σ_t w_t ℓ_t / Σ_t w_t, w = m            advantages × f_r · N · Σ m / Z
  *
- * N counts the rows of all requests before the step. Rows without loss are left out: the server would count them. A loss that no
- * server has is sent as its gradient: Σ (∂L/∂ℓ_t) ℓ_t, which is linear in the log probabilities.
+ * N and the sums count the rows of all requests before the step, or those of the row's own request (`over`). Rows without
+ * loss are left out: the server would count them. A loss that no server has is sent as its gradient: Σ (∂L/∂ℓ_t) ℓ_t,
+ * which is linear in the log probabilities.
  */
 export interface ServerBatch<Row extends MaskedSample = TrainSample> {
   readonly loss: LossCall;
@@ -23,44 +27,44 @@ export interface ServerBatch<Row extends MaskedSample = TrainSample> {
 }
 
 /** A batch for a loss that the server computes itself. `facts` are those of all rows. */
-export function policyBatch(facts: readonly RowFacts[], loss: LossSettings, reduction: LossReduction): ServerBatch {
-  if (loss.type === 'cross_entropy') return supervisedBatch(facts, reduction, loss);
+export function policyBatch(facts: readonly RowFacts[], loss: LossSettings, server: ServerLoss): ServerBatch {
+  if (loss.type === 'cross_entropy') return supervisedBatch(facts, server, loss);
   const rows = rowsWithLoss(facts);
-  const factors = rescaled(facts, rows, aggregationOf(facts, loss), reduction);
+  const factors = rescaled(facts, rows, aggregationOf(facts, loss), server);
   const { advantageTau = 1 } = loss;
   return {
     loss: lossCall(loss),
     rows,
     datum: (sample, place) =>
-      policyDatum(sample, correctedAdvantages(sample, advantageTau), factors[place]!, reduction),
+      policyDatum(sample, correctedAdvantages(sample, advantageTau), factors[place]!, server),
   };
 }
 
 /** −Σ m ℓ / Σ m: the supervised loss of a warm-up. */
 export function supervisedBatch(
   facts: readonly RowFacts[],
-  reduction: LossReduction,
+  server: ServerLoss,
   loss: Pick<LossSettings, 'aggregation' | 'maxTokens'> = { aggregation: 'token' },
 ): ServerBatch {
-  const factors = rescaled(facts, rowsWithLoss(facts), aggregationOf(facts, loss), reduction);
-  return linearBatch(facts, ({ mask, place }) => mask * factors[place]!, reduction);
+  const factors = rescaled(facts, rowsWithLoss(facts), aggregationOf(facts, loss), server);
+  return linearBatch(facts, ({ mask, place }) => mask * factors[place]!, server);
 }
 
 /** −Σ w ℓ with w = −∂L/∂ℓ: the gradient of any loss L, as in the Tinker package's forward_backward_custom. */
 export function gradientBatch(
   facts: readonly RowFacts[],
   gradients: readonly ArrayLike<number>[],
-  reduction: LossReduction,
+  server: ServerLoss,
 ): ServerBatch {
   const rows = rowsWithLoss(facts);
-  const factors = rows.map((row) => (reduction === 'sum' ? 1 : rows.length * facts[row]!.weight));
-  return linearBatch(facts, ({ place, t }) => -gradients[rows[place]!]![t]! * factors[place]!, reduction);
+  const factors = divisors(facts, rows, server);
+  return linearBatch(facts, ({ place, t }) => -gradients[rows[place]!]![t]! * factors[place]!, server);
 }
 
-/** The loss that is linear in log probabilities, by a server's reduction. */
-export function linearLoss(reduction: LossReduction): LossCall {
-  if (reduction === 'sum') return { lossFn: 'cross_entropy', config: null };
-  // A row's weights cancel out in such a mean. If both bounds are 1, cispo is sg(1) · A · ℓ: cross-entropy with
+/** The loss that is linear in log probabilities, by what the server's losses are linear in. */
+export function linearLoss(linearIn: ServerLoss['linearIn']): LossCall {
+  if (linearIn === 'weights') return { lossFn: 'cross_entropy', config: null };
+  // Weights cancel out in the means of such a server. If both bounds are 1, cispo is sg(1) · A · ℓ: cross-entropy with
   // advantages, which do not cancel.
   return { lossFn: 'cispo', config: { clip_low_threshold: 1, clip_high_threshold: 1 } };
 }
@@ -69,18 +73,18 @@ export function linearLoss(reduction: LossReduction): LossCall {
 function linearBatch(
   facts: readonly RowFacts[],
   weightOf: (token: { readonly place: number; readonly t: number; readonly mask: number }) => number,
-  reduction: LossReduction,
+  server: ServerLoss,
 ): ServerBatch {
   const datum: ServerBatch['datum'] = (sample, place) => {
     const { tokenIds, lossMask } = sample;
     const weights = lossMask.map((mask, t) => (mask === 0 ? 0 : weightOf({ place, t, mask })));
-    if (reduction !== 'sum') {
+    if (server.linearIn === 'advantages') {
       const advantages = weights.map((weight, t) => (weight === 0 ? 0 : weight / lossMask[t]!));
-      return policyDatum({ ...sample, behaviorLogprobs: lossMask.map(() => 0) }, advantages, 1, reduction);
+      return policyDatum({ ...sample, behaviorLogprobs: lossMask.map(() => 0) }, advantages, 1, server);
     }
     return supervisedDatum(tokenIds, weights);
   };
-  return { loss: linearLoss(reduction), rows: rowsWithLoss(facts), datum };
+  return { loss: linearLoss(server.linearIn), rows: rowsWithLoss(facts), datum };
 }
 
 /** A datum that requests log probabilities only. */
@@ -110,13 +114,28 @@ function rescaled(
   facts: readonly RowFacts[],
   rows: readonly number[],
   { factors, normalizer }: Aggregation,
-  reduction: LossReduction,
+  server: ServerLoss,
 ): number[] {
-  return rows.map((row) => {
-    const wanted = factors[row]! / normalizer;
-    if (reduction === 'sum') return wanted;
-    return wanted * rows.length * facts[row]!.weight;
-  });
+  const undone = divisors(facts, rows, server);
+  return rows.map((row, place) => (factors[row]! / normalizer) * undone[place]!);
+}
+
+/** What the server divides each row's losses by. */
+function divisors(
+  facts: readonly RowFacts[],
+  rows: readonly number[],
+  { reduction, over }: ServerLoss,
+): readonly number[] {
+  const places = over === 'request' ? inRequests(rows.map((row) => facts[row]!)) : [[...rows.keys()]];
+  const found: number[] = [];
+  for (const together of places) {
+    const total = together.reduce((sum, place) => sum + facts[rows[place]!]!.weight, 0);
+    for (const place of together) {
+      const { weight } = facts[rows[place]!]!;
+      found.push({ sum: 1, row_mean: together.length, token_mean: total, sequence_mean: together.length * weight }[reduction]); // prettier-ignore
+    }
+  }
+  return found;
 }
 
 /** Targets are the next tokens, so every value of token t is at t − 1. */
@@ -124,9 +143,10 @@ function policyDatum(
   { tokenIds, lossMask, behaviorLogprobs }: TrainSample,
   advantages: readonly number[],
   factor: number,
-  reduction: LossReduction,
+  server: ServerLoss,
 ): Datum {
   const mask = lossMask.slice(1);
+  const isWeighed = server.linearIn === 'advantages';
   return {
     tokens: tokenIds.slice(0, -1),
     inputs: {
@@ -135,9 +155,9 @@ function policyDatum(
       // An advantage of 0 keeps a token out of a server's sum; the hosted one accepts no weights beside advantages.
       advantages: {
         dtype: 'float32',
-        data: mask.map((m, i) => (m > 0 ? advantages[i + 1]! * factor * (reduction === 'sum' ? m : 1) : 0)),
+        data: mask.map((m, i) => (m > 0 ? advantages[i + 1]! * factor * (isWeighed ? 1 : m) : 0)),
       },
-      ...(reduction === 'sum' ? {} : { weights: { dtype: 'float32' as const, data: mask } }),
+      ...(isWeighed ? { weights: { dtype: 'float32' as const, data: mask } } : {}),
     },
   };
 }

@@ -1,19 +1,12 @@
 import { z } from 'zod';
 import { problemsIn } from '../../core/problems-in.ts';
-import { type Call, parsed, type HttpReply, TinkerHttp } from './http.ts';
+import { type Call, isProtobuf, parsed, type HttpReply, TinkerHttp } from './http.ts';
 import { retrieve } from './futures.ts';
-import { decodePassOutput, decodeSampleResponse, encodePassRequest } from './proto.ts';
+import { jsonPass, TinkerModel } from './model.ts';
+import { decodeSampleResponse, encodePassRequest } from './proto.ts';
+import { number, numbers } from './shapes.ts';
 import { isTrouble, TinkerTrouble } from './trouble.ts';
-import type {
-  AdamParams,
-  Datum,
-  LossCall,
-  PassOutput,
-  SampleOutput,
-  SamplingParams,
-  ServerModel,
-  TinkerAddress,
-} from './types.ts';
+import type { SampleOutput, SamplingParams, ServerModel, TinkerAddress, TinkerLoss } from './types.ts';
 
 export interface ClientOptions {
   /** Time for retries of an unresponsive server before a call fails as `away`. */
@@ -33,19 +26,6 @@ const Future = z.looseObject({ request_id: z.coerce.string() });
 const Capabilities = z.looseObject({
   supported_models: z.array(z.looseObject({ model_name: z.string().nullish(), max_context_length: z.int().nullish() })),
 });
-/** Infinite values stay; NaN arrives as null, and becomes NaN again. */
-const number = z.custom<number | null>((value) => typeof value === 'number' || value === null, 'expected a number');
-const numbers = z.array(number.transform((value) => value ?? Number.NaN));
-const metrics = z.record(
-  z.string(),
-  number.transform((value) => value ?? Number.NaN),
-);
-const tensor = z.looseObject({ data: numbers });
-const Pass = z.looseObject({
-  loss_fn_outputs: z.array(z.record(z.string(), tensor)),
-  metrics: metrics.default({}),
-});
-const Step = z.looseObject({ metrics: metrics.nullish() });
 const Sampled = z.looseObject({
   sequences: z.array(
     z.looseObject({
@@ -56,8 +36,23 @@ const Sampled = z.looseObject({
   ),
   prompt_logprobs: z.array(number).nullish(),
 });
-const Saved = z.looseObject({ path: z.string() });
+const Runs = z.looseObject({
+  training_runs: z.array(
+    z.looseObject({
+      training_run_id: z.string(),
+      base_model: z.string().nullish(),
+      last_request_time: z.string().nullish(),
+    }),
+  ),
+});
+const runsPerPage = 100;
+/** A server of a year has had thousands of models; ours is among the latest. */
+const runsReadMax = 5_000;
 const Listed = z.looseObject({ checkpoints: z.array(z.looseObject({ tinker_path: z.string() })) });
+
+/** Sends requests of one model one after the other: some servers refuse one that overtook another. */
+export type InTurn = <T>(send: () => Promise<T>) => Promise<T>;
+const atOnce: InTurn = (send) => send();
 
 /** One server, and the session that keeps models alive there: heartbeats come from this process while it is open. */
 export class TinkerClient {
@@ -66,6 +61,8 @@ export class TinkerClient {
   #session: Promise<string> | null = null;
   #timer: ReturnType<typeof setTimeout> | null = null;
   #modelCount = 0;
+  #usesProtobuf: boolean;
+  #namesBase = false;
 
   constructor(address: TinkerAddress, options: ClientOptions = {}) {
     this.#options = {
@@ -74,10 +71,29 @@ export class TinkerClient {
       heartbeatMs: options.heartbeatMs ?? heartbeatDefaultMs,
     };
     this.http = new TinkerHttp(address, this.#options);
+    this.#usesProtobuf = this.isHosted;
   }
 
-  get usesProtobuf(): boolean {
+  /** The hosted service gives weights file by file, others as an archive or a folder. */
+  get isHosted(): boolean {
     return this.http.address.server === 'tinker';
+  }
+
+  /** Whether passes and samples travel in protobuf: with the hosted service, and where JSON was refused (415). */
+  get usesProtobuf(): boolean {
+    return this.#usesProtobuf;
+  }
+
+  /** Sends a pass in the server's encoding: a server of one's own is asked in JSON first, and answers 415 if it reads none. */
+  async inItsEncoding<T>(send: (asProtobuf: boolean) => Promise<T>): Promise<T> {
+    const asProtobuf = this.#usesProtobuf;
+    try {
+      return await send(asProtobuf);
+    } catch (error) {
+      if (asProtobuf || !isTrouble(error) || error.status !== 415) throw error;
+      this.#usesProtobuf = true; // a refusal by its encoding: nothing was done
+      return send(true);
+    }
   }
 
   async capabilities(): Promise<readonly ServerModel[]> {
@@ -92,10 +108,12 @@ export class TinkerClient {
    * Whether the server knows a loss, without a model: servers check a request's fields before its model. Null if the
    * answer does not show it.
    */
-  async knowsLoss(lossFn: string): Promise<boolean | null> {
+  async knowsLoss(lossFn: TinkerLoss): Promise<boolean | null> {
     const route = '/api/v1/forward_backward';
-    const body = { model_id: 'ratchet-asks', seq_id: 1, forward_backward_input: { data: [], loss_fn: lossFn } };
-    const { status, bytes } = await this.http.once('POST', route, { body, mayRepeat: true });
+    const request = { modelId: 'ratchet-asks', seqId: 1, data: [], loss: { lossFn, config: null }, forwardOnly: false };
+    const ask = (body: unknown): Promise<HttpReply> => this.http.once('POST', route, { body, mayRepeat: true });
+    const inJson = await ask(this.#usesProtobuf ? encodePassRequest(request) : jsonPass(request));
+    const { status, bytes } = inJson.status === 415 ? await ask(encodePassRequest(request)) : inJson;
     if (status === 422) return !Buffer.from(bytes).toString('utf8').includes('loss_fn');
     return status === 404 ? true : null;
   }
@@ -137,15 +155,24 @@ export class TinkerClient {
     }
   }
 
+  /** A model that is there already, by its name. */
+  modelOf(id: string): TinkerModel {
+    return new TinkerModel(this, id);
+  }
+
   async sample(request: {
     readonly path: string;
+    /** Named beside the path for a server that finds its sampler by it. */
+    readonly baseModel?: string;
     readonly prompt: readonly number[];
     readonly params: SamplingParams;
     readonly promptLogprobs?: boolean;
     readonly signal?: AbortSignal | undefined;
   }): Promise<SampleOutput> {
     const { path, prompt, params, promptLogprobs = false, signal } = request;
+    const named = request.baseModel !== undefined && this.#namesBase ? { base_model: request.baseModel } : {};
     const body = {
+      ...named,
       type: 'sample',
       model_path: path,
       prompt: { chunks: [{ type: 'encoded_text', tokens: prompt }] },
@@ -154,7 +181,15 @@ export class TinkerClient {
       ...(promptLogprobs ? { prompt_logprobs: true } : {}),
     };
     const route = '/api/v1/asample';
-    const reply = await this.future(route, { body, mayRepeat: true, signal }, { asProtobuf: this.usesProtobuf });
+    const reply = await this.future(route, { body, mayRepeat: true, signal }, { asProtobuf: this.usesProtobuf }).catch(
+      (error: unknown) => {
+        const wantsBase = isTrouble(error, 'refused') && /base_model is required/.test(error.message);
+        if (!wantsBase || request.baseModel === undefined || this.#namesBase) throw error;
+        this.#namesBase = true;
+        return null;
+      },
+    );
+    if (reply === null) return this.sample(request);
     if (isProtobuf(reply)) return decodeSampleResponse(reply.bytes);
     const { sequences, prompt_logprobs: scored } = this.read(Sampled, reply, route);
     return {
@@ -171,6 +206,22 @@ export class TinkerClient {
   async checkpointsOf(modelId: string): Promise<readonly string[]> {
     const route = `/api/v1/training_runs/${encodeURIComponent(modelId)}/checkpoints`;
     return this.read(Listed, await this.http.get(route), route).checkpoints.map((found) => found.tinker_path);
+  }
+
+  /** Names of models that the server has or had on this base, the latest first. */
+  async modelsOn(baseModel: string): Promise<readonly string[]> {
+    const found: { id: string; at: string }[] = [];
+    for (let offset = 0; offset < runsReadMax; offset += runsPerPage) {
+      const route = `/api/v1/training_runs?limit=${runsPerPage}&offset=${offset}`;
+      const { training_runs: runs } = this.read(Runs, await this.http.get(route), route);
+      found.push(
+        ...runs
+          .filter((run) => run.base_model === baseModel)
+          .map((run) => ({ id: run.training_run_id, at: run.last_request_time ?? '' })),
+      );
+      if (runs.length < runsPerPage) break;
+    }
+    return found.toSorted((a, b) => (a.at < b.at ? 1 : -1)).map(({ id }) => id);
   }
 
   /** Opened when it is first needed. */
@@ -194,16 +245,25 @@ export class TinkerClient {
   }
 
   /** The checked JSON of a request's promise. */
-  async promised<T>(route: string, body: unknown, shape: z.ZodType<T>, mayRepeat = false): Promise<T> {
-    return this.read(shape, await this.future(route, { body, mayRepeat }), route);
+  async promised<T>(
+    route: string,
+    body: unknown,
+    shape: z.ZodType<T>,
+    { mayRepeat = false, inTurn = atOnce }: { readonly mayRepeat?: boolean; readonly inTurn?: InTurn } = {},
+  ): Promise<T> {
+    return this.read(shape, await this.future(route, { body, mayRepeat }, { inTurn }), route);
   }
 
   /** Sends a request, and waits for its promise; a lost promise leads to a repeated request if that is harmless. */
-  async future(route: string, call: Call, { asProtobuf = false } = {}): Promise<HttpReply> {
+  async future(
+    route: string,
+    call: Call,
+    { asProtobuf = false, inTurn = atOnce }: { readonly asProtobuf?: boolean; readonly inTurn?: InTurn } = {},
+  ): Promise<HttpReply> {
     const { patienceMs, say } = this.#options;
     const { signal } = call;
     for (let isAgain = false; ; isAgain = true) {
-      const promise = await this.http.post(route, call);
+      const promise = await inTurn(() => this.http.post(route, call));
       const { request_id: requestId, ...rest } = this.read(Future, promise, route);
       try {
         const reply = await retrieve(this.http, requestId, { asProtobuf, signal, patienceMs, say });
@@ -250,131 +310,6 @@ export class TinkerClient {
     const isOver = reply?.status === 410 || reply?.status === 404;
     if (isOver && (await this.#session) === session) this.forgetSession();
   }
-}
-
-/** A model in training. Its requests are executed in the order in which they are sent. */
-export class TinkerModel {
-  readonly id: string;
-  readonly #client: TinkerClient;
-  #sequence = 0;
-
-  constructor(client: TinkerClient, id: string) {
-    this.#client = client;
-    this.id = id;
-  }
-
-  /** Gradients of several calls add up until the next {@link optimStep}. */
-  async forwardBackward(data: readonly Datum[], loss: LossCall): Promise<PassOutput> {
-    return this.#pass(data, loss, false);
-  }
-
-  /** Logprobs only; changes nothing. */
-  async forward(data: readonly Datum[]): Promise<PassOutput> {
-    return this.#pass(data, { lossFn: 'cross_entropy', config: null }, true);
-  }
-
-  /** Never sent twice: servers may apply it twice. If its outcome is unknown the model is `lost`. */
-  async optimStep(adam: AdamParams): Promise<Readonly<Record<string, number>>> {
-    const body = { type: 'optim_step', model_id: this.id, seq_id: this.#next(), adam_params: adam };
-    return (await this.#client.promised('/api/v1/optim_step', body, Step)).metrics ?? {};
-  }
-
-  /** Weights and optimizer, as a checkpoint for further training. Returns its path. */
-  async saveWeights(name: string, ttlS: number | null): Promise<string> {
-    return this.#save('/api/v1/save_weights', { type: 'save_weights', path: name }, ttlS);
-  }
-
-  /** Weights for sampling. Returns their path. */
-  async saveForSampler(name: string, ttlS: number | null): Promise<string> {
-    const body = { type: 'save_weights_for_sampler', path: name };
-    return this.#save('/api/v1/save_weights_for_sampler', body, ttlS);
-  }
-
-  /** A copy for a download, file by file (hosted). Returns its path. */
-  async saveExternal(name: string, ttlS: number): Promise<string> {
-    return this.#save('/api/v1/save_weights_external', { type: 'save_weights_external', path: name }, ttlS);
-  }
-
-  /** Only as the first request of a new model. */
-  async loadWeights(path: string, { optimizer }: { readonly optimizer: boolean }): Promise<void> {
-    const body = { type: 'load_weights', model_id: this.id, seq_id: this.#next(), path, optimizer };
-    await this.#client.promised('/api/v1/load_weights', body, z.looseObject({}));
-  }
-
-  /** Frees its room; failures are ignored. */
-  async unload(): Promise<void> {
-    const call = { body: { type: 'unload_model', model_id: this.id }, mayRepeat: true, timeoutMs: 10_000 };
-    await this.#client.http.once('POST', '/api/v1/unload_model', call).catch(() => undefined);
-  }
-
-  async #pass(data: readonly Datum[], loss: LossCall, forwardOnly: boolean): Promise<PassOutput> {
-    const seqId = this.#next();
-    const asProtobuf = this.#client.usesProtobuf;
-    const route = forwardOnly && !asProtobuf ? '/api/v1/forward' : '/api/v1/forward_backward';
-    const body = asProtobuf
-      ? encodePassRequest({ modelId: this.id, seqId, data, loss, forwardOnly })
-      : jsonPass({ modelId: this.id, seqId, data, loss, forwardOnly });
-    const reply = await this.#client.future(route, { body, mayRepeat: forwardOnly }, { asProtobuf });
-    if (isProtobuf(reply)) return decodePassOutput(reply.bytes);
-    const { loss_fn_outputs: outputs, metrics } = this.#client.read(Pass, reply, route);
-    return { logprobs: outputs.map((output) => output['logprobs']?.data ?? []), metrics };
-  }
-
-  /** A name taken by our own earlier request means success. */
-  async #save(
-    route: string,
-    wish: { readonly type: string; readonly path: string },
-    ttlS: number | null,
-  ): Promise<string> {
-    const body = { ...wish, model_id: this.id, seq_id: this.#next(), ...(ttlS === null ? {} : { ttl_seconds: ttlS }) };
-    try {
-      return (await this.#client.promised(route, body, Saved, true)).path;
-    } catch (error) {
-      if (!isTrouble(error) || error.status !== 409) throw error;
-      const kind = route.endsWith('save_weights')
-        ? '/weights/'
-        : route.endsWith('sampler')
-          ? '/sampler_weights/'
-          : '/external_weights/';
-      const paths = await this.#client.checkpointsOf(this.id);
-      const found = paths.find((path) => path.endsWith(kind + wish.path));
-      if (found !== undefined) return found;
-      throw new TinkerTrouble('lost', `${error.message}, and no such checkpoint is whole.`, {
-        status: 409,
-        cause: error,
-      });
-    }
-  }
-
-  #next(): number {
-    return ++this.#sequence;
-  }
-}
-
-function jsonPass(request: Parameters<typeof encodePassRequest>[0]): unknown {
-  const { modelId, seqId, data, loss, forwardOnly } = request;
-  const input = {
-    data: data.map(({ tokens, inputs }) => ({
-      model_input: { chunks: [{ type: 'encoded_text', tokens }] },
-      loss_fn_inputs: Object.fromEntries(
-        Object.entries(inputs).map(([name, { dtype, data: values }]) => [
-          name,
-          { data: values, dtype, shape: [values.length] },
-        ]),
-      ),
-    })),
-    loss_fn: loss.lossFn,
-    ...(loss.config === null ? {} : { loss_fn_config: loss.config }),
-  };
-  return {
-    model_id: modelId,
-    seq_id: seqId,
-    ...(forwardOnly ? { forward_input: input } : { forward_backward_input: input }),
-  };
-}
-
-function isProtobuf({ type }: HttpReply): boolean {
-  return type.includes('protobuf');
 }
 
 /** SkyRL leaves the first token out, for which there is no logprob; the hosted service gives null there. */

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { causeOf } from '../../host/fetch-cause.ts';
-import { asItIs, readBody, UnwantedBody } from '../../host/read-body.ts';
+import { asItIs, Pace, readBody, UnwantedBody } from '../../host/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { askServer } from '../../host/ask-server.ts';
 import { parsedAsPython } from '../inference/openai/answer-json.ts';
@@ -31,6 +31,9 @@ export interface HttpReply {
   readonly bytes: Uint8Array;
 }
 
+/** A place on the server's machine, given in place of bytes. */
+export class FileUrl extends URL {}
+
 interface Patience {
   /** Time for retries of an unresponsive server. */
   readonly patienceMs: number;
@@ -41,6 +44,8 @@ interface Patience {
 const requestTimeoutMs = 60_000;
 /** Limit of an ordinary reply: the log probabilities of a batch, 4 bytes a token, take tens of MB. */
 const replyBytesMax = 512 * 2 ** 20;
+/** A download may take hours, but not without a byte for so long. */
+const stallMs = 2 * 60_000;
 const firstWaitMs = 500;
 const waitMsMax = 10_000;
 
@@ -48,6 +53,8 @@ const waitMsMax = 10_000;
 export class TinkerHttp {
   readonly address: TinkerAddress;
   readonly waits = new Waits();
+  /** How often the server was found away: it may have been started again meanwhile. */
+  interruptions = 0;
   readonly #patience: Patience;
 
   constructor(address: TinkerAddress, patience: Patience) {
@@ -68,6 +75,43 @@ export class TinkerHttp {
     return this.#patiently(route, call, () => this.once('GET', route, call));
   }
 
+  /**
+   * Gives the body of a GET to `take`, piece by piece, from its beginning again after a broken connection. A redirect to
+   * a file of the server's machine (`file:`) is returned instead.
+   */
+  async download<T>(route: string, take: (body: AsyncIterable<Uint8Array>) => Promise<T>): Promise<T | FileUrl> {
+    const call = { body: undefined, mayRepeat: true };
+    const reply = await this.#patiently(route, call, () => this.#downloadOnce(route, take));
+    return reply.taken;
+  }
+
+  async #downloadOnce<T>(
+    route: string,
+    take: (body: AsyncIterable<Uint8Array>) => Promise<T>,
+  ): Promise<HttpReply & { readonly taken: T | FileUrl }> {
+    const stalled = new AbortController();
+    const pace = new Pace({ ms: stallMs, bytesMin: 1 }, () => stalled.abort(new Error('no byte came for minutes')));
+    const none = { type: '', bytes: new Uint8Array() };
+    try {
+      let answer = await this.#fetch('GET', route, { body: undefined, mayRepeat: true }, stalled.signal, 'returned');
+      const location = answer.headers.get('location');
+      if (answer.status >= 300 && answer.status < 400 && location !== null) {
+        await answer.body?.cancel();
+        if (location.startsWith('file:')) return { ...none, status: 200, taken: new FileUrl(location) };
+        const target = new URL(location, isAbsolute(route) ? route : this.address.url + route).href;
+        answer = await this.#fetch('GET', target, { body: undefined, mayRepeat: true }, stalled.signal);
+      }
+      const { status } = answer;
+      if (status >= 300) throw this.refusal(route, { ...none, status, bytes: await readBody(answer, route) });
+      return { ...none, status, taken: await take(paced(answer.body, pace)) };
+    } catch (error) {
+      if (error instanceof RatchetError || error instanceof TinkerTrouble || isOfFiles(error)) throw error;
+      throw new TinkerTrouble('away', `The Tinker server at ${this.address.url} broke off (${causeOf(error)}, ${route}).`, { cause: error }); // prettier-ignore
+    } finally {
+      pace.end();
+    }
+  }
+
   /** One attempt. Any answer is a reply, even a refusal; throws `away` or `lost` without one. */
   async once(method: 'GET' | 'POST', route: string, call: Call): Promise<HttpReply> {
     const { timeoutMs = requestTimeoutMs, signal, bytesMax = replyBytesMax } = call;
@@ -80,6 +124,7 @@ export class TinkerHttp {
       if (error instanceof UnwantedBody) throw new TinkerTrouble('refused', error.message, { cause: error });
       if (signal?.aborted || error instanceof RatchetError || error instanceof TinkerTrouble) throw error;
       const never = neverArrived(error);
+      if (!isTimeout(error)) this.interruptions += 1;
       const what = never ? 'does not answer' : 'broke off';
       throw new TinkerTrouble(
         never || call.mayRepeat ? 'away' : 'lost',
@@ -90,7 +135,13 @@ export class TinkerHttp {
   }
 
   /** The target of a download's redirect gets the key only if it is the server's own. */
-  #fetch(method: 'GET' | 'POST', route: string, call: Call, signal: AbortSignal): Promise<Response> {
+  #fetch(
+    method: 'GET' | 'POST',
+    route: string,
+    call: Call,
+    signal: AbortSignal,
+    redirects: 'followed' | 'returned' = 'followed',
+  ): Promise<Response> {
     const { body, accept = 'application/json' } = call;
     const { url, apiKeyVar } = this.address;
     const isBytes = body instanceof Uint8Array;
@@ -108,7 +159,7 @@ export class TinkerHttp {
       },
       secrets: () => this.#key(),
       body: body === undefined ? undefined : isBytes ? Buffer.from(body) : JSON.stringify(body),
-      redirects: 'followed',
+      redirects,
       signal,
     });
   }
@@ -125,7 +176,7 @@ export class TinkerHttp {
     return saidBy(url, route, what, key ? [key] : []);
   }
 
-  async #patiently(route: string, call: Call, ask: () => Promise<HttpReply>): Promise<HttpReply> {
+  async #patiently<R extends HttpReply>(route: string, call: Call, ask: () => Promise<R>): Promise<R> {
     try {
       return await this.#untilAnswered(route, call, ask);
     } finally {
@@ -133,7 +184,7 @@ export class TinkerHttp {
     }
   }
 
-  async #untilAnswered(route: string, call: Call, ask: () => Promise<HttpReply>): Promise<HttpReply> {
+  async #untilAnswered<R extends HttpReply>(route: string, call: Call, ask: () => Promise<R>): Promise<R> {
     const giveUpAt = performance.now() + this.#patience.patienceMs;
     for (let waitMs = firstWaitMs, hasSaid = false; ; waitMs = Math.min(waitMs * 2, waitMsMax)) {
       let trouble: TinkerTrouble;
@@ -172,6 +223,10 @@ export class TinkerHttp {
   }
 }
 
+export function isProtobuf({ type }: HttpReply): boolean {
+  return type.includes('protobuf');
+}
+
 function isAbsolute(route: string): boolean {
   return /^https?:\/\//i.test(route);
 }
@@ -181,6 +236,22 @@ export function parsed({ bytes }: HttpReply, where: string): unknown {
   const value = parsedAsPython(text);
   if (value !== undefined) return value;
   throw new TinkerTrouble('failed', `${where}: expected JSON, got ${JSON.stringify(text.slice(0, 200))}.`);
+}
+
+async function* paced(body: AsyncIterable<Uint8Array> | null, pace: Pace): AsyncGenerator<Uint8Array> {
+  for await (const chunk of body ?? []) {
+    pace.came(chunk.length);
+    yield chunk;
+  }
+}
+
+/** Trouble of this machine's disk, which another download does not mend. */
+function isOfFiles(error: unknown): boolean {
+  return ['ENOSPC', 'EDQUOT', 'EACCES', 'EROFS', 'ENAMETOOLONG'].includes((error as NodeJS.ErrnoException).code ?? '');
+}
+
+function isTimeout(error: unknown): boolean {
+  return error instanceof Error && error.name === 'TimeoutError';
 }
 
 /** Whether the request surely never reached the server. */

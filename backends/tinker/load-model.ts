@@ -1,11 +1,15 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
 import { failpoint } from '../../store/failpoints.ts';
-import type { TinkerClient, TinkerModel } from './client.ts';
+import type { TinkerVersion } from './version-files.ts';
+import { samplerName } from './version-files.ts';
+import type { TinkerClient } from './client.ts';
+import type { TinkerModel } from './model.ts';
 import { isTrouble, TinkerTrouble } from './trouble.ts';
 
-interface ModelWish {
+export interface ModelWish {
   readonly baseModel: string;
+  /** 0 = all weights. */
   readonly rank: number;
   readonly seed: number;
   /** Adapted layers, if the server offers a choice. */
@@ -14,6 +18,8 @@ interface ModelWish {
   readonly from: string | null;
   /** Include the checkpoint's moments. SkyRL 0.3.0 always loads them. */
   readonly optimizer: boolean;
+  /** Frees the room of a server that holds one model; refusals then mean that it has another one. */
+  readonly makeRoom?: () => Promise<void>;
 }
 
 /** Models of processes that died are unloaded when their session ends: by default after 5 minutes. */
@@ -41,28 +47,62 @@ async function loadWhenThereIsRoom(
   wish: ModelWish,
   say: (line: string) => void,
 ): Promise<TinkerModel> {
+  const model = await createWhenThereIsRoom(client, wish, say);
+  if (wish.from === null) return model;
+  try {
+    await model.loadWeights(wish.from, { optimizer: wish.optimizer });
+  } catch (error) {
+    await model.unload();
+    throw error;
+  }
+  await failpoint('tinker.loaded');
+  return model;
+}
+
+async function createWhenThereIsRoom(
+  client: TinkerClient,
+  wish: ModelWish,
+  say: (line: string) => void,
+): Promise<TinkerModel> {
   const giveUpAt = performance.now() + roomPatienceMs;
-  for (let hasSaid = false; ; hasSaid = true) {
+  for (let attempt = 1; ; attempt++) {
     try {
-      const model = await client.createModel(wish);
-      if (wish.from !== null) {
-        try {
-          await model.loadWeights(wish.from, { optimizer: wish.optimizer });
-        } catch (error) {
-          await model.unload();
-          throw error;
-        }
-        await failpoint('tinker.loaded');
-      }
-      return model;
+      return await client.createModel(wish);
     } catch (error) {
-      if (!isTrouble(error, 'full') || performance.now() > giveUpAt) throw error;
-      const why = `${error.message}: waiting for room. Models of a process that died stay until its session ends (SkyRL: --session-timeout-sec); a run needs room for 3 beside the base, and one more for each worker after a restart (max_lora_adapters ≥ 8).`;
-      if (!hasSaid) say(why);
+      const isTaken = isTrouble(error, 'full') || (wish.makeRoom && isTrouble(error, 'refused', 'failed'));
+      if (!isTaken || performance.now() > giveUpAt) throw error;
+      const needs = wish.makeRoom
+        ? 'This server holds one model at a time.'
+        : 'A run needs room for 3 beside the base, and one more for each worker after a restart (max_lora_adapters ≥ 8).';
+      const why = `${error.message}: waiting for room. Models of a process that died stay until its session ends (SkyRL: --session-timeout-sec). ${needs}`;
       client.http.waits.begin(wish, why);
+      await wish.makeRoom?.();
+      if (attempt === 1 && wish.makeRoom) continue;
+      if (attempt <= 2) say(why);
       await delay(roomPauseMs);
     }
   }
+}
+
+/** Models that may hold a version: later ones are not looked at. */
+const modelsSearched = 50;
+
+/**
+ * The sampler's paths of a version on a server that holds one model: the trainer and the samplers save it there under
+ * one name, in whichever model has it then. The latest comes first.
+ */
+export async function pathsOf(
+  client: TinkerClient,
+  { baseModel, trainingPath }: Pick<TinkerVersion, 'baseModel' | 'trainingPath'>,
+): Promise<readonly { readonly modelId: string; readonly path: string }[]> {
+  const name = `/sampler_weights/${samplerName(trainingPath)}`;
+  const found: { modelId: string; path: string }[] = [];
+  for (const modelId of (await client.modelsOn(baseModel)).slice(0, modelsSearched)) {
+    const paths = await client.checkpointsOf(modelId).catch(() => []);
+    const path = paths.find((each) => each.endsWith(name));
+    if (path !== undefined) found.push({ modelId, path });
+  }
+  return found;
 }
 
 /** The server's name of its only model, if the config names none. */

@@ -3,11 +3,8 @@
  * 0.3.0. Nothing here knows of runs.
  */
 
-/** Properties of a server beyond its messages. */
+/** The hosted service, or a server of one's own. What the latter does is found out by asking it. */
 type TinkerFlavor = 'tinker' | 'skyrl';
-
-/** The server's aggregation of token losses: see {@link rescaled}. */
-export type LossReduction = 'sum' | 'sequence_mean';
 
 /** Address of a server. The key is named, never held. */
 export interface TinkerAddress {

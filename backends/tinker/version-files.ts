@@ -1,28 +1,27 @@
-import { createHash } from 'node:crypto';
-import { mkdir, writeFile } from 'node:fs/promises';
+import { copyFile, link, mkdir, readdir, realpath, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { problemsIn } from '../../core/problems-in.ts';
 import { ofRepository } from '../../engine/model/model-repository.ts';
-import { readRegular } from '../../host/regular-file.ts';
+import { openRegular } from '../../host/regular-file.ts';
 import { readModelText } from '../../engine/model/text-files.ts';
-import { decodeSafetensors, encodeSafetensors, type NamedTensor } from '../../engine/model/safetensors.ts';
+import { ServerFacts } from './server-facts.ts';
+import { adapterConfigFile, adapterFile } from './weight-files.ts';
 
 /**
- * A version trained on a Tinker server, as a folder: the adapter in PEFT's form, the model's tokenizer, and
- * `tinker.json` with the server's paths. The server's copies serve for further training and sampling; the adapter is
- * the version itself: its digest is the version's.
+ * A version trained on a Tinker server, as a folder: the weights, an adapter in PEFT's form or all of them in Hugging
+ * Face's; the model's tokenizer; and `tinker.json` with the server's paths. The server's copies serve for further
+ * training and sampling; the weights are the version itself: their digest is the version's.
  */
 const versionFile = 'tinker.json';
-const weightsFile = 'adapter_model.safetensors';
-const configFile = 'adapter_config.json';
 
 const TinkerVersion = z.strictObject({
   format: z.literal('ratchet-tinker-1'),
   url: z.string(),
   baseModel: z.string(),
-  rank: z.int().positive(),
+  /** Of the adapter; 0 = all weights are trained. */
+  rank: z.int().min(0),
   /** Seed of the adapter's initialization. */
   seed: z.int(),
   /** The model that owns these checkpoints on the server. */
@@ -30,16 +29,38 @@ const TinkerVersion = z.strictObject({
   /** Weights and optimizer, for further training. */
   trainingPath: z.string(),
   samplerPath: z.string(),
-  /** Digest of the adapter: see {@link adapterDigest}. */
+  /** Digest of the weights: see `inspectWeights`. */
   digest: z.string(),
   /** Tokens that end a turn: these servers know none themselves. */
   endTokenIds: z.array(z.int()),
+  /** What the server was found to do; absent in versions of before it was measured, and on the hosted service. */
+  server: ServerFacts.optional(),
 });
 export type TinkerVersion = z.infer<typeof TinkerVersion>;
 
+/**
+ * Name of a version's checkpoints on the server, with its place in the order of versions that one model had: a server
+ * that samples from its latest weights only is asked by it which ones these are.
+ */
+export function nextName(before: string | null, id: string): string {
+  return `ratchet-${(before === null ? -1 : orderOf(before)) + 1}-${id}`;
+}
+
+/** The place in the order, from a path or name of {@link nextName}; 0 for names of before there were any. */
+export function orderOf(checkpoint: string): number {
+  return Number(/(?:^|\/)ratchet-(\d+)-[0-9a-f]{8}-/.exec(checkpoint)?.[1] ?? 0);
+}
+
+/** The name of the sampler's checkpoint of a version, whatever model saves it. */
+export function samplerName(trainingPath: string): string {
+  return `${path.posix.basename(trainingPath)}-sampler`;
+}
+
+/** A version in work: its weights are files of a folder on this machine. */
 export interface VersionFolder {
   readonly version: TinkerVersion;
-  readonly adapter: ReadonlyMap<string, Uint8Array>;
+  /** Folder with the weights' files. */
+  readonly weights: string;
   /** The model's texts. */
   readonly texts: Readonly<Record<string, string>>;
 }
@@ -61,70 +82,43 @@ export async function readVersion(folder: string): Promise<TinkerVersion> {
   throw new RatchetError('CheckpointDamaged', `${file}: ${problemsIn(parsed.error)}`);
 }
 
-export async function readAdapterFiles(folder: string): Promise<Map<string, Uint8Array>> {
-  const names = [weightsFile, configFile];
-  return new Map(
-    await Promise.all(
-      names.map(
-        async (name) => [name, await readRegular(path.join(folder, name), undefined, ofRepository(folder))] as const,
-      ),
-    ),
-  );
+/** Names of the files that hold a version's weights, those of the base left out. */
+export async function weightFilesOf(folder: string): Promise<string[]> {
+  const names = (await readdir(folder)).toSorted();
+  if (names.includes(adapterFile)) return [adapterConfigFile, adapterFile];
+  return names.filter((name) => name.endsWith('.safetensors') || name.endsWith('.safetensors.index.json'));
+}
+
+/** Brings the weights' files of a version into another folder. */
+export async function takeWeights(from: string, to: string): Promise<void> {
+  await mkdir(to, { recursive: true });
+  for (const name of await weightFilesOf(from)) await linkOrCopy(path.join(from, name), path.join(to, name));
 }
 
 /** Writes the weights last: a folder that has them is whole. */
-export async function writeVersion(folder: string, { version, adapter, texts }: VersionFolder): Promise<void> {
+export async function writeVersion(folder: string, { version, weights, texts }: VersionFolder): Promise<void> {
   await mkdir(folder, { recursive: true });
+  const isAdapter = (await weightFilesOf(weights)).includes(adapterFile);
   for (const [name, text] of Object.entries(texts)) {
+    if (isAdapter && name === 'config.json') continue; // beside an adapter it would promise weights that are missing
     await mkdir(path.dirname(path.join(folder, name)), { recursive: true });
     await writeFile(path.join(folder, name), text);
   }
   await writeFile(path.join(folder, versionFile), `${JSON.stringify(version, null, 2)}\n`);
-  await writeFile(path.join(folder, configFile), adapter.get(configFile)!);
-  await writeFile(path.join(folder, weightsFile), adapter.get(weightsFile)!);
+  await takeWeights(weights, folder);
 }
 
-/** sha256 over the adapter's tensors by name, so that it does not depend on how a server writes its files. */
-export function adapterDigest(weights: Uint8Array): string {
-  const hash = createHash('sha256');
-  for (const [name, { shape, data }] of tensorsOf(weights)) {
-    hash.update(`${name} ${shape.join('x')} ${data.constructor.name}\n`);
-    hash.update(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
+/** A second name for the same bytes where the file system allows it; nothing changes a file of weights in place. */
+async function linkOrCopy(from: string, to: string): Promise<void> {
+  await (await openRegular(from, ofRepository(path.dirname(from)))).close(); // refuses a link that leads out of the folder
+  const real = await realpath(from);
+  try {
+    await link(real, to);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === 'EEXIST' || code === 'EXDEV' || code === 'EPERM' || code === 'EMLINK') await copyFile(real, to);
+    else throw error;
   }
-  return hash.digest('hex');
-}
-
-/** Name of the first tensor with a number that is not finite; null if there is none. */
-export function strangeTensor(weights: Uint8Array): string | null {
-  const found = tensorsOf(weights).find(
-    ([, { data }]) => data instanceof Float32Array && data.some((value) => !Number.isFinite(value)),
-  );
-  return found?.[0] ?? null;
-}
-
-/**
- * The adapter for readers of PEFT files: fills in the adapted layers, which SkyRL leaves open and the names of its
- * tensors show; and puts tensors in one order, so that equal adapters are equal files.
- */
-export function asPeft(files: ReadonlyMap<string, Uint8Array>): Map<string, Uint8Array> {
-  const tensors = tensorsOf(files.get(weightsFile)!);
-  const config = z
-    .record(z.string(), z.unknown())
-    .parse(JSON.parse(Buffer.from(files.get(configFile)!).toString('utf8')));
-  const modules = tensors.flatMap(([name]) => /\.([^.]+)\.lora_A\./.exec(name)?.[1] ?? []);
-  const complete = {
-    ...config,
-    target_modules: config['target_modules'] ?? [...new Set(modules)].sort(),
-    task_type: config['task_type'] ?? 'CAUSAL_LM',
-  };
-  return new Map([
-    [weightsFile, encodeSafetensors(Object.fromEntries(tensors), { format: 'pt' })],
-    [configFile, Buffer.from(`${JSON.stringify(complete, null, 2)}\n`)],
-  ]);
-}
-
-function tensorsOf(weights: Uint8Array): [string, NamedTensor][] {
-  return [...decodeSafetensors(weights, weightsFile).tensors].sort(([a], [b]) => (a < b ? -1 : 1));
 }
 
 const Texts = z.looseObject({ eos_token_id: z.union([z.int(), z.array(z.int())]).nullish() });

@@ -1,5 +1,4 @@
 import assert from 'node:assert/strict';
-import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import {
@@ -16,29 +15,20 @@ import type { OptimizerSpec, TinkerTrainerSpec } from '../../config/run-spec.ts'
 import { isTinkerLoss } from '../../config/models/tinker-spec.ts';
 import { readTextFiles } from '../../engine/index.ts';
 import { failpoint } from '../../store/failpoints.ts';
-import { processesOpen } from '../../host/processes-open.ts';
 import { supervisedBatch } from '../tinker/batch.ts';
 import { BatchGradient, notFinite, runBatch, tokenLogprobs } from '../tinker/batch-gradient.ts';
-import { type ClientOptions, downloadAdapter, isTrouble, TinkerClient, type TinkerModel } from '../tinker/index.ts';
-import { loadModel, onlyModelOf, trainerError } from '../tinker/load-model.ts';
+import { type ClientOptions, isTrouble, TinkerClient, type TinkerModel, TinkerTrouble } from '../tinker/index.ts';
+import { onlyModelOf, trainerError } from '../tinker/load-model.ts';
+import { ModelRoom } from '../tinker/model-room.ts';
 import { refusalOf, supervisedPassMetrics } from '../tinker/pass-metrics.ts';
-import {
-  adapterDigest,
-  asPeft,
-  endTokensIn,
-  readAdapterFiles,
-  readVersion,
-  strangeTensor,
-  type TinkerVersion,
-  type VersionFolder,
-  writeVersion,
-} from '../tinker/version-files.ts';
+import { serverLossOf } from '../tinker/server-facts.ts';
+import { endTokensIn, readVersion, type TinkerVersion, type VersionFolder, writeVersion } from '../tinker/version-files.ts';
+import type { AdamParams } from '../tinker/types.ts';
+import { VersionStage } from '../tinker/version-stage.ts';
 import type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
 
 /** Attempts of a step, from the version before it, after the server lost the model. */
 const stepAttemptsMax = 3;
-/** Models with fixed weights for sampling: the newest version's, and the one that rollouts still end on. */
-const servedModelsMax = 2;
 
 const OptimizerDocument = z.strictObject({
   format: z.literal('ratchet-tinker-optimizer-1'),
@@ -55,57 +45,49 @@ interface StepInput {
 }
 
 /**
- * Trains adapters on a server of the Tinker API. The server's state is a cache: a version *is* its adapter, which is
- * downloaded after every step, and training resumes from the server's own checkpoint of it. So a step uses a model that
- * was loaded from the version before. If anything happens to that model, another one is loaded and the whole step
- * repeated; an optim_step is never sent alone, nor twice.
- *
- * SkyRL samples from a model by loading a checkpoint into it, in training or not. There each step has a model of its
- * own, which is never trained again: its version is sampled from it, while the next model is loaded beside.
+ * Trains on a server of the Tinker API. The server's state is a cache: a version *is* its weights, which are downloaded
+ * after every step, and training resumes from the server's own checkpoint of it. So a step uses a model that is at the
+ * version before. If anything happens to that model, another one is loaded and the whole step repeated; an optim_step is
+ * never sent alone, nor twice. Which model that is, and whether it is trained on after a step, is `ModelRoom`'s affair.
  */
 export class TinkerTrainer implements Trainer {
   readonly #spec: TinkerTrainerSpec;
   readonly #say: (line: string) => void;
   readonly #client: TinkerClient;
+  readonly #room: ModelRoom;
+  readonly #stage: VersionStage;
   /** The version in the model. */
   #at: VersionFolder | null = null;
-  #withOptimizer = false;
   #part: TrainedPart | null = null;
-  /** The model with that version, loaded or loading. */
-  #model: Promise<TinkerModel> | null = null;
-  /** Models after the step that made their version; they are not trained any more. */
-  #served: TinkerModel[] = [];
   /** Whether supervised steps followed that version. */
   #hasMoved = false;
   /** Models that were loaded because another one was lost. */
   #restores = 0;
-  readonly #gradients: BatchGradient;
-  /** Model of the KL penalty's reference. */
-  #reference: { readonly digest: string; readonly model: Promise<TinkerModel> } | null = null;
+  /** Whether the settings were named that the server takes no notice of. */
+  #hasSaidIgnored = false;
+  readonly #gradients = new BatchGradient();
 
   constructor(spec: TinkerTrainerSpec, options: ClientOptions = {}) {
     this.#spec = spec;
-    this.#gradients = new BatchGradient(spec.reduction);
     this.#say = options.say ?? (() => undefined);
     this.#client = new TinkerClient(spec, options);
-    // A process that ends unloads its models: the next run may need the room before the session is over.
-    processesOpen.add(() => this.#unloadAll());
+    this.#room = new ModelRoom(this.#client, this.#say);
+    this.#stage = new VersionStage(this.#client, spec);
   }
 
   async makeBase(
     folder: string,
     options: TrainedPart & { files: Readonly<Record<string, string>> },
   ): Promise<{ digest: string }> {
-    const { files, ...part } = options;
-    const { r: rank } = adaptersOf(part);
+    const { files: texts, ...part } = options;
+    const rank = rankOf(part);
     return this.#translated(async () => {
       const baseModel = this.#spec.baseModel ?? (await onlyModelOf(this.#client));
-      const { 'config.json': _, ...texts } = files; // beside an adapter it would promise missing weights
-      const begun = { baseModel, rank, seed: part.seed, endTokenIds: endTokensIn(files) };
-      await this.#unloadAll();
-      this.#part = part;
-      const model = await this.#loaded({ ...begun, from: null, optimizer: false });
-      this.#model = Promise.resolve(model);
+      await this.#room.empty();
+      this.#begin(part);
+      const begun = { baseModel, rank, seed: part.seed, endTokenIds: endTokensIn(texts) };
+      await this.#know({ ...begun, server: undefined });
+      const model = await this.#room.begin(begun);
       await this.#anchor(model, { ...begun, texts });
       await writeVersion(folder, this.#held());
       return { digest: this.#held().version.digest };
@@ -113,21 +95,20 @@ export class TinkerTrainer implements Trainer {
   }
 
   async open(folder: string, part: TrainedPart): Promise<{ digest: string }> {
-    const { r: rank } = adaptersOf(part);
+    const rank = rankOf(part);
     const version = await readVersion(folder);
     if (version.rank !== rank) {
       throw new RatchetError(
         'ModelUnsupported',
-        `${folder} holds an adapter of rank ${version.rank}; [lora] r is ${rank}.`,
+        `${folder} holds ${partName(version.rank)}; the run trains ${partName(rank)} ([lora] r).`,
       );
     }
-    const adapter = await readAdapterFiles(folder);
-    const digest = adapterDigest(adapter.get('adapter_model.safetensors')!);
-    await this.#unloadAll(version.modelId);
-    this.#part = part;
-    this.#at = { version: { ...version, digest }, adapter, texts: await readTextFiles(folder) };
-    this.#withOptimizer = false;
-    this.#hasMoved = false;
+    const texts = await readTextFiles(folder);
+    const { weights, digest } = await this.#stage.take(folder);
+    await this.#room.empty(version.modelId);
+    this.#begin(part);
+    this.#at = { version: { ...version, digest }, weights, texts };
+    this.#room.point(this.#at.version, { optimizer: false });
     return { digest };
   }
 
@@ -144,8 +125,8 @@ export class TinkerTrainer implements Trainer {
           const isTold = tellsTokens && outcome.applied && logprobs.length === input.batch.rows.length;
           return isTold ? { ...outcome, scores: { logprobs, entropies: null } } : outcome;
         } catch (error) {
-          this.#discard();
-          void this.#forgetReference().catch(() => undefined); // as lost as the other one may be
+          this.#room.discard();
+          void this.#room.forgetReference().catch(() => undefined); // as lost as the other one may be
           if (!isTrouble(error, 'lost', 'failed') || attempt === stepAttemptsMax) throw error;
           this.#restores += 1;
           this.#say(
@@ -164,18 +145,17 @@ export class TinkerTrainer implements Trainer {
         'A Tinker server learns rows here, not pairs: expected [sft] loss = "cross_entropy".',
       );
     return this.#translated(async () => {
-      const model = await this.#ready();
-      const batch = supervisedBatch(rowsOf(samples).rows, this.#spec.reduction);
+      const model = await this.#ready(optimizer);
+      const interruptions = this.#client.http.interruptions;
+      const batch = supervisedBatch(rowsOf(samples).rows, this.#gradients.server);
       const logprobs = await runBatch(model, batch, samples);
       if (logprobs === null) return { applied: false, reason: notFinite, metrics: {} };
       const metrics = await supervisedPassMetrics(samples, logprobs);
       const reason = refusalOf(metrics);
       if (reason !== null) return { applied: false, reason, metrics };
       this.#hasMoved = true;
-      return {
-        applied: true,
-        metrics: { ...metrics, ...stepMetrics(await model.optimStep(adam(optimizer, learningRate))) },
-      };
+      const told = await this.#optimStep(model, adam(optimizer, learningRate), interruptions);
+      return { applied: true, metrics: { ...metrics, ...stepMetrics(told) } };
     });
   }
 
@@ -186,7 +166,7 @@ export class TinkerTrainer implements Trainer {
     return this.#held().version.digest;
   }
 
-  /** The adapter names its base by the server's name; `base`, a folder of ours, has no weights of it. */
+  /** An adapter names its base by the server's name; `base`, a folder of ours, has no weights of it. */
   async exportTo(folder: string): Promise<void> {
     await this.digest();
     await writeVersion(folder, this.#held());
@@ -194,10 +174,7 @@ export class TinkerTrainer implements Trainer {
 
   async logprobs(samples: readonly PackedRow[], temperature: number): Promise<readonly Float32Array[]> {
     assert.equal(temperature, 1, 'these servers train at temperature 1');
-    return this.#translated(async () => {
-      const model = this.#served.at(-1) ?? (await this.#ready());
-      return tokenLogprobs(model, samples);
-    });
+    return this.#translated(async () => tokenLogprobs(this.#room.sampled ?? (await this.#ready()), samples));
   }
 
   /** A reference to the server's copy: the moments themselves never leave it. */
@@ -215,21 +192,23 @@ export class TinkerTrainer implements Trainer {
     if (document && document.digest !== version.digest) {
       throw new RatchetError(
         'CheckpointDamaged',
-        `The optimizer’s state is of the adapter ${document.digest.slice(0, 12)}…, the weights are ${version.digest.slice(0, 12)}….`,
+        `The optimizer’s state is of the weights ${document.digest.slice(0, 12)}…, the version’s are ${version.digest.slice(0, 12)}….`,
       );
     }
     if (document) this.#at = { ...this.#held(), version: { ...version, trainingPath: document.trainingPath } };
-    this.#withOptimizer = document !== null;
-    this.#discard();
+    this.#room.discard();
+    this.#room.point(this.#held().version, { optimizer: document !== null });
     // Done now, so that a missing checkpoint is found while an older one can still be resumed from.
     await this.#translated(async () => this.#ready());
   }
 
   /** The last version's model stays while the server keeps it: evaluations may continue without a trainer. */
   async close(): Promise<void> {
-    await this.#forgetReference();
+    await this.#room.forgetReference();
     await this.#gradients.close();
-    await this.#unloadAll(this.#at?.version.modelId);
+    await this.#room.empty(this.#at?.version.modelId);
+    this.#at = null;
+    await this.#stage.clear();
     this.#client.close();
   }
 
@@ -242,8 +221,9 @@ export class TinkerTrainer implements Trainer {
     const { optimizer, learningRate, numIterations, klBeta } = plan;
     const { digest } = this.#held().version;
     requireKnown(plan);
+    const model = await this.#ready(optimizer);
     const referenceLogprobs = klBeta > 0 ? await this.#referenceScores(referenceFolder, batch) : undefined;
-    const model = await this.#ready();
+    const interruptions = this.#client.http.interruptions;
     let metrics: Record<string, number> = {};
     const logprobs: Float32Array[] = [];
     const refuse = (reason: string) => ({ ...this.#refused(reason, metrics, digest), logprobs });
@@ -262,16 +242,16 @@ export class TinkerTrainer implements Trainer {
       const refused = computed.refused ?? refusalOf(metrics);
       if (refused !== null) return refuse(refused);
       await failpoint('tinker.gradients');
-      metrics = { ...metrics, ...stepMetrics(await model.optimStep(adam(optimizer, learningRate))) };
+      metrics = { ...metrics, ...stepMetrics(await this.#optimStep(model, adam(optimizer, learningRate), interruptions)) }; // prettier-ignore
       const strange = refusalOf(metrics);
       if (strange !== null) return refuse(strange);
       await failpoint('tinker.stepped');
     }
     const before = this.#held();
-    await this.#anchor(model);
-    const tensor = strangeTensor(this.#held().adapter.get('adapter_model.safetensors')!);
+    const tensor = await this.#anchor(model);
     if (tensor !== null) {
       this.#at = before;
+      this.#room.point(before.version, { optimizer: true });
       return refuse(`${tensor} holds numbers that are none`);
     }
     const restores = this.#restores;
@@ -280,9 +260,28 @@ export class TinkerTrainer implements Trainer {
     return { applied: true, metrics: { ...metrics, ...more }, digest: this.#held().version.digest, logprobs };
   }
 
+  /**
+   * A server that restores its models when it is started again would apply a step to the gradients that are left of it:
+   * none, or those of its last requests. So no step goes over a time in which the server was away.
+   */
+  async #optimStep(
+    model: TinkerModel,
+    params: AdamParams,
+    interruptions: number,
+  ): Promise<Readonly<Record<string, number>>> {
+    const requireSteady = (): void => {
+      if (this.#client.isHosted || this.#client.http.interruptions === interruptions) return;
+      throw new TinkerTrouble('lost', `The Tinker server at ${this.#spec.url} was away in the middle of a step: its model may have lost gradients`); // prettier-ignore
+    };
+    requireSteady();
+    const told = await model.optimStep(params);
+    requireSteady();
+    return told;
+  }
+
   /** The model may have moved; the version has not. */
   #refused(reason: string, metrics: Readonly<Record<string, number>>, digest: string): TrainOutcome {
-    this.#discard();
+    this.#room.discard();
     const finite = Object.fromEntries(Object.entries(metrics).filter(([, value]) => Number.isFinite(value)));
     return { applied: false, reason, metrics: finite, digest };
   }
@@ -290,108 +289,81 @@ export class TinkerTrainer implements Trainer {
   /** Logprobs under the reference of a KL penalty, which stays in a model of its own. */
   async #referenceScores(folder: string | undefined, batch: Rows<TrainSample>): Promise<Float32Array[]> {
     assert(folder !== undefined, 'a KL penalty comes with its reference');
-    const { digest, ...version } = await readVersion(folder);
-    if (this.#reference?.digest !== digest) {
-      await this.#forgetReference();
-      const { baseModel, rank, seed, trainingPath } = version;
-      this.#reference = {
-        digest,
-        model: this.#loaded({ baseModel, rank, seed, from: trainingPath, optimizer: false }),
-      };
-    }
-    return tokenLogprobs(await this.#reference.model, batch);
+    return tokenLogprobs(await this.#room.reference(await readVersion(folder)), batch);
   }
 
-  async #forgetReference(): Promise<void> {
-    const model = this.#reference?.model;
-    this.#reference = null;
-    await (await model?.catch(() => null))?.unload();
-  }
-
-  /** Makes the model's state a version: two checkpoints there, and the adapter here. */
+  /** Makes the model's state a version: two checkpoints there, and the weights here. Names a tensor that is no number. */
   async #anchor(
     model: TinkerModel,
     begun: Pick<TinkerVersion, 'baseModel' | 'rank' | 'seed' | 'endTokenIds'> & Pick<VersionFolder, 'texts'> = {
       ...this.#held().version,
       texts: this.#held().texts,
     },
-  ): Promise<void> {
-    const { baseModel, rank, seed, endTokenIds, texts } = begun;
-    const { url, checkpointTtlS } = this.#spec;
-    const name = `ratchet-${randomUUID()}`;
-    const [trainingPath, samplerPath] = await Promise.all([
-      model.saveWeights(name, checkpointTtlS),
-      model.saveForSampler(name, checkpointTtlS),
-    ]);
+  ): Promise<string | null> {
+    const { texts, ...of } = begun;
+    const saved = await this.#room.save(model, this.#at?.version.trainingPath ?? null, this.#spec.checkpointTtlS);
     await failpoint('tinker.saved');
-    const adapter = asPeft(await downloadAdapter(this.#client, model, samplerPath));
-    const digest = adapterDigest(adapter.get('adapter_model.safetensors')!);
-    const format = 'ratchet-tinker-1';
-    const version = {
-      format,
-      url,
+    const { weights, digest, strange, alpha } = await this.#stage.download(model, saved.samplerPath);
+    if (alpha !== null && alpha !== this.#part?.lora?.alpha)
+      this.#sayOnce(`the server's adapters have lora_alpha = ${alpha}, where [lora] alpha is ${this.#part?.lora?.alpha ?? 'missing'}: its own is used, and stands in adapter_config.json`); // prettier-ignore
+    const { baseModel, rank, seed, endTokenIds } = of;
+    const version: TinkerVersion = {
+      format: 'ratchet-tinker-1',
+      url: this.#spec.url,
       baseModel,
       rank,
       seed,
       modelId: model.id,
-      trainingPath,
-      samplerPath,
+      ...saved,
       digest,
       endTokenIds,
-    } as const;
-    this.#at = { version, adapter, texts };
-    this.#withOptimizer = true;
-    this.#hasMoved = false;
-    if (this.#spec.server === 'skyrl') await this.#leaveToSampling(model);
-  }
-
-  async #leaveToSampling(model: TinkerModel): Promise<void> {
-    this.#served = [...this.#served, model];
-    for (const old of this.#served.splice(0, this.#served.length - servedModelsMax)) await old.unload();
-    this.#model = this.#load();
-    this.#model.catch(() => undefined); // the next caller gets the rejection
-  }
-
-  #ready(): Promise<TinkerModel> {
-    return (this.#model ??= this.#load());
-  }
-
-  #load(): Promise<TinkerModel> {
-    const { baseModel, rank, seed, trainingPath } = this.#held().version;
-    return this.#loaded({ baseModel, rank, seed, from: trainingPath, optimizer: this.#withOptimizer });
-  }
-
-  #loaded(wish: {
-    baseModel: string;
-    rank: number;
-    seed: number;
-    from: string | null;
-    optimizer: boolean;
-  }): Promise<TinkerModel> {
-    const layers = adaptersOf(this.#part!).targetModules;
-    const has = (...names: string[]): boolean => names.some((name) => layers.includes(name));
-    const trained = {
-      attention: has('q_proj', 'k_proj', 'v_proj', 'o_proj'),
-      mlp: has('up_proj', 'down_proj', 'gate_proj'),
-      unembedding: false,
+      ...(this.#room.facts && { server: this.#room.facts }),
     };
-    return loadModel(this.#client, { ...wish, trained }, this.#say);
+    this.#at = { version, weights, texts };
+    this.#hasMoved = false;
+    this.#room.anchored(model, version);
+    return strange;
   }
 
-  /** Drops the model; the next one is loaded from the held version. */
-  #discard(): void {
-    const model = this.#model;
-    this.#model = null;
-    const isSampled = (id: string): boolean => this.#served.some((served) => served.id === id);
-    void model?.then((found) => (isSampled(found.id) ? undefined : found.unload())).catch(() => undefined);
+  readonly #said = new Set<string>();
+
+  #sayOnce(line: string): void {
+    if (!this.#said.has(line)) this.#say(line);
+    this.#said.add(line);
   }
 
-  /** Unloads all models but the one with this id, which is sampled from. */
-  async #unloadAll(kept?: string): Promise<void> {
-    const models = [...this.#served, await this.#model?.catch(() => null)];
-    this.#served = this.#served.filter(({ id }) => id === kept);
-    [this.#model, this.#at] = [null, null];
-    for (const model of models) if (model && model.id !== kept) await model.unload();
+  #begin(part: TrainedPart): void {
+    this.#part = part;
+    this.#hasMoved = false;
+    this.#at = null;
+    this.#room.layers = layersOf(part);
+  }
+
+  /** What the server does is measured once, and then stands in every version. */
+  async #know(version: Pick<TinkerVersion, 'baseModel' | 'rank' | 'seed' | 'server'>): Promise<void> {
+    const facts = await this.#room.know(version);
+    this.#gradients.server = serverLossOf(facts, this.#spec, (line) => this.#sayOnce(line));
+  }
+
+  async #ready(optimizer?: OptimizerSpec): Promise<TinkerModel> {
+    await this.#know(this.#held().version);
+    if (optimizer) this.#sayIgnored(optimizer);
+    return this.#room.ready();
+  }
+
+  #sayIgnored({ beta1, beta2, epsilon, weightDecay }: OptimizerSpec): void {
+    const { ignored = [], unknown = [] } = this.#room.facts ?? {};
+    if (this.#hasSaidIgnored) return;
+    this.#hasSaidIgnored = true;
+    const written = {
+      'beta1 and beta2': `trainer.beta1 (${beta1}) and beta2 (${beta2})`,
+      epsilon: `trainer.epsilon (${epsilon})`,
+      weight_decay: `trainer.weight_decay (${weightDecay})`,
+    };
+    for (const setting of ignored)
+      this.#say(`warning: ${written[setting]}: the Tinker server at ${this.#spec.url} takes no notice of it, as tiny steps have shown. Its own value holds.`); // prettier-ignore
+    for (const setting of unknown)
+      this.#say(`warning: ${written[setting]}: whether the Tinker server at ${this.#spec.url} takes notice of it could not be found out.`); // prettier-ignore
   }
 
   #held(): VersionFolder {
@@ -408,9 +380,22 @@ export class TinkerTrainer implements Trainer {
   }
 }
 
-function adaptersOf({ lora }: TrainedPart): NonNullable<TrainedPart['lora']> {
-  if (lora) return lora;
-  throw new RatchetError('Unsupported', 'A Tinker server trains adapters: expected [lora], got none.');
+function rankOf({ lora }: TrainedPart): number {
+  return lora?.r ?? 0;
+}
+
+function partName(rank: number): string {
+  return rank === 0 ? 'all weights' : `an adapter of rank ${rank}`;
+}
+
+/** Layers that such a server adapts together. */
+function layersOf({ lora }: TrainedPart): { attention: boolean; mlp: boolean; unembedding: boolean } {
+  const has = (...names: string[]): boolean => lora === null || names.some((name) => lora.targetModules.includes(name));
+  return {
+    attention: has('q_proj', 'k_proj', 'v_proj', 'o_proj'),
+    mlp: has('up_proj', 'down_proj', 'gate_proj'),
+    unembedding: lora === null,
+  };
 }
 
 /** Refuses plans that `ratchet check` refuses; no loss is replaced by another. */

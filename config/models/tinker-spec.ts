@@ -3,7 +3,7 @@ import type { LossSettings } from '../../core/settings/learning.ts';
 
 /**
  * A server of the Tinker API. `tinker` is the hosted service, which speaks protobuf, sums its losses and samples from any
- * checkpoint; `skyrl` is SkyRL, which speaks JSON, takes the mean per sequence, and samples from the models it has loaded.
+ * checkpoint; `skyrl` is a server of one's own: what it does is measured (backends/tinker/measure.ts).
  */
 const tinkerServer = {
   /** Before `/api/v1`. */
@@ -18,8 +18,10 @@ export const TinkerTrainerSpec = z.strictObject({
   ...tinkerServer,
   /** The server's name for the model; null = its only one. */
   baseModel: z.string().min(1).nullable(),
-  /** The server's reduction of token losses, before any rescaling. */
-  reduction: z.enum(['sum', 'sequence_mean']),
+  /** The server's reduction of token losses, before any rescaling; null = as measured. */
+  reduction: z.enum(['sum', 'row_mean', 'token_mean', 'sequence_mean']).nullable(),
+  /** Folder of the server's checkpoints on this machine; missing = the server sends weights itself. */
+  checkpointDir: z.string().min(1).optional(),
   /** Seconds after which the server may delete a checkpoint; null = it keeps them. */
   checkpointTtlS: z.int().positive().nullable(),
 });

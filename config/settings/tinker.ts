@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { baseUrl, keyVariable, variableName } from '../models/model-access.ts';
 import { hostedTinkerKey, hostedTinkerUrl, TinkerTrainerSpec } from '../models/tinker-spec.ts';
 import { choice, text, whole } from '../toml/values.ts';
@@ -10,16 +11,20 @@ export const tinker = {
   url: setting(baseUrl(), 'of kind "tinker": where the server is, before `/api/v1`; the hosted service when missing'),
   api_key_var: setting(
     variableName(),
-    'the name of the environment variable with its key; `TINKER_API_KEY` for the hosted service, none for SkyRL',
+    'the name of the environment variable with its key; `TINKER_API_KEY` for the hosted service, none for a server of your own',
   ),
   server: setting(
     choice('tinker', 'skyrl'),
-    'what it is: the hosted service (`tinker`) or SkyRL; by its `url` when missing',
+    'what it is: the hosted service (`tinker`), or a server of your own (`skyrl`, whichever it is); by its `url` when missing',
   ),
   base_model: setting(text(), 'what the server calls the model; the only one it has when missing'),
   loss_reduction: setting(
-    choice('sum', 'sequence_mean'),
-    'what the server makes of the losses of tokens; their sum on the hosted service, the mean per sequence on SkyRL. Whatever it is, the gradient is the one that `aggregation` asks for',
+    choice('sum', 'row_mean', 'token_mean', 'sequence_mean'),
+    'what the server makes of the losses of tokens: their sum, or the mean over rows, over tokens, or over rows of means over tokens. It is measured on a server of your own, and another value is refused then. Whatever it is, the gradient is the one that `aggregation` asks for',
+  ),
+  checkpoint_dir: setting(
+    text(),
+    'the folder where a server of your own writes its checkpoints, as the GPU worker sees it under the same path: for servers that send no weights (TuFT, twinkle). Files below it are read, and no others',
   ),
   /** The hosted service accepts an hour to ten years. */
   checkpoint_ttl: setting(whole(1), 'seconds after which the server may delete a checkpoint; never when missing'),
@@ -36,13 +41,14 @@ export function tinkerServerOf({ trainer }: WithTinker): Pick<TinkerTrainerSpec,
 }
 
 export function tinkerTrainerSpec(config: WithTinker): TinkerTrainerSpec {
-  const { base_model, loss_reduction, checkpoint_ttl } = config.trainer;
+  const { base_model, loss_reduction, checkpoint_ttl, checkpoint_dir } = config.trainer;
   const at = tinkerServerOf(config);
   return {
     kind: 'tinker',
     ...at,
     baseModel: base_model ?? null,
-    reduction: loss_reduction ?? (at.server === 'tinker' ? 'sum' : 'sequence_mean'),
+    reduction: loss_reduction ?? null,
+    ...present({ checkpointDir: checkpoint_dir }),
     checkpointTtlS: checkpoint_ttl ?? null,
   };
 }

@@ -73,6 +73,24 @@ export class SafetensorsReader {
     }
   }
 
+  /** The data of a tensor in pieces, floats of any precision as 32-bit ones. */
+  async *pieces(name: string): AsyncGenerator<Float32Array | Uint8Array> {
+    const { code, start, end } = this.header.entries.get(name)!;
+    const isHalf = code === 'BF16' || code === 'F16';
+    const step = chunkFloats * (isHalf ? 2 : 4);
+    for (let at = start; at < end; at += step) {
+      const bytes = new Uint8Array(Math.min(step, end - at));
+      await readFully(this.#file, bytes, at, this.#where);
+      if (code === 'F32') yield new Float32Array(bytes.buffer);
+      else if (!isHalf) yield bytes;
+      else {
+        const values = new Float32Array(bytes.length / 2);
+        (code === 'BF16' ? fromBrainFloats : fromHalfFloats)(new Uint16Array(bytes.buffer), values);
+        yield values;
+      }
+    }
+  }
+
   async #readBytes(target: Float32Array | Uint16Array, position: number): Promise<void> {
     const step = (chunkFloats * 4) / target.BYTES_PER_ELEMENT;
     for (let done = 0; done < target.length; done += step) {
@@ -99,6 +117,23 @@ export async function writeSafetensors(
     for (let done = 0; done < data.length; done += chunkFloats) {
       await file.writeFile(encodeFloats(data.subarray(done, done + chunkFloats), options.dtype, name));
     }
+  }
+}
+
+/** Appends the tensors of another file to an open, empty one: in the order of their names, floats as 32-bit ones. */
+export async function copySafetensors(
+  file: FileHandle,
+  from: SafetensorsReader,
+  metadata: Readonly<Record<string, string>>,
+): Promise<void> {
+  const entries = [...from.header.entries].toSorted(([a], [b]) => byCodeUnits(a, b));
+  const outlines = entries.map(([name, { shape, code }]) => {
+    const written = code === 'BF16' || code === 'F16' ? 'F32' : code;
+    return [name, { shape, code: written }] as const;
+  });
+  await file.writeFile(encodeHeader(outlines, metadata));
+  for (const [name] of entries) {
+    for await (const { buffer } of from.pieces(name)) await file.writeFile(new Uint8Array(buffer));
   }
 }
 

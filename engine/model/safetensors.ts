@@ -18,6 +18,12 @@ interface SafetensorsFile {
   readonly metadata: Readonly<Record<string, string>>;
 }
 
+/** A tensor without its data: all that a header says of it. */
+export interface TensorOutline {
+  readonly shape: readonly number[];
+  readonly code: ElementCode;
+}
+
 /** In which precision floats are written, by PyTorch's names. Reading gives 32-bit floats whatever the file holds. */
 export type FloatType = 'float32' | 'bfloat16' | 'float16';
 
@@ -87,7 +93,7 @@ export function decodeSafetensors(file: Uint8Array, where: string): SafetensorsF
  * 8 bytes, so that the data of an aligned file is aligned. Floats are announced as `floatType`.
  */
 export function encodeHeader(
-  tensors: readonly (readonly [string, NamedTensor])[],
+  tensors: readonly (readonly [string, NamedTensor | TensorOutline])[],
   metadata: Readonly<Record<string, string>>,
   floatType: FloatType = 'float32',
 ): Uint8Array {
@@ -95,10 +101,11 @@ export function encodeHeader(
   const header: Record<string, unknown> = {};
   const sorted = Object.fromEntries(Object.entries(metadata).toSorted(([a], [b]) => byCodeUnits(a, b)));
   if (Object.keys(sorted).length > 0) header['__metadata__'] = sorted;
-  for (const [name, { shape, data }] of tensors) {
-    requireShape(name, shape, data.length);
-    const dtype = codeOf(data, floatType);
-    const end = offset + data.length * elementBytes[dtype];
+  for (const [name, tensor] of tensors) {
+    const { shape } = tensor;
+    if ('data' in tensor) requireShape(name, shape, tensor.data.length);
+    const dtype = 'data' in tensor ? codeOf(tensor.data, floatType) : tensor.code;
+    const end = offset + elementCount(shape) * elementBytes[dtype];
     header[name] = { dtype, shape, data_offsets: [offset, end] };
     offset = end;
   }

@@ -3,6 +3,7 @@ import type { Problem } from '../../config/toml/problems.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { isTinkerLoss } from '../../config/models/tinker-spec.ts';
 import { linearLoss, policyBatch } from '../../backends/tinker/batch.ts';
+import { lossBy } from '../../backends/tinker/server-facts.ts';
 import { isTrouble, TinkerClient } from '../../backends/tinker/index.ts';
 
 /** Answer of a run's Tinker server, before anything was started there. */
@@ -38,8 +39,9 @@ export async function examineTinker({ trainer, loss, kl }: RunSpec, file: string
         received: baseModel === null ? 'nothing' : JSON.stringify(baseModel),
       });
     }
-    const { reduction } = trainer;
-    const { lossFn } = isTinkerLoss(loss, kl.beta) ? policyBatch([], loss, reduction).loss : linearLoss(reduction);
+    const assumed = lossBy(trainer.reduction ?? (trainer.server === 'tinker' ? 'sum' : 'sequence_mean'));
+    const isComputedThere = isTinkerLoss(loss, kl.beta);
+    const { lossFn } = isComputedThere ? policyBatch([], loss, assumed).loss : linearLoss(assumed.linearIn);
     if ((await client.knowsLoss(lossFn)) === false) {
       problems.push({
         file,

@@ -34,6 +34,7 @@ export interface ServedTinker {
   /** Dialect of the server, and the environment variable with its key; by default SkyRL's, and no key. */
   readonly server?: 'tinker' | 'skyrl';
   readonly apiKeyVar?: string;
+  readonly checkpointDir?: string;
   /** Folder of the model that it has, which is the preset's. */
   readonly base: string;
   readonly close: () => Promise<void> | void;
@@ -65,7 +66,8 @@ export function tinkerContracts(name: string, { preset, start, startsAfresh, ski
       new TinkerTrainer({
         ...address(),
         baseModel: null,
-        reduction: server.server === 'tinker' ? 'sum' : 'sequence_mean',
+        reduction: null,
+        ...(server.checkpointDir === undefined ? {} : { checkpointDir: server.checkpointDir }),
         checkpointTtlS: null,
       });
 

@@ -286,7 +286,7 @@ function openTrainer(url: string, patienceMs = 60_000): TinkerTrainer {
       apiKeyVar: null,
       server: 'skyrl',
       baseModel: null,
-      reduction: 'sequence_mean',
+      reduction: null,
       checkpointTtlS: null,
     },
     { patienceMs, heartbeatMs: 500 },

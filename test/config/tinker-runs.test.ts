@@ -38,7 +38,7 @@ describe('a run on a Tinker server', () => {
       apiKeyVar: 'TINKER_API_KEY',
       server: 'tinker',
       baseModel: null,
-      reduction: 'sum',
+      reduction: null,
       checkpointTtlS: null,
     });
     assert.ok(spec.inference.kind === 'tinker' && spec.inference.url === spec.trainer.url);

@@ -10,7 +10,7 @@ import { loadModelFolder, loadParameters, saveModelFolder } from '../../engine/m
 import { loadTokenizer } from '../../engine/model/tokenizer/load-tokenizer.ts';
 import { NotAFile, openRegular, openToAppend, readRegular, readRegularSync } from '../../host/regular-file.ts';
 import { isModelFolder, nameOfFolder } from '../../cli/eval/subject/local-model.ts';
-import { readAdapterFiles, readVersion } from '../../backends/tinker/version-files.ts';
+import { takeWeights, readVersion } from '../../backends/tinker/version-files.ts';
 import { checkModel } from '../../load/checks/check-model.ts';
 import { snapshotIn } from '../../backends/hub/hub-cache.ts';
 import { preset, temporaryFolder } from './models.ts';
@@ -135,7 +135,7 @@ test('code that reads a single file of a model folder follows no other links', a
     ['config.json', () => checkModel({ model } as Parameters<typeof checkModel>[0])],
     ['config.json', () => nameOfFolder(model)],
     ['tinker.json', () => readVersion(model)],
-    ['adapter_model.safetensors', () => readAdapterFiles(model)],
+    ['adapter_model.safetensors', () => takeWeights(model, path.join(model, 'taken'))],
     ['extra.safetensors', () => nameOfFolder(model)],
     ['any', () => requireOwnFiles(model)],
   ] as const) {

@@ -52,7 +52,7 @@ test('the Python package trains at the stand-in, and to the same numbers as we d
   }));
   assert.deepEqual((await ours.forward(data)).logprobs, theirs.before);
   for (let step = 0; step < 3; step++) {
-    await ours.forwardBackward(data, linearLoss('sum'));
+    await ours.forwardBackward(data, linearLoss('weights'));
     await ours.optimStep({
       learning_rate: 1e-2,
       beta1: 0.9,

@@ -26,11 +26,19 @@ export interface AdamWish {
   readonly weight_decay: number;
 }
 
+/** How a server adds losses up, and over what. SkyRL's JAX backend takes means of sequences; most others add up. */
+export interface Adding {
+  readonly by: 'sum' | 'row_mean' | 'token_mean' | 'sequence_mean' | 'all_tokens';
+  readonly over: 'step' | 'request';
+}
+
 interface SlotWish {
+  /** 0 = all weights. */
   readonly rank: number;
   readonly seed: number;
-  /** Losses of tokens, as the hosted service does; SkyRL takes means of sequences. */
-  readonly addsUp: boolean;
+  readonly adding: Adding;
+  /** Takes no notice of Adam's settings but the learning rate, as SkyRL's FSDP backend. */
+  readonly ignoresAdam: boolean;
 }
 
 /** One adapter in one of the server's slots: the embedded engine's arithmetic behind the API's calls. */
@@ -38,16 +46,18 @@ export class SlotModel {
   readonly rank: number;
   readonly #trainer: EngineOptimizer;
   readonly #base: string;
-  readonly #addsUp: boolean;
+  readonly #adding: Adding;
+  readonly #ignoresAdam: boolean;
   #pending: LossRequest[] = [];
   /** The sampler's checkpoint that was put into it last. */
   loadedCheckpoint: string | null = null;
   /** Whether it was trained since. */
   hasMoved = false;
 
-  private constructor(trainer: EngineOptimizer, base: string, { rank, addsUp }: SlotWish) {
+  private constructor(trainer: EngineOptimizer, base: string, { rank, adding, ignoresAdam }: SlotWish) {
     this.#trainer = trainer;
-    this.#addsUp = addsUp;
+    this.#adding = adding;
+    this.#ignoresAdam = ignoresAdam;
     this.#base = base;
     this.rank = rank;
   }
@@ -56,7 +66,8 @@ export class SlotModel {
   static async open(base: string, wish: SlotWish): Promise<SlotModel> {
     const { rank, seed } = wish;
     const lora: LoraConfig = { r: rank, alpha: 32, dropout: 0, targetModules: 'all-linear' };
-    return new SlotModel(await EngineOptimizer.open(base, { threads: 1, seed, lora }), base, wish);
+    const options = { threads: 1, seed, ...(rank > 0 ? { lora } : {}) };
+    return new SlotModel(await EngineOptimizer.open(base, options), base, wish);
   }
 
   /** Returns to the initial state, for the slot's next model. */
@@ -87,16 +98,14 @@ export class SlotModel {
     const requests = this.#pending;
     this.#pending = [];
     this.hasMoved = true;
-    const optimizer = {
-      beta1: adam.beta1,
-      beta2: adam.beta2,
-      epsilon: adam.eps,
-      weightDecay: adam.weight_decay,
-      maxGradNorm: 1e30, // it takes no notice of grad_clip_norm
-    };
+    const given = { beta1: adam.beta1, beta2: adam.beta2, epsilon: adam.eps, weightDecay: adam.weight_decay };
+    const own = { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weightDecay: 0.01 };
+    const optimizer = { ...(this.#ignoresAdam ? own : given), maxGradNorm: 1e30 }; // no notice of grad_clip_norm
     const options = { learningRate: adam.learning_rate, optimizer, temperature: 1, klBeta: 0 };
     const first = requests[0];
-    if (!first) {
+    const samples = this.#samplesOf(requests);
+    const isFlat = samples.every(({ advantages, lossMask }) => advantages.every((a, t) => a === 0 || lossMask[t] === 0));
+    if (!first || isFlat) {
       // A gradient of nearly nothing: the step that momentum alone makes.
       const nothing: TrainSample = {
         tokenIds: [0, 0],
@@ -110,12 +119,29 @@ export class SlotModel {
       });
       return { gradNorm: 0 };
     }
-    const toSample = this.#addsUp ? summedSampleOf : sampleOf;
-    const samples = requests.flatMap((request) => request.data.map((datum) => toSample(datum, request)));
     const sum = { aggregation: 'dr_grpo', maxTokens: 1 / samples.length } as const; // divided by rows · maxTokens = 1
-    const loss = { ...lossOf(first), ...(this.#addsUp ? sum : {}) };
+    const isMean = this.#adding.by === 'sequence_mean' && this.#adding.over === 'step';
+    const loss = { ...lossOf(first), ...(isMean ? {} : sum) };
     const result = await this.#trainer.trainStep(samples, { ...options, loss });
     return { gradNorm: result.metrics.gradNorm };
+  }
+
+  /** Rows whose plain sum is what the server makes of them; the means of sequences are the engine's own. */
+  #samplesOf(requests: readonly LossRequest[]): TrainSample[] {
+    const { by, over } = this.#adding;
+    const isLinear = by === 'sum' || by === 'row_mean' || by === 'all_tokens';
+    const toSample = isLinear ? summedSampleOf : sampleOf;
+    const inRequests = requests.map((request) => request.data.map((datum) => toSample(datum, request)));
+    if (by === 'sum' || (by === 'sequence_mean' && over === 'step')) return inRequests.flat();
+    const scopes = over === 'step' ? [inRequests.flat()] : inRequests;
+    return scopes.flatMap((rows) => {
+      const weight = (row: TrainSample): number => row.lossMask.reduce((sum, w) => sum + w, 0);
+      const all = rows.reduce((sum, row) => sum + (by === 'all_tokens' ? row.tokenIds.length - 1 : weight(row)), 0);
+      return rows.map((row) => {
+        const divisor = by === 'row_mean' ? rows.length : by === 'sequence_mean' ? rows.length * weight(row) : all;
+        return { ...row, advantages: row.advantages.map((advantage) => advantage / divisor) };
+      });
+    });
   }
 
   /** Weights and optimizer. */

@@ -25,7 +25,9 @@ export type Entry =
   /** `seed`: of a turn that is to be sampled. */
   | { readonly future: string; readonly seed?: number }
   | { readonly done: string; readonly outcome: Outcome }
-  | { readonly checkpoint: string };
+  | { readonly checkpoint: string }
+  /** A model that went with its checkpoints. */
+  | { readonly forgotten: string };
 
 /** Entries of a stand-in's database, in order; a line cut off by its death is left out. */
 export function entriesIn(folder: string): Entry[] {
@@ -71,6 +73,9 @@ export class Journal {
     else if ('model' in entry) models.set(entry.model, { session: entry.of, rank: entry.rank, seed: entry.seed });
     else if ('future' in entry) futures.set(entry.future, null);
     else if ('done' in entry) futures.set(entry.done, entry.outcome);
-    else checkpoints.add(entry.checkpoint);
+    else if ('forgotten' in entry) {
+      models.delete(entry.forgotten);
+      for (const each of checkpoints) if (each.startsWith(`${entry.forgotten}/`)) checkpoints.delete(each);
+    } else checkpoints.add(entry.checkpoint);
   }
 }

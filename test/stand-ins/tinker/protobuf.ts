@@ -6,11 +6,12 @@ export const protobufType = 'application/x-protobuf';
 
 /** A ForwardBackwardRequest in the words of the JSON that SkyRL takes. */
 export function decodePass(bytes: Uint8Array): unknown {
-  let [model, loss, isForward] = ['', '', false];
+  let [model, loss, isForward, number] = ['', '', false, 0];
   const data: unknown[] = [];
   const config: Record<string, number> = {};
   read(bytes, {
     1: (r) => (model = r.string()),
+    2: (r) => (number = r.int32()),
     3: (r) => data.push(decodeDatum(r.bytes())),
     4: (r) => (loss = r.string()),
     5: (r) =>
@@ -21,7 +22,7 @@ export function decodePass(bytes: Uint8Array): unknown {
     6: (r) => (isForward = r.bool()),
   });
   const input = { data, loss_fn: loss, loss_fn_config: Object.keys(config).length > 0 ? config : null };
-  return { model_id: model, [isForward ? 'forward_input' : 'forward_backward_input']: input };
+  return { model_id: model, seq_id: number, [isForward ? 'forward_input' : 'forward_backward_input']: input };
 }
 
 function decodeDatum(bytes: Uint8Array): unknown {

@@ -4,16 +4,17 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import path from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import { hash32 } from '../../../core/random.ts';
 import { createPreset, saveModelFolder } from '../../../engine/index.ts';
 import type { SampledLine } from '../../faults/fake-inference.ts';
-import type { LossRequest } from './engine.ts';
+import type { Adding, LossRequest } from './engine.ts';
 import { Journal, type Outcome, type Sampled } from './journal.ts';
 import { Slots } from './slots.ts';
 import { decodePass, encodeResult, protobufType } from './protobuf.ts';
-import { tarGz } from './tar.ts';
+import { tar, tarGz } from './tar.ts';
 import { Adam, Forward, type LossInput, name, Pass, SampleWish, Wrong } from './words.ts';
 
 /**
@@ -38,6 +39,24 @@ export interface StandInOptions {
    * whatever is loaded, and serves weights file by file.
    */
   readonly hostedKey?: string;
+  /**
+   * Holds one model at a time, like SkyRL's FSDP backend: a second one is refused, checkpoints are loaded only by the first
+   * request of a model, and its latest weights are sampled, whatever is asked for.
+   */
+  readonly holdsOne?: boolean;
+  /**
+   * Like TuFT: passes travel in protobuf alone (JSON is 415), requests must come in the order of their numbers, a started
+   * server restores its models from their newest checkpoints, and one that is unloaded takes its checkpoints along. An
+   * archive is the address of a folder of its own machine.
+   */
+  readonly isLikeTuft?: boolean;
+  readonly adding?: Adding;
+  readonly ignoresAdam?: boolean;
+  /** Samplers get the merged weights of the whole model, in a plain tar. */
+  readonly merges?: boolean;
+  readonly takesRankZero?: boolean;
+  /** Tells no gradient's norm, and no loss. */
+  readonly isSilent?: boolean;
   /** Milliseconds that each call takes beyond its arithmetic, by its route's last word. */
   readonly callMs?: Readonly<Record<string, number>>;
   /** Milliseconds of a sampled token, for any number of turns at once. */
@@ -79,7 +98,20 @@ export async function startTinkerStandIn(options: StandInOptions): Promise<Stand
   }
   const journal = new Journal(options.folder);
   const isHosted = options.hostedKey !== undefined;
-  const slots = await Slots.open({ base, folder: options.folder, count: (options.maxAdapters ?? 8) - 1, isHosted });
+  const { holdsOne = false, isLikeTuft = false, ignoresAdam = false, merges = false, takesRankZero = false } = options;
+  const sums = isHosted || holdsOne || isLikeTuft;
+  const slots = await Slots.open({
+    base,
+    folder: options.folder,
+    count: (options.maxAdapters ?? 8) - 1,
+    sampling: holdsOne ? 'latest' : isHosted || isLikeTuft ? 'apart' : 'in the model',
+    adding: options.adding ?? { by: sums ? 'sum' : 'sequence_mean', over: 'step' },
+    holdsOne,
+    ignoresAdam,
+    merges,
+    takesRankZero,
+  });
+  if (isLikeTuft) await restoreModels(journal, slots);
   const service = new Service(options, journal, slots);
   const server = createServer((request, response) => void service.handle(request, response));
   server.keepAliveTimeout = 5_000; // uvicorn's
@@ -97,6 +129,15 @@ export async function startTinkerStandIn(options: StandInOptions): Promise<Stand
       await slots.close();
     },
   };
+}
+
+/** TuFT brings a model back as its newest checkpoint had it. */
+async function restoreModels({ remembered: { models, checkpoints } }: Journal, slots: Slots): Promise<void> {
+  for (const [model, { rank, seed }] of models) {
+    await slots.create(model, { rank, seed });
+    const newest = [...checkpoints].findLast((checkpoint) => checkpoint.startsWith(`${model}/weights/`));
+    if (newest !== undefined) await slots.get(model).load(slots.folderOf(newest), true);
+  }
 }
 
 /** Below a model's name, by the route that makes them. */
@@ -140,11 +181,16 @@ class Service {
       const { hostedKey } = this.#options;
       if (hostedKey !== undefined && request.headers['x-api-key'] !== hostedKey) throw new Refusal(401, 'Invalid key');
       const bytes = Buffer.concat(chunks);
-      const isProtobuf = hostedKey !== undefined && request.headers['content-type'] === protobufType;
+      const knowsProtobuf = hostedKey !== undefined || this.#options.isLikeTuft === true;
+      const isProtobuf = knowsProtobuf && request.headers['content-type'] === protobufType;
+      if (this.#options.isLikeTuft && !isProtobuf && route.endsWith('/forward_backward'))
+        throw new Refusal(415, `Unsupported Content-Type; expected ${protobufType}`);
+      if (this.#options.isLikeTuft && route.endsWith('/forward')) throw new Refusal(404, 'Not Found');
       const body = isProtobuf ? decodePass(bytes) : jsonIn(bytes);
       const answer = await this.#answer(route, request.method ?? '', body, isHeard);
-      const encoded = request.headers.accept === protobufType && hostedKey !== undefined ? encodeResult(answer) : null;
+      const encoded = request.headers.accept === protobufType && knowsProtobuf ? encodeResult(answer) : null;
       if (encoded) response.writeHead(200, { 'content-type': protobufType }).end(encoded);
+      else if (answer instanceof URL) response.writeHead(302, { location: answer.href }).end();
       else if (answer instanceof Buffer)
         response.writeHead(200, { 'content-type': 'application/octet-stream' }).end(answer);
       else send(response, 200, answer);
@@ -209,15 +255,18 @@ class Service {
       }
       case 'unload_model': {
         const { model_id: model } = z.object({ model_id: z.string() }).parse(body);
+        if (this.#options.isLikeTuft) this.#journal.write({ forgotten: model });
         return this.#promise(word, async () => this.#slots.unload(model));
       }
       case 'forward_backward': {
+        this.#requireTurn(body);
         if (typeof body === 'object' && body !== null && 'forward_input' in body) return this.#forward(body);
         const { model_id: model, forward_backward_input: input } = Pass.parse(body);
         this.#requireModel(model);
-        return this.#promise(word, async () =>
-          passOutput(await this.#slots.get(model).forwardBackward(lossRequest(input))),
-        );
+        return this.#promise(word, async () => {
+          const logprobs = await this.#slots.get(model).forwardBackward(lossRequest(input));
+          return passOutput(logprobs, this.#options.isLikeTuft ? { 'loss:sum': lossSum(lossRequest(input), logprobs) } : {});
+        });
       }
       case 'forward':
         return this.#forward(body);
@@ -226,8 +275,10 @@ class Service {
           .object({ model_id: z.string(), adam_params: Adam })
           .parse(body);
         this.#requireModel(model);
+        this.#requireTurn(body);
         return this.#promise(word, async () => {
           const { gradNorm } = await this.#slots.get(model).optimStep(adam);
+          if (this.#options.isSilent || this.#options.isLikeTuft) return { metrics: {} };
           return { metrics: { 'skyrl.ai/grad_norm': gradNorm, 'skyrl.ai/learning_rate': adam.learning_rate } };
         });
       }
@@ -242,6 +293,7 @@ class Service {
           throw new Refusal(409, `Checkpoint '${wanted}' already exists for model '${model}'`);
         }
         this.#taken.add(checkpoint);
+        this.#requireTurn(body);
         return this.#promise(word, async () => {
           await (kind === 'weights'
             ? this.#slots.get(model).save(this.#slots.folderOf(checkpoint))
@@ -256,6 +308,9 @@ class Service {
         const { model_id: model, path: from, optimizer } = shape.parse(body);
         const withMoments = optimizer || this.#options.heedsOptimizer !== true;
         this.#requireModel(model);
+        const isFirst = !this.#asked.has(model);
+        this.#requireTurn(body);
+        if (this.#options.holdsOne && !isFirst) throw new Refusal(400, 'LoadWeights is not permitted with seq_id 2');
         const [source, kind, wanted] = from.replace('tinker://', '').split('/');
         const checkpoint = `${source}/${kind}/${wanted}`;
         if (kind !== 'weights' || !this.#journal.remembered.checkpoints.has(checkpoint)) {
@@ -293,11 +348,24 @@ class Service {
     }
   }
 
+  /** The number of each model's last request. */
+  readonly #asked = new Map<string, number>();
+
+  /** Requests of a model come in the order of their numbers. A started server knows none of before. */
+  #requireTurn(body: unknown): void {
+    const { model_id: model, seq_id: number } = z.looseObject({ model_id: z.string(), seq_id: z.int() }).parse(body);
+    const expected = (this.#asked.get(model) ?? 0) + 1;
+    if (this.#options.isLikeTuft && this.#asked.has(model) && number !== expected)
+      throw new Refusal(409, `Sequence conflict: expected ${expected}, got ${number}.`);
+    this.#asked.set(model, number);
+  }
+
   readonly #taken = new Set<string>();
   /** Models that sampling sessions sample from. */
   readonly #samplingSessions = new Map<string, string>();
 
   #forward(body: unknown): { request_id: string } {
+    this.#requireTurn(body);
     const { model_id: model, forward_input: input } = Forward.parse(body);
     this.#requireModel(model);
     return this.#promise('forward', async () => passOutput(await this.#slots.get(model).logprobs(input.data)));
@@ -313,7 +381,14 @@ class Service {
     if (archive) {
       const checkpoint = `${archive[1]}/sampler_weights/${archive[2]}`;
       if (!checkpoints.has(checkpoint)) throw new Refusal(404, `Checkpoint not found: ${checkpoint}`);
-      return tarGz(this.#slots.folderOf(checkpoint));
+      const folder = this.#slots.folderOf(checkpoint);
+      if (this.#options.isLikeTuft) return pathToFileURL(folder);
+      return this.#options.merges ? tar(folder) : tarGz(folder);
+    }
+    if (route.endsWith('/training_runs')) {
+      const { models } = this.#journal.remembered;
+      const runs = [...models.keys()].toReversed().map((model) => ({ training_run_id: model, base_model: this.#options.model }));
+      return { training_runs: runs };
     }
     const external =
       /training_runs\/([\w-]+)\/checkpoints\/external_weights\/([\w-]+)\/(external_weights_urls|\w+\.\w+)$/.exec(route);
@@ -429,9 +504,15 @@ function lossRequest(input: z.infer<typeof LossInput>): LossRequest {
   return { data: input.data, loss_fn: input.loss_fn, loss_fn_config: input.loss_fn_config };
 }
 
-function passOutput(logprobs: readonly (readonly number[])[]): unknown {
+/** Of cross_entropy, or of cispo within equal bounds. */
+function lossSum({ data, loss_fn }: LossRequest, logprobs: readonly (readonly number[])[]): number {
+  const factors = data.map(({ loss_fn_inputs: inputs }) => inputs[loss_fn === 'cross_entropy' ? 'weights' : 'advantages']!.data); // prettier-ignore
+  return logprobs.flatMap((row, i) => row.map((logprob, t) => 0 - factors[i]![t]! * logprob)).reduce((sum, one) => sum + one, 0); // prettier-ignore
+}
+
+function passOutput(logprobs: readonly (readonly number[])[], metrics: Record<string, number> = {}): unknown {
   const outputs = logprobs.map((data) => ({ logprobs: { data, dtype: 'float32', shape: [data.length] } }));
-  return { loss_fn_output_type: 'scalar', loss_fn_outputs: outputs, metrics: {} };
+  return { loss_fn_output_type: 'scalar', loss_fn_outputs: outputs, metrics };
 }
 
 function jsonIn(bytes: Buffer): unknown {

@@ -1,10 +1,10 @@
-import { readFile, writeFile } from 'node:fs/promises';
+import { readFile, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { InferenceSpec } from '../../../config/run-spec.ts';
 import { openInference } from '../../../backends/inference/index.ts';
 import type { ServedPolicy } from '../../../core/rl/run-state.ts';
-import { type PolicyServer, startPolicyServer } from '../../../engine/index.ts';
-import { SlotModel } from './engine.ts';
+import { loadModelFolder, type PolicyServer, saveModelFolder, startPolicyServer } from '../../../engine/index.ts';
+import { type Adding, SlotModel } from './engine.ts';
 
 export interface SequenceWish {
   readonly tokens: readonly number[];
@@ -20,16 +20,23 @@ interface SlotsOptions {
   readonly base: string;
   readonly folder: string;
   readonly count: number;
-  /** Any checkpoint is sampled from, whatever is loaded, and losses add up. */
-  readonly isHosted: boolean;
+  /** What is sampled: a checkpoint in its model, any checkpoint, or the weights that were saved for it last. */
+  readonly sampling: 'in the model' | 'apart' | 'latest';
+  /** Holds one model at a time. */
+  readonly holdsOne: boolean;
+  readonly adding: Adding;
+  readonly ignoresAdam: boolean;
+  /** Samplers get the whole model, with the adapter merged into it. */
+  readonly merges: boolean;
+  /** Trains all weights, too. */
+  readonly takesRankZero: boolean;
 }
 
 /** The models that are loaded, in a limited number of slots, and sampling from them through the embedded policy server. */
 export class Slots {
   readonly #base: string;
   readonly #folder: string;
-  readonly #count: number;
-  readonly #isHosted: boolean;
+  readonly #options: SlotsOptions;
   readonly #models = new Map<string, SlotModel>();
   /** Slots whose model was unloaded, to be used again: graphs are built once. */
   readonly #spare: { readonly slot: SlotModel; readonly seed: number }[] = [];
@@ -37,13 +44,14 @@ export class Slots {
   readonly #server: PolicyServer;
   readonly #inference: ReturnType<typeof openInference>;
   readonly #policies = new Map<string, Promise<ServedPolicy>>();
+  /** What was saved for the sampler last, by model. */
+  readonly #latest = new Map<string, string>();
   #exports = 0;
 
   private constructor(options: SlotsOptions, server: PolicyServer) {
     this.#base = options.base;
     this.#folder = options.folder;
-    this.#count = options.count;
-    this.#isHosted = options.isHosted;
+    this.#options = options;
     this.#server = server;
     this.#inference = openInference(InferenceSpec.parse({ kind: 'embedded', url: server.url }), '');
   }
@@ -60,14 +68,15 @@ export class Slots {
   }
 
   async create(model: string, { rank, seed }: { readonly rank: number; readonly seed: number }): Promise<void> {
-    if (this.#models.size >= this.#count)
-      throw new Error(`Maximum number of LoRA adapters (${this.#count + 1}) reached`);
-    if (rank < 1 || rank > 32) throw new Error(`LoRA rank ${rank} must be between 1 and 32`);
+    const { count, holdsOne, adding, ignoresAdam, takesRankZero } = this.#options;
+    if (holdsOne && this.#models.size > 0) throw new Error('This backend supports a single policy model');
+    if (this.#models.size >= count) throw new Error(`Maximum number of LoRA adapters (${count + 1}) reached`);
+    if (rank < (takesRankZero ? 0 : 1) || rank > 32) throw new Error(`LoRA rank ${rank} must be between 1 and 32`);
     const at = this.#spare.findIndex((spare) => spare.slot.rank === rank && spare.seed === seed);
     const slot =
       at >= 0
         ? this.#spare.splice(at, 1)[0]!.slot
-        : await SlotModel.open(this.#base, { rank, seed, addsUp: this.#isHosted });
+        : await SlotModel.open(this.#base, { rank, seed, adding, ignoresAdam });
     if (at >= 0) await slot.reset();
     this.#models.set(model, slot);
     this.#seeds.set(model, seed);
@@ -81,7 +90,14 @@ export class Slots {
 
   async saveForSampler(model: string, checkpoint: string): Promise<void> {
     const folder = this.folderOf(checkpoint);
-    await writeFile(`${folder}.digest`, await this.get(model).saveForSampler(folder));
+    const digest = await this.get(model).saveForSampler(folder);
+    if (this.#options.merges && this.get(model).rank > 0) {
+      const merged = await loadModelFolder(folder);
+      await rm(folder, { recursive: true });
+      await saveModelFolder(merged, folder);
+    }
+    await writeFile(`${folder}.digest`, digest);
+    this.#latest.set(model, checkpoint);
   }
 
   unload(model: string): Promise<{ model_id: string; status: string }> {
@@ -131,8 +147,15 @@ export class Slots {
    * slot is sampled from in its present state, trained on or not.
    */
   async #policyOf(model: string, checkpoint: string): Promise<ServedPolicy> {
+    const { sampling } = this.#options;
+    if (sampling === 'latest') {
+      this.get(model);
+      const latest = this.#latest.get(model) ?? checkpoint;
+      const at = this.folderOf(latest);
+      return this.#served(latest, at, () => readFile(`${at}.digest`, 'utf8'));
+    }
     const folder = this.folderOf(checkpoint);
-    if (this.#isHosted) return this.#served(checkpoint, folder, () => readFile(`${folder}.digest`, 'utf8'));
+    if (sampling === 'apart') return this.#served(checkpoint, folder, () => readFile(`${folder}.digest`, 'utf8'));
     const slot = this.get(model);
     if (slot.loadedCheckpoint !== checkpoint) await slot.loadForSampling(this.folderOf(checkpoint), checkpoint);
     else if (slot.hasMoved) {

@@ -2,10 +2,14 @@ import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { gzipSync } from 'node:zlib';
 
-/** A folder's files as a tar.gz, in the form that Python's tarfile writes by default: ustar headers. */
-export function tarGz(folder: string): Buffer {
+/** A folder's files as a tar, in the form that Python's tarfile writes by default: ustar headers. */
+export function tar(folder: string): Buffer {
   const parts = readdirSync(folder).flatMap((name) => entry(name, readFileSync(path.join(folder, name))));
-  return gzipSync(Buffer.concat([...parts, Buffer.alloc(1024)]));
+  return Buffer.concat([...parts, Buffer.alloc(1024)]);
+}
+
+export function tarGz(folder: string): Buffer {
+  return gzipSync(tar(folder));
 }
 
 export function entry(name: string, content: Buffer, type = '0'): Buffer[] {

@@ -1,0 +1,68 @@
+import { z } from 'zod';
+import { RatchetError } from '../../core/errors.ts';
+import type { TinkerTrainerSpec } from '../../config/run-spec.ts';
+
+/** Settings of Adam that a server may take no notice of, by the names of a run file. */
+export const adamSettings = ['beta1 and beta2', 'epsilon', 'weight_decay'] as const;
+export type AdamSetting = (typeof adamSettings)[number];
+
+/** How a server makes one number of the losses of tokens: see batch.ts. */
+export const reductions = ['sum', 'row_mean', 'token_mean', 'sequence_mean'] as const;
+
+export const ServerLoss = z.strictObject({
+  reduction: z.enum(reductions),
+  /** What a mean is over: all rows before an optimizer step, or those of one request, whose gradients add up. */
+  over: z.enum(['step', 'request']),
+  /** What its losses are linear in: the weights of cross_entropy, or advantages, where weights cancel out in a mean. */
+  linearIn: z.enum(['weights', 'advantages']),
+});
+export type ServerLoss = z.infer<typeof ServerLoss>;
+
+/** What a server was found to do, by asking it: see measure.ts. */
+export const ServerFacts = z.strictObject({
+  /** null = it tells neither a gradient's norm nor a loss. */
+  loss: ServerLoss.nullable(),
+  /** Whether it held a second model beside the first. */
+  models: z.enum(['one', 'several']),
+  /** Whether sampling replaces the weights of a model in training by those of the checkpoint. */
+  sampling: z.enum(['apart', 'in the model']),
+  ignored: z.array(z.enum(adamSettings)),
+  /** What could not be found out. */
+  unknown: z.array(z.enum(adamSettings)),
+});
+export type ServerFacts = z.infer<typeof ServerFacts>;
+
+/** A server's loss by its reduction alone, where nothing else is known. */
+export function lossBy(reduction: ServerLoss['reduction']): ServerLoss {
+  const linearIn = reduction === 'sum' || reduction === 'row_mean' ? 'weights' : 'advantages';
+  return { reduction, over: 'step', linearIn };
+}
+
+/**
+ * How the server adds losses up: as it was measured. `loss_reduction` of the run's file must agree, and stands in where
+ * nothing could be measured.
+ */
+export function serverLossOf(
+  facts: ServerFacts | null,
+  { url, server, reduction }: Pick<TinkerTrainerSpec, 'url' | 'server' | 'reduction'>,
+  say: (line: string) => void,
+): ServerLoss {
+  const measured = facts?.loss ?? null;
+  if (measured === null) {
+    const assumed = reduction ?? (server === 'tinker' ? 'sum' : 'sequence_mean');
+    if (reduction === null && server !== 'tinker')
+      say(
+        `warning: the Tinker server at ${url} tells neither the norm of a gradient nor a loss, so how it adds losses up could not be measured: "${assumed}" is assumed. [trainer] loss_reduction says otherwise.`,
+      );
+    return lossBy(assumed);
+  }
+  if (reduction !== null && reduction !== measured.reduction)
+    throw new RatchetError(
+      'ConfigInvalid',
+      `[trainer] loss_reduction = "${reduction}": the server at ${url} was measured with two rows, and its gradient is that of "${measured.reduction}". Write that, or leave it out.`,
+    );
+  say(
+    `the Tinker server at ${url} adds losses up by "${measured.reduction}"${measured.reduction === 'sum' ? '' : ` over a ${measured.over}`}, as two rows have shown`,
+  );
+  return measured;
+}
