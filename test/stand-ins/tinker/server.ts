@@ -259,8 +259,8 @@ class Service {
         return this.#promise(word, async () => this.#slots.unload(model));
       }
       case 'forward_backward': {
-        this.#requireTurn(body);
         if (typeof body === 'object' && body !== null && 'forward_input' in body) return this.#forward(body);
+        this.#requireTurn(body);
         const { model_id: model, forward_backward_input: input } = Pass.parse(body);
         this.#requireModel(model);
         return this.#promise(word, async () => {
