@@ -240,7 +240,9 @@ export class TinkerInference implements Inference {
    * again. Where none is, it is made here, and stays: the trainer unloads it when it needs the room.
    */
   async #find(version: TinkerVersion, lostPath: string, wish: Parameters<typeof loadModel>[1]): Promise<Revived> {
-    const found = (await pathsOf(this.#client, version)).filter(({ path }) => path !== lostPath && !this.#gone.has(path));
+    const found = (await pathsOf(this.#client, version)).filter(
+      ({ path }) => path !== lostPath && !this.#gone.has(path),
+    );
     this.#gone.add(lostPath);
     const [first] = found;
     if (first) return { model: this.#client.modelOf(first.modelId), path: first.path, inUse: 0, idle: undefined };

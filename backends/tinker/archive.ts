@@ -112,7 +112,11 @@ class Counted implements AsyncIterable<Uint8Array> {
   }
 }
 
-async function* bounded(unzipped: AsyncIterable<Uint8Array>, packed: Counted, where: string): AsyncGenerator<Uint8Array> {
+async function* bounded(
+  unzipped: AsyncIterable<Uint8Array>,
+  packed: Counted,
+  where: string,
+): AsyncGenerator<Uint8Array> {
   let bytes = 0;
   for await (const chunk of unzipped) {
     bytes += chunk.length;

@@ -35,8 +35,7 @@ export function policyBatch(facts: readonly RowFacts[], loss: LossSettings, serv
   return {
     loss: lossCall(loss),
     rows,
-    datum: (sample, place) =>
-      policyDatum(sample, correctedAdvantages(sample, advantageTau), factors[place]!, server),
+    datum: (sample, place) => policyDatum(sample, correctedAdvantages(sample, advantageTau), factors[place]!, server),
   };
 }
 

@@ -51,11 +51,7 @@ async function holdsAnother(client: TinkerClient, wish: ModelWish): Promise<bool
 }
 
 /** A model of a worker that died may be there still: a refusal is waited out unless it names what was asked for. */
-async function firstModel(
-  client: TinkerClient,
-  wish: ModelWish,
-  say: (line: string) => void,
-): Promise<TinkerModel> {
+async function firstModel(client: TinkerClient, wish: ModelWish, say: (line: string) => void): Promise<TinkerModel> {
   try {
     return await client.createModel(wish);
   } catch (error) {

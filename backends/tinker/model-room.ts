@@ -94,7 +94,10 @@ export class ModelRoom {
   ): Promise<Pick<TinkerVersion, 'trainingPath' | 'samplerPath'>> {
     const name = nextName(before, randomUUID());
     this.#owners.add(model.id);
-    const [training, sampler] = [() => model.saveWeights(name, ttlS), () => model.saveForSampler(samplerName(name), ttlS)];
+    const [training, sampler] = [
+      () => model.saveWeights(name, ttlS),
+      () => model.saveForSampler(samplerName(name), ttlS),
+    ];
     if (this.facts?.models === 'one') {
       const trainingPath = await training();
       return { trainingPath, samplerPath: await sampler() };

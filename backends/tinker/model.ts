@@ -143,4 +143,3 @@ export function jsonPass(request: Parameters<typeof encodePassRequest>[0]): unkn
     ...(forwardOnly ? { forward_input: input } : { forward_backward_input: input }),
   };
 }
-

@@ -1,6 +1,4 @@
 import { z } from 'zod';
-import { RatchetError } from '../../core/errors.ts';
-import type { TinkerTrainerSpec } from '../../config/run-spec.ts';
 
 /** Settings of Adam that a server may take no notice of, by the names of a run file. */
 export const adamSettings = ['beta1 and beta2', 'epsilon', 'weight_decay'] as const;
@@ -36,33 +34,4 @@ export type ServerFacts = z.infer<typeof ServerFacts>;
 export function lossBy(reduction: ServerLoss['reduction']): ServerLoss {
   const linearIn = reduction === 'sum' || reduction === 'row_mean' ? 'weights' : 'advantages';
   return { reduction, over: 'step', linearIn };
-}
-
-/**
- * How the server adds losses up: as it was measured. `loss_reduction` of the run's file must agree, and stands in where
- * nothing could be measured.
- */
-export function serverLossOf(
-  facts: ServerFacts | null,
-  { url, server, reduction }: Pick<TinkerTrainerSpec, 'url' | 'server' | 'reduction'>,
-  say: (line: string) => void,
-): ServerLoss {
-  const measured = facts?.loss ?? null;
-  if (measured === null) {
-    const assumed = reduction ?? (server === 'tinker' ? 'sum' : 'sequence_mean');
-    if (reduction === null && server !== 'tinker')
-      say(
-        `warning: the Tinker server at ${url} tells neither the norm of a gradient nor a loss, so how it adds losses up could not be measured: "${assumed}" is assumed. [trainer] loss_reduction says otherwise.`,
-      );
-    return lossBy(assumed);
-  }
-  if (reduction !== null && reduction !== measured.reduction)
-    throw new RatchetError(
-      'ConfigInvalid',
-      `[trainer] loss_reduction = "${reduction}": the server at ${url} was measured with two rows, and its gradient is that of "${measured.reduction}". Write that, or leave it out.`,
-    );
-  say(
-    `the Tinker server at ${url} adds losses up by "${measured.reduction}"${measured.reduction === 'sum' ? '' : ` over a ${measured.over}`}, as two rows have shown`,
-  );
-  return measured;
 }

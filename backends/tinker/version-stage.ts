@@ -61,7 +61,8 @@ export class VersionStage {
     this.#root ??= mkdtemp(path.join(os.tmpdir(), 'ratchet-tinker-'));
     const folder = path.join(await this.#root, randomUUID());
     this.#folders = [...this.#folders, folder];
-    for (const old of this.#folders.splice(0, this.#folders.length - 2)) await rm(old, { recursive: true, force: true });
+    for (const old of this.#folders.splice(0, this.#folders.length - 2))
+      await rm(old, { recursive: true, force: true });
     return folder;
   }
 }

@@ -12,7 +12,6 @@ import {
 } from '../../core/rl/learning/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { OptimizerSpec, TinkerTrainerSpec } from '../../config/run-spec.ts';
-import { isTinkerLoss } from '../../config/models/tinker-spec.ts';
 import { readTextFiles } from '../../engine/index.ts';
 import { failpoint } from '../../store/failpoints.ts';
 import { supervisedBatch } from '../tinker/batch.ts';
@@ -21,9 +20,14 @@ import { type ClientOptions, isTrouble, TinkerClient, type TinkerModel, TinkerTr
 import { onlyModelOf, trainerError } from '../tinker/load-model.ts';
 import { ModelRoom } from '../tinker/model-room.ts';
 import { refusalOf, supervisedPassMetrics } from '../tinker/pass-metrics.ts';
-import { serverLossOf } from '../tinker/server-facts.ts';
-import { endTokensIn, readVersion, type TinkerVersion, type VersionFolder, writeVersion } from '../tinker/version-files.ts';
-import type { AdamParams } from '../tinker/types.ts';
+import { adam, ignoredLines, layersOf, requireKnown, serverLossOf, stepMetrics } from '../tinker/step-terms.ts';
+import {
+  endTokensIn,
+  readVersion,
+  type TinkerVersion,
+  type VersionFolder,
+  writeVersion,
+} from '../tinker/version-files.ts';
 import { VersionStage } from '../tinker/version-stage.ts';
 import type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
 
@@ -266,7 +270,7 @@ export class TinkerTrainer implements Trainer {
    */
   async #optimStep(
     model: TinkerModel,
-    params: AdamParams,
+    params: ReturnType<typeof adam>,
     interruptions: number,
   ): Promise<Readonly<Record<string, number>>> {
     const requireSteady = (): void => {
@@ -351,19 +355,10 @@ export class TinkerTrainer implements Trainer {
     return this.#room.ready();
   }
 
-  #sayIgnored({ beta1, beta2, epsilon, weightDecay }: OptimizerSpec): void {
-    const { ignored = [], unknown = [] } = this.#room.facts ?? {};
+  #sayIgnored(optimizer: OptimizerSpec): void {
     if (this.#hasSaidIgnored) return;
     this.#hasSaidIgnored = true;
-    const written = {
-      'beta1 and beta2': `trainer.beta1 (${beta1}) and beta2 (${beta2})`,
-      epsilon: `trainer.epsilon (${epsilon})`,
-      weight_decay: `trainer.weight_decay (${weightDecay})`,
-    };
-    for (const setting of ignored)
-      this.#say(`warning: ${written[setting]}: the Tinker server at ${this.#spec.url} takes no notice of it, as tiny steps have shown. Its own value holds.`); // prettier-ignore
-    for (const setting of unknown)
-      this.#say(`warning: ${written[setting]}: whether the Tinker server at ${this.#spec.url} takes notice of it could not be found out.`); // prettier-ignore
+    for (const line of ignoredLines(this.#room.facts, optimizer, this.#spec.url)) this.#say(line);
   }
 
   #held(): VersionFolder {
@@ -386,42 +381,4 @@ function rankOf({ lora }: TrainedPart): number {
 
 function partName(rank: number): string {
   return rank === 0 ? 'all weights' : `an adapter of rank ${rank}`;
-}
-
-/** Layers that such a server adapts together. */
-function layersOf({ lora }: TrainedPart): { attention: boolean; mlp: boolean; unembedding: boolean } {
-  const has = (...names: string[]): boolean => lora === null || names.some((name) => lora.targetModules.includes(name));
-  return {
-    attention: has('q_proj', 'k_proj', 'v_proj', 'o_proj'),
-    mlp: has('up_proj', 'down_proj', 'gate_proj'),
-    unembedding: lora === null,
-  };
-}
-
-/** Refuses plans that `ratchet check` refuses; no loss is replaced by another. */
-function requireKnown({ loss, temperature }: StepPlan): void {
-  if (temperature !== 1)
-    throw new RatchetError(
-      'Unsupported',
-      `A Tinker server trains at temperature 1; got ${temperature}. docs/guide/tinker.md says why.`,
-    );
-  if (loss.type === 'cross_entropy' && !isTinkerLoss(loss, 0))
-    throw new RatchetError('Unsupported', 'The loss "cross_entropy" has no teacher beside it.');
-}
-
-function adam({ beta1, beta2, epsilon, weightDecay, maxGradNorm }: OptimizerSpec, learningRate: number) {
-  return {
-    learning_rate: learningRate,
-    beta1,
-    beta2,
-    eps: epsilon,
-    weight_decay: weightDecay,
-    grad_clip_norm: maxGradNorm,
-  };
-}
-
-/** SkyRL reports the gradient's norm before clipping. */
-function stepMetrics(told: Readonly<Record<string, number>>): Record<string, number> {
-  const norm = Object.entries(told).find(([name]) => /(?:^|\/)grad_norm/.test(name))?.[1];
-  return Number.isFinite(norm) ? { grad_norm: norm! } : {};
 }

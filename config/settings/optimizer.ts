@@ -144,13 +144,14 @@ export const LoraSpec = z.strictObject({
 export type LoraSpec = z.infer<typeof LoraSpec>;
 
 /**
- * An alpha requests LoRA, as in Hosted Training, which trains nothing else. Some trainers only have adapters, of one
- * scale.
+ * An alpha requests LoRA, as in Hosted Training, which trains nothing else. Some trainers have adapters where nothing
+ * is written, of one scale.
  */
 export function loraSpec({ lora, lora_alpha, trainer }: RatchetConfig): LoraSpec | null {
   const { trains, alpha: only } = trainerTraits(trainer);
   const { r = defaultRank, target_modules: targetModules = [...loraModules], dropout = 0 } = lora ?? {};
-  if (trains === 'adapters') return { r, alpha: only ?? defaultAlpha, dropout: 0, targetModules };
+  if (trains === 'adapters' && lora?.enabled !== false)
+    return { r, alpha: only ?? defaultAlpha, dropout: 0, targetModules };
   if (lora?.enabled === false || (lora === undefined && lora_alpha === undefined)) return null;
   const modulesToSave = lora?.modules_to_save?.length ? lora.modules_to_save : undefined;
   return { r, alpha: lora?.alpha ?? lora_alpha ?? defaultAlpha, dropout, targetModules, ...present({ modulesToSave }) };

@@ -95,7 +95,7 @@ export const trainers = {
     is: 'a server of the Tinker API',
     process: 'outside',
     code: 'ratchet',
-    install: 'nothing, or SkyRL where its server runs',
+    install: 'nothing, or a server of the Tinker API where its GPUs are',
     needs: '`url` of a server of your own, or the key of the hosted service',
     modelFiles: 'texts',
     engine: 'its own',

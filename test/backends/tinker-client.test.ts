@@ -3,11 +3,9 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
-import { gzipSync } from 'node:zlib';
 import { isTrouble, TinkerClient } from '../../backends/tinker/index.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { eventually } from '../eventually.ts';
-import { entry } from '../stand-ins/tinker/tar.ts';
 
 /** One answer: a status and a body, or nothing at all. */
 type Answer = readonly [status: number, body: unknown] | 'hang up';

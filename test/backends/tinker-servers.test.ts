@@ -87,7 +87,7 @@ describe('what a server does is found out by tiny steps of models that are throw
     ],
   ] as const) {
     test(what, async (t) => {
-      const server = await started(t, options as Partial<StandInOptions>);
+      const server = await started(t, options);
       const client = new TinkerClient({ url: server.url, apiKeyVar: null, server: 'skyrl' });
       t.after(() => client.close());
       const found = await examineServer(client, { baseModel: model, rank: 4, seed: 1 }, assert.fail);
@@ -131,7 +131,7 @@ for (const [what, options] of [
   ['like TuFT', tuft],
 ] as const) {
   test(`the same batch gives the update of the embedded engine on a server ${what}`, async (t) => {
-    const server = await started(t, options as Partial<StandInOptions>);
+    const server = await started(t, options);
     const trainer = openTrainer(server.url, { checkpointDir: path.join(server.folder, 'checkpoints') });
     t.after(() => trainer.close());
     const [base, last] = [await mkdtemp(path.join(root, 'base-')), await mkdtemp(path.join(root, 'last-'))];
@@ -225,7 +225,11 @@ describe('a server that holds one model', () => {
 
     await server.kill();
     await server.start();
-    assert.deepEqual(await sampleOf(inference, v1, 1), current, 'from its training checkpoint, before the trainer comes');
+    assert.deepEqual(
+      await sampleOf(inference, v1, 1),
+      current,
+      'from its training checkpoint, before the trainer comes',
+    );
     assert.ok((await trainer.trainStep(stepOf(0.1, 2))).applied, 'the trainer takes the room back');
     await trainer.close();
   });

@@ -74,12 +74,15 @@ describe('a run on a Tinker server', () => {
     );
     assert.ok(spec.trainer.kind === 'tinker');
     const { server, apiKeyVar, reduction, baseModel, checkpointTtlS } = spec.trainer;
-    assert.deepEqual(
-      [server, apiKeyVar, reduction, baseModel, checkpointTtlS],
-      ['skyrl', null, 'sequence_mean', 'b', 86_400],
-    );
+    assert.deepEqual([server, apiKeyVar, reduction, baseModel, checkpointTtlS], ['skyrl', null, null, 'b', 86_400]);
     assert.equal(spec.lora?.r, 8);
-    assert.match(warnings.join('\n'), /max_grad_norm.*\n.*moments/);
+    assert.match(warnings.join('\n'), /max_grad_norm.*\n.*beta1, beta2, epsilon and weight_decay.*\n.*moments/);
+  });
+
+  test('all weights are trained on a server of one’s own where [lora] is not enabled, and not on the hosted service', () => {
+    const own = run({ trainer: 'url = "http://127.0.0.1:8901"', tables: '[lora]\nenabled = false' });
+    assert.equal(specOf(own).spec.lora, null);
+    assert.deepEqual(refused(run({ tables: '[lora]\nenabled = false' })), ['lora.enabled']);
   });
 
   for (const [what, text, name] of [

@@ -63,10 +63,14 @@ const moduleGroups = [
   ['gate_proj', 'up_proj', 'down_proj'],
 ] as const;
 
-function* adapterRelations({ lora, lora_alpha }: RatchetConfig): Relations {
+function* adapterRelations(config: RatchetConfig): Relations {
+  const { lora, lora_alpha } = config;
   const say = (path: string, expected: string, received: string | number | boolean | undefined) =>
     problem([path, 'trainer.kind'], expected, received);
-  if (lora?.enabled === false) yield say('lora.enabled', 'true: a Tinker server trains adapters only', false);
+  if (lora?.enabled === false) {
+    if (tinkerServerOf(config).server !== 'tinker') return;
+    yield say('lora.enabled', 'true: the hosted service trains adapters only', false);
+  }
   for (const [path, alpha] of Object.entries({ 'lora.alpha': lora?.alpha, lora_alpha })) {
     const expected = `${onlyAlpha}, or nothing: a Tinker server scales its adapters by ${onlyAlpha} / r`;
     if ((alpha ?? onlyAlpha) !== onlyAlpha) yield say(path, expected, alpha);
@@ -117,6 +121,7 @@ export function* tinkerWarnings(config: RatchetConfig): Iterable<string> {
   }
   if (tinkerServerOf(config).server !== 'skyrl') return;
   yield `trainer.max_grad_norm (${config.trainer.max_grad_norm}) is told to the server; SkyRL 0.3.0 takes no notice of it and clips nothing.`;
+  yield 'trainer.beta1, beta2, epsilon and weight_decay are told to the server. SkyRL’s FSDP and Megatron backends take no notice of them: what is ignored is measured before the first step, and the GPU worker’s log names it.';
   if (config.sft === undefined || config.max_steps === 0) return;
   yield '[sft]: SkyRL 0.3.0 restores the optimizer’s moments with the weights, whatever is asked: step 1 begins with those of the warm-up.';
 }

@@ -104,7 +104,9 @@ export class SlotModel {
     const options = { learningRate: adam.learning_rate, optimizer, temperature: 1, klBeta: 0 };
     const first = requests[0];
     const samples = this.#samplesOf(requests);
-    const isFlat = samples.every(({ advantages, lossMask }) => advantages.every((a, t) => a === 0 || lossMask[t] === 0));
+    const isFlat = samples.every(({ advantages, lossMask }) =>
+      advantages.every((a, t) => a === 0 || lossMask[t] === 0),
+    );
     if (!first || isFlat) {
       // A gradient of nearly nothing: the step that momentum alone makes.
       const nothing: TrainSample = {

@@ -265,7 +265,10 @@ class Service {
         this.#requireModel(model);
         return this.#promise(word, async () => {
           const logprobs = await this.#slots.get(model).forwardBackward(lossRequest(input));
-          return passOutput(logprobs, this.#options.isLikeTuft ? { 'loss:sum': lossSum(lossRequest(input), logprobs) } : {});
+          return passOutput(
+            logprobs,
+            this.#options.isLikeTuft ? { 'loss:sum': lossSum(lossRequest(input), logprobs) } : {},
+          );
         });
       }
       case 'forward':
@@ -387,7 +390,9 @@ class Service {
     }
     if (route.endsWith('/training_runs')) {
       const { models } = this.#journal.remembered;
-      const runs = [...models.keys()].toReversed().map((model) => ({ training_run_id: model, base_model: this.#options.model }));
+      const runs = [...models.keys()]
+        .toReversed()
+        .map((model) => ({ training_run_id: model, base_model: this.#options.model }));
       return { training_runs: runs };
     }
     const external =
