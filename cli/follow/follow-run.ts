@@ -80,7 +80,7 @@ export async function followRun(options: FollowOptions): Promise<number> {
     const [news, stands] = await Promise.all([askEvents(handle, seen), ask<RunStatus>(handle, 'status', [])]);
     const fresh = (news.is === 'answer' ? news.value : []).filter(({ sequence }) => sequence > seen);
     if (isFirstLook && fresh.length > earlierEventsShown) {
-      say(`the run has been here before; the last of ${fresh.at(-1)!.sequence} events:`);
+      say(`the last ${earlierEventsShown} of ${fresh.at(-1)!.sequence} events so far:`);
       const untold = fresh.splice(0, fresh.length - earlierEventsShown);
       earlier?.(untold);
     }

@@ -36,7 +36,7 @@ test('who attaches to a running run is told its last five events, whether or not
       ...(keeps ? { earlier: (earlier) => void kept.push(...earlier.map(({ sequence }) => sequence)) } : {}),
     });
     assert.deepEqual(told, [36, 37, 38, 39, 40]);
-    assert.deepEqual(said, ['the run has been here before; the last of 40 events:']);
+    assert.deepEqual(said, ['the last 5 of 40 events so far:']);
     assert.equal(kept.length, keeps ? 35 : 0);
   }
 });

@@ -151,7 +151,7 @@ test('of a run that is paused: its state, and to resume it', async () => {
 test('of a run that is watched: its settings, coming back to it, and running once it was cancelled', async () => {
   await writeFake('watched', 400, { sampleMs: 200 });
   const training = begin('train watched.toml');
-  await training.says(/step 1 of 400/);
+  await training.says(/ step \d+ of 400/); // a busy machine follows a run from a later step on
 
   const { code, said } = await type('npx ratchet-rl train watched.toml --learning-rate 5e-4');
   assert.equal(code, 2, said);
