@@ -1,4 +1,3 @@
-import { rowsAtOnceTokensMax } from '../../core/limits.ts';
 import { type PackedRow, type RowSource, windowsOf } from '../../core/rl/learning/batch.ts';
 import { RatchetError } from '../../core/errors.ts';
 
@@ -45,6 +44,9 @@ const fills: Readonly<Record<StreamName, number>> = {
   ref_kl_weights: 0,
 };
 
+/** Rows in memory beside the columns: some 2 MB as numbers. */
+const windowTokens = 1 << 16;
+
 /** prime-rl names metrics by environment; rows have none here. */
 const environment = 'run';
 
@@ -67,7 +69,7 @@ export async function readColumns<Row extends Pick<PackedRow, 'tokenIds' | 'loss
     environments: Array.from(lengths, () => environment),
     streams: {} as Partial<Record<StreamName, Stream>>,
   };
-  for (const places of windowsOf(source.rows, rowsAtOnceTokensMax)) {
+  for (const places of windowsOf(source.rows, windowTokens)) {
     const rows = await source.read(places);
     for (const [i, row] of rows.entries()) {
       const place = places[i]!;

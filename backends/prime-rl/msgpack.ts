@@ -4,7 +4,8 @@
  */
 export class MsgpackWriter {
   readonly #sink: (bytes: Uint8Array) => Promise<void> | void;
-  readonly #bytes = Buffer.allocUnsafe(chunkBytes);
+  readonly #bytes = Buffer.from(new ArrayBuffer(chunkBytes));
+  readonly #view = new DataView(this.#bytes.buffer);
   #at = 0;
 
   /** `sink` takes finished pieces, whose memory is used again. */
@@ -26,19 +27,35 @@ export class MsgpackWriter {
 
   /** Whole numbers from 0 to 2³² − 1. */
   async wholes(values: ArrayLike<number>): Promise<void> {
+    const [bytes, view] = [this.#bytes, this.#view];
     await this.#each(values.length, 5, (at, i) => {
       const value = values[i]!;
-      if (value < 0x80) return this.#bytes.writeUInt8(value, at);
-      if (value < 0x100) return this.#bytes.writeUInt8(value, this.#bytes.writeUInt8(0xcc, at));
-      if (value < 0x10000) return this.#bytes.writeUInt16BE(value, this.#bytes.writeUInt8(0xcd, at));
-      return this.#bytes.writeUInt32BE(value, this.#bytes.writeUInt8(0xce, at));
+      if (value < 0x80) {
+        bytes[at] = value;
+        return at + 1;
+      }
+      if (value < 0x100) {
+        bytes[at] = 0xcc;
+        bytes[at + 1] = value;
+        return at + 2;
+      }
+      if (value < 0x10000) {
+        bytes[at] = 0xcd;
+        view.setUint16(at + 1, value);
+        return at + 3;
+      }
+      bytes[at] = 0xce;
+      view.setUint32(at + 1, value);
+      return at + 5;
     });
   }
 
   async floats(values: ArrayLike<number>): Promise<void> {
+    const [bytes, view] = [this.#bytes, this.#view];
     await this.#each(values.length, 9, (at, i) => {
-      this.#bytes[at] = 0xcb;
-      return this.#bytes.writeDoubleBE(values[i]!, at + 1);
+      bytes[at] = 0xcb;
+      view.setFloat64(at + 1, values[i]!);
+      return at + 9;
     });
   }
 

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after } from 'node:test';
-import { trainerContract } from '../../../backends/testing/index.ts';
+import { contractLosses, trainerContract } from '../../../backends/testing/index.ts';
 import { PrimeRlTrainer } from '../../../backends/trainer/prime-rl.ts';
 import { writeStandInPrimeRl } from '../../stand-ins/prime-rl/python.ts';
 
@@ -17,8 +17,8 @@ const open = (ranks: number) => async (): Promise<PrimeRlTrainer> =>
     new PrimeRlTrainer({ python, ranks, checkpointInterval: 2, maxSteps: 6, seqLen: 64, rankTimeoutS: 20, more: {} }),
   );
 const promises = {
-  losses: ['dppo', 'cispo', 'grpo', 'importance_sampling', 'ipo', 'gspo', 'dro', 'cross_entropy'],
-  temperatures: [1, 0.7],
+  losses: contractLosses,
+  aggregations: ['token', 'sequence'],
   exactReplay: true,
   savesOptimizer: true,
   refuses: true,
@@ -26,16 +26,16 @@ const promises = {
   exportsModels: true,
 } as const;
 
-trainerContract('prime-rl’s trainer, as a stand-in', { open: open(1), promises });
+trainerContract('prime-rl’s trainer on two ranks, as a stand-in', { open: open(2), promises });
 
-trainerContract('prime-rl’s trainer on two ranks, as a stand-in', {
-  open: open(2),
-  promises: { ...promises, losses: ['dppo'], temperatures: [1] },
+trainerContract('prime-rl’s trainer on one, as a stand-in', {
+  open: open(1),
+  promises: { ...promises, aggregations: ['token'], temperatures: [0.7], exportsModels: false },
 });
 
 trainerContract('prime-rl’s trainer with adapters, as a stand-in', {
   open: open(1),
   part: { lora: { r: 4, alpha: 8, dropout: 0, targetModules: ['q_proj', 'v_proj', 'o_proj', 'down_proj'] }, seed: 3 },
   // It begins with new adapters alone.
-  promises: { ...promises, losses: ['dppo'], temperatures: [1], startsAfresh: false },
+  promises: { ...promises, aggregations: ['token'], startsAfresh: false },
 });

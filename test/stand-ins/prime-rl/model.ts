@@ -74,12 +74,15 @@ export class StandInModel {
       const samples = learned.map(({ tokenIds, ceWeights }) => ({ tokenIds, lossMask: ceWeights.map((weight) => Number(weight !== 0)), tokenWeights: ceWeights })); // prettier-ignore
       return this.#outcome(await this.#engine.sftStep(samples, { ...how, normalizer: count }));
     }
-    const result = await this.#engine.trainStep(batchOf(rows.filter(({ lossMask }) => lossMask.includes(1))), {
-      ...how,
-      loss,
-      temperature: 1,
-      klBeta: 0,
-    });
+    const result = await this.#engine.trainStep(
+      batchOf(rows.filter(({ lossMask }) => lossMask.some((mask) => mask !== 0))),
+      {
+        ...how,
+        loss,
+        temperature: 1,
+        klBeta: 0,
+      },
+    );
     return this.#outcome(result);
   }
 
@@ -123,7 +126,9 @@ function rowsIn(batch: ReadMicroBatch) {
   let start = 0;
   return batch.sequence_lengths.map((length) => {
     const cut = <T>(values: readonly T[]): T[] => values.slice(start, start + length);
-    const lossMask = cut(batch.loss_mask).map(Number);
+    // The engine divides by the sum of masks, prime-rl by their count: weights that add up to it are the same.
+    const weights = batch.rl_weights ? cut(batch.rl_weights) : null;
+    const lossMask = cut(batch.loss_mask).map((isLearned, t) => (isLearned ? (weights?.[t] ?? 1) : 0));
     const row = {
       tokenIds: cut(batch.input_ids),
       lossMask,
