@@ -81,7 +81,7 @@ async function main(): Promise<void> {
     await train(model, step);
     if (step === settings.max_steps) break;
   }
-  await save(model, settings.max_steps!);
+  await save(model, settings.max_steps);
 }
 
 function resumeStep(): number {
