@@ -15,6 +15,7 @@ import { inFlight } from './in-flight.ts';
 import { failingRollouts } from './failing-rollouts.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
+import { packing } from './packing.ts';
 import { page } from './page.ts';
 import { policyServerMemory } from './policy-server-memory.ts';
 import { reference } from './reference.ts';
@@ -76,6 +77,7 @@ for (const command of [
   rolloutWorkers,
   inFlight,
   gepa,
+  packing,
   tinkerOverhead,
   torchTrain,
   reference,

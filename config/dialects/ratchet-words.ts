@@ -11,8 +11,10 @@ export const ratchetFields: Rows = {
   ...under(
     'trainer',
     all(
-      'ac_offloading cp dp_replicate ep impl tp trust_remote_code',
-      refused('how another system trains; leave it out, it has no effect here'),
+      'ac_offloading dp_replicate impl tp trust_remote_code',
+      refused(
+        'how another system trains; leave it out, or with kind = "prime-rl" write it into [trainer.prime_rl.model]',
+      ),
     ),
   ),
   'inference.client': refused('prime-rl’s client; leave it out, it has no effect here'),

@@ -1,0 +1,68 @@
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { parseRunConfig } from '../../config/parse-run-config.ts';
+
+const parse = (trainer: string, more = 'seq_len = 4096') =>
+  parseRunConfig(
+    `model = "models/Qwen3-4B"\nmax_steps = 40\n${more}\n[[env]]\nid = "reverse-text"\n[trainer]\n${trainer}\n[inference]\nkind = "vllm"\n`,
+    { file: 'run.toml' },
+  );
+const kind = 'kind = "prime-rl"\nprogram = "/opt/prime-rl"\n';
+
+function problemsOf(parsed: ReturnType<typeof parse>): string[] {
+  assert.ok(!parsed.ok, 'it was accepted');
+  return parsed.problems.map(({ path }) => path);
+}
+
+describe('a run that prime-rl’s trainer trains', () => {
+  test('says what its own file is made of', () => {
+    const usual = parse(kind);
+    assert.ok(usual.ok, JSON.stringify(usual));
+    assert.deepEqual(usual.spec.trainer, {
+      kind: 'prime-rl',
+      program: '/opt/prime-rl',
+      ranks: 1,
+      primeRl: {},
+      rankTimeoutS: 600,
+      seqLen: 4096,
+      maxSteps: 40,
+      checkpointInterval: 20,
+    });
+    const own = parse(
+      `${kind}gpu_ids = [0, 1, 2, 3]\ncp = 2\nep = 4\nac_freq = 2\nattn = "flash_attention_3"\ncompile = false\noptimization_dtype = "bfloat16"\nfsdp_cpu_offload = true\n[trainer.prime_rl.model]\nimpl = "custom"`,
+    );
+    assert.ok(own.ok, JSON.stringify(own));
+    const { ranks, cp, ep, gpuIds, acFreq, attn, compile, optimizationDtype, fsdpCpuOffload, primeRl } = own.spec
+      .trainer as Extract<typeof own.spec.trainer, { kind: 'prime-rl' }>;
+    assert.deepEqual([ranks, cp, ep, gpuIds, acFreq, attn], [4, 2, 4, [0, 1, 2, 3], 2, 'flash_attention_3']);
+    assert.deepEqual([compile, optimizationDtype, fsdpCpuOffload], [false, 'bfloat16', true]);
+    assert.deepEqual([primeRl, own.spec.requested, own.warnings], [{ model: { impl: 'custom' } }, undefined, []]);
+  });
+
+  for (const [written, path] of [
+    ['kind = "prime-rl"', 'trainer.program'],
+    [`${kind}ranks = 4\ncp = 3`, 'trainer.cp'],
+    [`${kind}ranks = 2\ngpu_ids = [0]`, 'trainer.ranks'],
+    [`${kind}nodes = 2`, 'trainer.nodes'],
+    [`${kind}dtype = "float32"`, 'trainer.dtype'],
+    [`${kind}attn = "sdpa"`, 'trainer.attn'],
+    [`${kind}use_liger = true`, 'trainer.use_liger'],
+    [`${kind}num_iterations = 2`, 'trainer.num_iterations'],
+    [`${kind}num_mini_batches = 2`, 'trainer.num_mini_batches'],
+    [`${kind}micro_batch_size = 4`, 'trainer.micro_batch_size'],
+    [`${kind}decay_matrices_only = true`, 'trainer.decay_matrices_only'],
+    [`${kind}load_in_4bit = true`, 'trainer.load_in_4bit'],
+    [`${kind}launcher = "torchrun"`, 'trainer.launcher'],
+    [`${kind}[trainer.loss]\nentropy_coef = 0.1`, 'trainer.loss.entropy_coef'],
+    [`${kind}[trainer.loss]\nold_logprobs = "trainer"`, 'trainer.loss.old_logprobs'],
+    [`${kind}[trainer.prime_rl.optim]\nlr = 1`, 'trainer.prime_rl.optim'],
+    [`${kind}[trainer.prime_rl.model]\nseq_len = 1`, 'trainer.prime_rl.model.seq_len'],
+    [`${kind}[kl_penalty]\nbeta = 0.1\nenabled = true`, 'kl_penalty.enabled'],
+    ['kind = "torch"\ncp = 2', 'trainer.cp'],
+    ['[trainer.prime_rl.model]\nimpl = "custom"', 'trainer.prime_rl'],
+  ] as const)
+    test(`refuses ${path} in ${JSON.stringify(written.split('\n').at(-1))}`, () =>
+      assert.deepEqual(problemsOf(parse(written)), [path]));
+
+  test('names the length of its micro-batches', () => assert.deepEqual(problemsOf(parse(kind, '')), ['seq_len']));
+});
