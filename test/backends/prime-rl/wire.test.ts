@@ -88,7 +88,7 @@ function columnsOf(samples: readonly Sample[]): BatchColumns {
   const streams = Object.entries(fills).flatMap(([name, fill]) => {
     const has = samples.map((sample) => sample[name as StreamName]);
     if (has.every((values) => values === null)) return [];
-    const values = has.flatMap((given, row) => given ?? new Array<number>(lengths[row]!).fill(fill));
+    const values = has.flatMap((given, row) => given ?? Array.from({ length: lengths[row]! }, () => fill));
     return [
       [name, { values: Float64Array.from(values), has: Uint8Array.from(has, (given) => Number(given !== null)) }],
     ];
