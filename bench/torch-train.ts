@@ -24,7 +24,7 @@ const vocabulary = 49_152; // of this model
 
 /**
  * A step of kind "torch" beside one of TRL's GRPOTrainer, in turn: an adapter on every linear layer of SmolLM2-135M, rows of one length, the same
- * precision, threads and checkpointing. Neither generates or pays for a reference beyond what our step reports of it.
+ * precision, threads and checkpointing. Neither generates, and neither scores a reference: a run's step also reports the distance to it, which `--reference` adds.
  *
  * - `step_ratio_trl`: our time ÷ theirs, from the rows in memory to the updated adapter; medians over pairs of one step each. `step_ratio_trl_cpu`: in
  *   CPU time of the processes that train, which company disturbs less.
@@ -42,6 +42,7 @@ export const torchTrain = measurement('torch-train', "a step of kind torch besid
   .option('--micro <n>', 'rows that TRL computes at once; its own default is 8', Number, 8)
   .option('--dtype <name>', 'float32 or bfloat16', 'float32')
   .option('--random-weights', 'of the same shape, in place of the real ones; no figure depends on them')
+  .option('--reference', 'our step also scores some rows by the reference, as those of runs do')
   .option('--no-checkpointing', 'keep all activations; TRL’s own default is to compute them again')
   .option('--patience <seconds>', 'how long to wait for a quiet machine', Number, 60)
   .addHelpText('after', '\nRATCHET_TORCH_PYTHON names a Python with PyTorch, PEFT and TRL; see bench/peers/README.md');
@@ -54,6 +55,7 @@ interface Options {
   readonly micro: number;
   readonly dtype: string;
   readonly randomWeights?: boolean;
+  readonly reference?: boolean;
   readonly checkpointing: boolean;
   readonly patience: number;
 }
@@ -121,6 +123,7 @@ async function compare(bench: Bench, python: string, folder: string, options: Op
   const { pairs, threads, rows, length, micro, dtype, checkpointing, patience } = options;
   const place = await mkdtemp(path.join(tmpdir(), 'ratchet-bench-'));
   const prompt = Math.round(length * promptShare);
+  scoresReference = options.reference === true;
   const trainer = new TorchTrainer({
     python,
     ranks: 1,
@@ -180,11 +183,13 @@ async function asPolicySampled(trainer: TorchTrainer, rows: readonly TrainSample
   return rows.map((row, r) => ({ ...row, behaviorLogprobs: [...logprobs[r]!] }));
 }
 
-/** The time of the ranks alone is in their answer, which the adapter passes over. */
+/** The time of the ranks alone is in their answer, which the adapter passes over. Without a reference in the request, none is scored. */
 let ranksSeconds = 0;
+let scoresReference = false;
 const { call } = TorchGroup.prototype as { call: (this: TorchGroup, op: string, args?: object) => Promise<unknown> };
 TorchGroup.prototype.call = async function (this: TorchGroup, op, args) {
-  const answer = await call.call(this, op, args);
+  const asked = op === 'train_step' && !scoresReference ? { ...args, reference: null } : args;
+  const answer = await call.call(this, op, asked);
   if (op === 'train_step') ranksSeconds = z.looseObject({ seconds: z.number() }).parse(answer).seconds;
   return answer;
 };

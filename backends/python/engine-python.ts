@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { environmentForAll, selectEnvironment } from '../../core/child-environment.ts';
@@ -72,4 +72,29 @@ export async function hasModules(command: string, modules: readonly string[]): P
   const program = `import importlib.util as u; print(all(u.find_spec(name) for name in ${JSON.stringify(modules)}))`;
   const answer = await answerOf(command, ['-c', program], selectEnvironment(environmentForAll, process.env));
   return answer?.trim() === 'True';
+}
+
+/**
+ * Modules that the virtual environment of a Python lacks, by a look into its folders: nothing is run. Null where that says nothing: a Python of no virtual
+ * environment, or one that also sees the packages of another.
+ */
+export function modulesLacking(python: string, modules: readonly string[]): string[] | null {
+  const root = path.dirname(path.dirname(python));
+  const settings = path.join(root, 'pyvenv.cfg');
+  if (!existsSync(settings) || /^include-system-site-packages\s*=\s*true/im.test(readFileSync(settings, 'utf8')))
+    return null;
+  const library = path.join(root, 'lib');
+  const places = existsSync(library)
+    ? readdirSync(library).map((version) => path.join(library, version, 'site-packages'))
+    : [];
+  const packages = places.filter((place) => existsSync(place));
+  if (packages.length === 0 || packages.some((place) => readdirSync(place).some(isPath))) return null;
+  const isHere = (module: string): boolean =>
+    packages.some((place) => [module, `${module}.py`].some((name) => existsSync(path.join(place, name))));
+  return modules.filter((module) => !isHere(module));
+}
+
+/** A file that may name further folders of packages. uv and setuptools leave some that name none. */
+function isPath(name: string): boolean {
+  return name.endsWith('.pth') && !['_virtualenv.pth', 'distutils-precedence.pth'].includes(name);
 }

@@ -176,9 +176,10 @@ export class TorchGroup {
   }
 
   #hearFatal({ message, code, is_echo: isEcho = false }: Fatal): void {
-    if (!isEcho || this.#held === null) return this.#die(message, codeNamed(code));
+    const sentence = /[.!?]\s*$/.test(message) ? message : `${message}.`; // a rank's last words are those of Python
+    if (!isEcho || this.#held === null) return this.#die(sentence, codeNamed(code));
     this.#isEchoing = true;
-    setTimeout(() => this.#die(message, codeNamed(code)), echoMs);
+    setTimeout(() => this.#die(sentence, codeNamed(code)), echoMs);
   }
 
   #settle({ id, result, error }: Answer): void {

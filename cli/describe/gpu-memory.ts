@@ -40,12 +40,13 @@ export function describeGpuMemory(
     `CUDA ${gigabytes(overheadBytes)}, assumed`,
   ].join(', ');
   const shared = load.ranks === 1 ? '' : `, of ${load.ranks} that share the model`;
-  const lines = [
-    `memory of each GPU that trains${shared}, about ${gigabytes(needed)}, by PyTorch (${model}, rows of ${load.tokens} tokens by ${length}):`,
-    `  ${what}`,
-  ];
   const own = trainerGpusOf(spec)?.map((id) => gpuBytes[id] ?? 0) ?? gpuBytes;
   const least = Math.min(...own.filter((bytes) => bytes > 0));
+  const where = gpuBytes.length === 0 ? ' on the machine that will train (this one has none)' : '';
+  const lines = [
+    `memory of each GPU that trains${where}${shared}, about ${gigabytes(needed)}, by PyTorch (${model}, rows of ${load.tokens} tokens by ${length}):`,
+    `  ${what}`,
+  ];
   if (!Number.isFinite(least)) {
     const enough = common.find((size) => size * 1e9 >= needed);
     return [

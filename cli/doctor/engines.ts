@@ -1,4 +1,5 @@
-import { enginePackages } from '../../backends/python/engine-python.ts';
+import { existsSync } from 'node:fs';
+import { enginePackages, modulesLacking } from '../../backends/python/engine-python.ts';
 import { findTorchPython } from '../../backends/torch/find-python.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { sizeOfEngine } from '../../workers/install/engine.ts';
@@ -7,13 +8,41 @@ import { pythonWithVllm } from '../../workers/stack/vllm-role.ts';
 import type { Check, Needs } from './machine.ts';
 
 /** PyTorch and vLLM, where this machine has GPUs for them or the run has PyTorch train. */
-export async function checkEngines({ trainsByTorch }: Pick<Needs, 'trainsByTorch'>): Promise<Check[]> {
+export async function checkEngines({
+  trainsByTorch,
+  torchProgram = null,
+}: Pick<Needs, 'trainsByTorch' | 'torchProgram'>): Promise<Check[]> {
   const hasGpus = (await gpusHere()) > 0;
   if (!hasGpus && !trainsByTorch) return [];
-  const torch = await findTorchPython(null, process.cwd()).catch(noPython);
-  const checks: Check[] = [engineCheck('torch', torch, trainsByTorch ? 'bad' : 'warn')];
+  const checks: Check[] = [await checkTorch(trainsByTorch, torchProgram)];
   if (hasGpus) checks.push(engineCheck('vllm', await pythonWithVllm(process.cwd()), 'warn'));
   return checks;
+}
+
+async function checkTorch(isNeeded: boolean, program: string | null): Promise<Check> {
+  if (program === null) {
+    const found = await findTorchPython(null, process.cwd()).catch(noPython);
+    return engineCheck('torch', found, isNeeded ? 'bad' : 'warn');
+  }
+  return checkProgram(program, await findTorchPython(program, process.cwd()));
+}
+
+/** The Python that a run file names: it is not run, since the file may be somebody else's. */
+function checkProgram(program: string, file: string): Check {
+  const name = 'PyTorch';
+  if (program.includes('/') && !existsSync(file)) {
+    const fix = 'name the Python of an environment in [trainer] program';
+    return { name, state: 'bad', says: `[trainer] program: ${file} is not there`, fix };
+  }
+  const { modules } = enginePackages.torch;
+  const lacking = program.includes('/') ? modulesLacking(file, modules) : null;
+  if (lacking === null) {
+    const says = `${file}, named by [trainer] program: whether it has ${modules.join(', ')} is seen when it starts`;
+    return { name, state: 'warn', says, fix: `ask it: ${file} -c 'import ${modules.join(', ')}'` };
+  }
+  if (lacking.length === 0) return { name, state: 'ok', says: `${file} has ${modules.join(', ')}` };
+  const fix = `${file} -m pip install ${lacking.join(' ')}`;
+  return { name, state: 'bad', says: `${file}, named by [trainer] program, lacks ${lacking.join(', ')}`, fix };
 }
 
 function engineCheck(engine: 'torch' | 'vllm', python: string | null, missing: Check['state']): Check {

@@ -26,6 +26,8 @@ export interface Needs {
   readonly cuda: boolean;
   /** The program is a Python that was found by looking. */
   readonly trainsByTorch: boolean;
+  /** The Python that the run names for it. */
+  readonly torchProgram?: string | null;
   readonly sandbox: boolean;
 }
 

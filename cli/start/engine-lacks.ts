@@ -3,7 +3,7 @@ import type { Obstacle } from '../../load/checks/examine-run-file.ts';
 import { samplesOn, trainsOn } from '../../config/gpu-settings.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { enginePackages } from '../../backends/python/engine-python.ts';
+import { enginePackages, modulesLacking } from '../../backends/python/engine-python.ts';
 import { findPrimeRlPython, installingPrimeRl } from '../../backends/prime-rl/find-python.ts';
 import { findTorchPython } from '../../backends/torch/find-python.ts';
 import { nodesPlace } from '../../backends/torch/node-link.ts';
@@ -49,7 +49,7 @@ export function nodesObstacles({ trainer }: Pick<RunSpec, 'trainer'>): Obstacle[
   return [{ about: 'machine', says, remedies: [`set MASTER_ADDR to an address of this machine (${guide})`] }];
 }
 
-/** The Python that the run names for its trainer: whether it is there. It is not run, since the file may be somebody else's. */
+/** The Python that the run names for its trainer: whether it is there, and has PyTorch's packages. It is not run, since the file may be somebody else's. */
 export async function programObstacles({ trainer }: Pick<RunSpec, 'trainer'>): Promise<Obstacle[]> {
   if (!('program' in trainer) || !trainer.program?.includes('/')) return []; // a name is looked for on the PATH
   const find = trainer.kind === 'torch' ? findTorchPython : findPrimeRlPython;
@@ -60,10 +60,21 @@ export async function programObstacles({ trainer }: Pick<RunSpec, 'trainer'>): P
       (found) => found.isFile(),
       () => false, // not there, or not ours to run
     );
-  if (isProgram) return [];
+  if (isProgram) return trainer.kind === 'torch' ? packageObstacles(trainer.program, file) : [];
   const says = `[trainer] program = ${JSON.stringify(trainer.program)} is no program that can be started here`;
   if (trainer.kind === 'prime-rl') return [{ about: 'machine', says, remedies: [`name a checkout of prime-rl, or its Python; to make one: ${installingPrimeRl.join(' && ')}`] }]; // prettier-ignore
   return [{ about: 'machine', says, remedies: ['name the Python of an environment: "/path/to/venv/bin/python"'] }];
+}
+
+function packageObstacles(program: string, file: string): Obstacle[] {
+  const lacking = modulesLacking(file, enginePackages.torch.modules) ?? [];
+  if (lacking.length === 0) return [];
+  const says = `[trainer] program = ${JSON.stringify(program)} lacks ${lacking.join(', ')}, which PyTorch’s trainer needs`;
+  const remedies = [
+    `install them there: ${file} -m pip install ${lacking.join(' ')}`,
+    `or leave program out: npx ratchet-rl engine install torch (${sizeOfEngine('torch')})`,
+  ];
+  return [{ about: 'machine', says, remedies }];
 }
 
 /** A Python for PyTorch's trainer, where the run names none of its own, which is not asked. */

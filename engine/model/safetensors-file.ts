@@ -13,6 +13,7 @@ import {
   headerLength,
   headerLengthBytes,
   type NamedTensor,
+  requireWholeFile,
   type SafetensorsHeader,
   type TensorEntry,
 } from './safetensors.ts';
@@ -156,13 +157,29 @@ function requireFinite(values: Float32Array, halves: Uint16Array, name: string):
   );
 }
 
+/** Throws unless the file has the bytes that its header promises. */
+export async function requireWholeSafetensors(path: string): Promise<void> {
+  const file = await openRegular(path, ofRepository(dirname(path)));
+  try {
+    const { header, size } = await readHeaderBytes(file, path);
+    requireWholeFile(header, size, path);
+  } finally {
+    await file.close();
+  }
+}
+
 async function readHeader(file: FileHandle, where: string): Promise<SafetensorsHeader> {
+  const { header, size } = await readHeaderBytes(file, where);
+  return decodeHeader(header, size, where);
+}
+
+async function readHeaderBytes(file: FileHandle, where: string): Promise<{ header: Uint8Array; size: number }> {
   const { size } = await file.stat();
   const beginning = new Uint8Array(headerLengthBytes);
   if (size >= headerLengthBytes) await readFully(file, beginning, 0, where);
   const header = new Uint8Array(headerLength(beginning, size, where) - headerLengthBytes);
   await readFully(file, header, headerLengthBytes, where);
-  return decodeHeader(header, size, where);
+  return { header, size };
 }
 
 /** Fills `target` from this position; throws `CheckpointDamaged` if the file ends before. */

@@ -138,6 +138,13 @@ export function decodeHeader(header: Uint8Array, fileBytes: number, where: strin
   return { entries: new Map(placed), metadata };
 }
 
+/** Throws unless the tensors of a header fill a file of `fileBytes`, of whatever types they are. */
+export function requireWholeFile(header: Uint8Array, fileBytes: number, where: string): void {
+  const { __metadata__: _, ...entries } = parseHeader(header, where);
+  const dataBytes = fileBytes - headerLengthBytes - header.length;
+  requireContiguous(Object.values<Entry>(entries as Record<string, Entry>), dataBytes, where);
+}
+
 function requireShape(name: string, shape: readonly number[], length: number): void {
   if (elementCount(shape) === length) return;
   throw new TypeError(`Tensor "${name}" has shape [${shape.join()}] but ${length} elements.`);

@@ -50,7 +50,11 @@ export async function readText(folder: string, name: string): Promise<string | n
   }
 }
 
-export function missingFile(folder: string, name: string): RatchetError {
+export function missingFile(folder: string, name: string, index?: string): RatchetError {
+  if (index !== undefined) {
+    const message = `${folder} has no ${name}, which its ${index} names. Fetch the model again.`;
+    return new RatchetError('ModelUnsupported', message);
+  }
   const files = `${requiredFiles.join(', ')}, model.safetensors`;
   return new RatchetError(
     'ModelUnsupported',

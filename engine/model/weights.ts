@@ -6,7 +6,7 @@ import { problemsIn } from '../../core/problems-in.ts';
 import type { ParameterSpec } from './parameter-layout.ts';
 import type { FlatTensors } from './parameters.ts';
 import type { FloatType } from './safetensors.ts';
-import { SafetensorsReader, writeSafetensors } from './safetensors-file.ts';
+import { requireWholeSafetensors, SafetensorsReader, writeSafetensors } from './safetensors-file.ts';
 import { missingFile, parseJson, readText } from './text-files.ts';
 import { writeAtOnce } from '../../host/write-at-once.ts';
 
@@ -132,8 +132,18 @@ async function weightFiles(folder: string): Promise<string[]> {
     throw new RatchetError('CheckpointDamaged', `${join(folder, indexFile)}: ${problemsIn(index.error)}`);
   }
   const files = [...new Set(Object.values(index.data.weight_map))].toSorted();
-  for (const file of files) if (!(await isThere(join(folder, file)))) throw missingFile(folder, file);
+  for (const file of files) if (!(await isThere(join(folder, file)))) throw missingFile(folder, file, indexFile);
   return files;
+}
+
+/**
+ * Refuses a folder whose index names a file that is not there, or with a file that lacks bytes which its header promises. Only headers are read. A folder
+ * without any weights passes: they may come later.
+ */
+export async function requireWholeWeights(folder: string): Promise<void> {
+  const hasWeights = await Promise.all([weightsFile, indexFile].map((file) => isThere(join(folder, file))));
+  if (!hasWeights.includes(true)) return;
+  for (const file of await weightFiles(folder)) await requireWholeSafetensors(join(folder, file));
 }
 
 async function isThere(path: string): Promise<boolean> {

@@ -9,6 +9,7 @@ import { adapterParameterCount } from '../../engine/model/adapter-layout.ts';
 import { type ModelConfig, parseModelConfig } from '../../engine/model/config.ts';
 import { copiesForPasses, copiesInTraining, requireMemory } from '../../engine/model/memory.ts';
 import { parameterCount } from '../../engine/model/parameter-layout.ts';
+import { requireWholeWeights } from '../../engine/model/weights.ts';
 import { type PassMemory, passMemory } from '../../engine/train/activations.ts';
 import { contextPositionsMax } from '../../engine/limits.ts';
 import { type ServerMemory, serverMemory } from '../../engine/sample/server-memory.ts';
@@ -42,6 +43,7 @@ export interface TrainingMemory extends PassMemory {
 export async function checkModel(use: ModelUse): Promise<ModelSize | null> {
   if (use.trainer && trainerTraits(use.trainer).modelFiles === 'texts') return checkTexts(use.model);
   const size = checkConfig(await readModelConfig(use.model), use);
+  if (!use.model.startsWith('preset:')) await requireWholeWeights(use.model);
   const problems = contextProblems(use, size);
   if (problems.length > 0) throw new ContextTooSmall(use.model, problems);
   return size;

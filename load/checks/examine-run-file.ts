@@ -109,7 +109,7 @@ export async function examineRunFile(
       }
       return null;
     }
-    if (!(error instanceof RatchetError) || error.code !== 'ModelUnsupported') throw error;
+    if (!(error instanceof RatchetError) || !ofModels.includes(error.code)) throw error;
     if (!spec.model.startsWith('preset:')) obstacles.push(modelObstacle(spec, error, loaded.placeOf(['model']).path));
     else problems.push({ ...loaded.placeOf(['model']), expected: 'a preset that there is', received: error.message });
     return null;
@@ -238,9 +238,13 @@ function variableObstacles(spec: RunSpec): Obstacle[] {
   }));
 }
 
+/** Codes of what is wrong with a model: it cannot be opened, or its weights are not whole. */
+const ofModels: readonly string[] = ['ModelUnsupported', 'CheckpointDamaged'];
+
 /** `key`: where the file names its model. */
 function modelObstacle(spec: RunSpec, error: RatchetError, key: string): Obstacle {
-  if (!isFetched(spec.model)) return { about: 'model', says: error.message, remedies: [] };
+  if (!isFetched(spec.model) || error.code === 'CheckpointDamaged')
+    return { about: 'model', says: error.message, remedies: [] };
   return { about: 'model', ...notHere(spec, key) };
 }
 

@@ -16,3 +16,15 @@ def refusal_for(device, options):
         if device == "mps" and options.get(name, "float32") != "float32":
             return f'trainer.{name} is "{options[name]}": expected "float32" on the GPU of a Mac, or nothing.'
     return None
+
+
+def shares_weights(device, world, options):
+    """
+    Whether FSDP holds the weights. Gloo has nothing for a Mac's GPU. One rank on a CPU has nobody to share with: FSDP would copy all weights for each micro-batch,
+    and only casts precisions, which one of float32 alone does not need. Its bits are the same.
+    """
+    if device == "mps":
+        return False
+    return world > 1 or device != "cpu" or options.get("load_in_4bit", False) or any(
+        options.get(name, "float32") != "float32" for name in ("dtype", "optimization_dtype")
+    )

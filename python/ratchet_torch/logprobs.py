@@ -22,12 +22,13 @@ class TokenLogprobs(torch.autograd.Function):
         entropies = torch.empty_like(logprobs)
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         slopes = torch.empty_like(hidden) if needs_hidden and not needs_weight and not needs_bias else None
+        room = Room(count, weight)
         for part in chunks(count, weight):
-            z, slope = logits(hidden[part], weight, bias, inverse_temperatures[part], softcap)
+            z, slope = logits(hidden[part], weight, bias, inverse_temperatures[part], softcap, room)
             where = targets[part, None]
             logs = log_softmax_(z)
             logprobs[part] = logs.gather(1, where)[:, 0]
-            p = logs.exp()
+            p = torch.exp(logs, out=room.of("p", logs.shape[0]))
             entropies[part] = -torch.linalg.vecdot(p, logs)
             if slopes is not None:
                 slopes[part] = to_hidden_of(p.neg_().scatter_add_(1, where, torch.ones_like(where, dtype=p.dtype)), slope, inverse_temperatures[part], weight)
@@ -46,10 +47,11 @@ class TokenLogprobs(torch.autograd.Function):
         to_hidden = torch.empty_like(hidden) if needs_hidden else None
         to_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if needs_weight else None
         to_bias = torch.zeros(bias.shape, dtype=torch.float32, device=weight.device) if needs_bias else None
+        room = Room(hidden.shape[0], weight)
         for part in chunks(hidden.shape[0], weight):
-            z, slope = logits(hidden[part], weight, bias, inverse_temperatures[part], ctx.softcap)
+            z, slope = logits(hidden[part], weight, bias, inverse_temperatures[part], ctx.softcap, room)
             logs = log_softmax_(z)
-            p = logs.exp()
+            p = torch.exp(logs, out=room.of("p", logs.shape[0]))
             gradient = p * -of_logprobs[part, None]
             gradient.scatter_add_(1, targets[part, None], of_logprobs[part, None])
             if has_entropy:
@@ -86,18 +88,39 @@ def log_softmax_(z):
 
 
 def chunks(count, weight):
-    size = max(1, chunk_elements.get(weight.device.type, 1 << 25) // weight.shape[0])
+    size = chunk_rows(count, weight)
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
-def logits(hidden, weight, bias, inverse_temperatures, softcap):
+def chunk_rows(count, weight):
+    return min(count, max(1, chunk_elements.get(weight.device.type, 1 << 25) // weight.shape[0]))
+
+
+class Room:
+    """Memory for the logits of a chunk. A CPU's allocator gives so large a tensor back each time, and the next one begins with a page fault for every 4 KiB."""
+
+    def __init__(self, count, weight):
+        self._shape = chunk_rows(count, weight), weight.shape[0]
+        self._device = weight.device
+        self._made = {}
+
+    def of(self, name, rows):
+        if self._device.type != "cpu":
+            return None
+        if name not in self._made:
+            self._made[name] = torch.empty(self._shape, dtype=torch.float32, device=self._device)
+        return self._made[name][:rows]
+
+
+def logits(hidden, weight, bias, inverse_temperatures, softcap, room):
     """Scaled logits of a chunk, and the slope of the cap where there is one."""
-    z = torch.nn.functional.linear(hidden, weight, bias).float()
+    out = room.of("logits", hidden.shape[0]) if weight.dtype == torch.float32 and bias is None else None
+    z = torch.nn.functional.linear(hidden, weight, bias).float() if out is None else torch.mm(hidden, weight.t(), out=out)
     slope = None
     if softcap is not None:
         tanh = torch.tanh(z / softcap)
         z, slope = softcap * tanh, 1 - tanh * tanh
-    return z * inverse_temperatures[:, None], slope
+    return z.mul_(inverse_temperatures[:, None]), slope
 
 
 def token_logprobs(causal, input_ids, position_ids, selected, targets, inverse_temperatures):

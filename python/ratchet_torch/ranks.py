@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from .devices import device_for
+from .devices import device_for, shares_weights
 from .folders import Folders
 from .rendezvous import Rendezvous
 from .wire import Refused
@@ -45,8 +45,7 @@ class Ranks:
         if nodes:
             for name, group in (("all", None), ("control", self._control)):
                 self.prove(store, name, group)
-        # Gloo has nothing for a Mac's GPU, and one rank has nobody to share with.
-        self.shares = kind != "mps"
+        self.shares = shares_weights(kind, self.world, options)
         self.mesh = init_device_mesh(kind, (self.world,)) if self.shares else None
         self.folders = Folders(self, options, nodes)
         self._wire = wire

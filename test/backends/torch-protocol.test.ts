@@ -60,6 +60,19 @@ assert refusal_for("mps", {}) is None and refusal_for("cuda", {"dtype": "bfloat1
   execFileSync('python3', ['-P', '-c', program], { env: { ...process.env, PYTHONPATH: pythonFolder } });
 });
 
+test('FSDP holds the weights unless a rank of float32 is alone on a CPU, or on a Mac’s GPU', { skip }, () => {
+  const program = `
+from ratchet_torch.devices import shares_weights
+assert not shares_weights("cpu", 1, {}) and not shares_weights("cpu", 1, {"dtype": "float32"})
+assert shares_weights("cpu", 2, {})
+assert shares_weights("cpu", 1, {"dtype": "bfloat16"}) and shares_weights("cpu", 1, {"optimization_dtype": "bfloat16"})
+assert shares_weights("cpu", 1, {"load_in_4bit": True})
+assert shares_weights("cuda", 1, {})
+assert not shares_weights("mps", 1, {})
+`;
+  execFileSync('python3', ['-P', '-c', program], { env: { ...process.env, PYTHONPATH: pythonFolder } });
+});
+
 test('a Python that is not there is named', async (t) => {
   const trainer = new TorchTrainer({ python: '/nowhere/python', ranks: 1, threads: 1 });
   t.after(() => trainer.close());

@@ -1,6 +1,6 @@
 /** `ratchet check` on what PyTorch takes of a GPU, and on what it lacks. Nothing here needs a GPU or PyTorch. */
 import assert from 'node:assert/strict';
-import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
@@ -119,4 +119,31 @@ test('without one, check and doctor say how to install it', async (t) => {
   assert.equal(check?.state, 'bad');
   assert.match(check.fix!, /engine install torch/);
   assert.deepEqual(await checkEngines({ trainsByTorch: false }), [], 'there is no GPU that would need it');
+});
+
+test('a Python that the run names is looked at without running it: check and doctor say what its environment lacks', async (t) => {
+  const folder = folderOf(t);
+  const program = path.join(folder, 'bin', 'python');
+  const packages = path.join(folder, 'lib', 'python3.12', 'site-packages');
+  mkdirSync(path.dirname(program), { recursive: true });
+  for (const name of ['torch', 'transformers']) mkdirSync(path.join(packages, name), { recursive: true });
+  writeFileSync(program, '#!/bin/sh\ntouch "$0.was-run"\n', { mode: 0o755 });
+  writeFileSync(path.join(folder, 'pyvenv.cfg'), 'include-system-site-packages = false\n');
+  const lacks = () =>
+    programObstacles({
+      trainer: { kind: 'torch', program, ranks: 1, nodes: 1, launcher: 'ratchet', rankTimeoutS: 600 },
+    });
+  const look = async () => (await checkEngines({ trainsByTorch: true, torchProgram: program }))[0]!;
+  const [lack] = await lacks();
+  assert.match(lack!.says, /lacks peft, safetensors, which PyTorch’s trainer needs$/);
+  assert.equal(lack!.remedies[0], `install them there: ${program} -m pip install peft safetensors`);
+  assert.deepEqual([(await look()).state, (await look()).fix], ['bad', `${program} -m pip install peft safetensors`]);
+  for (const name of ['peft', 'safetensors']) mkdirSync(path.join(packages, name));
+  assert.deepEqual(await lacks(), []);
+  assert.equal((await look()).state, 'ok');
+  writeFileSync(path.join(folder, 'pyvenv.cfg'), 'include-system-site-packages = true\n');
+  rmSync(path.join(packages, 'peft'), { recursive: true });
+  assert.deepEqual(await lacks(), [], 'another Python may have it');
+  assert.equal((await look()).state, 'warn');
+  assert.ok(!existsSync(`${program}.was-run`));
 });

@@ -46,16 +46,25 @@ describe('a run that PyTorch trains', () => {
     for (const [written, ranks] of [
       ['gpu_ids = [4, 5, 6, 7]', 4],
       ['gpus = 2', 2],
-      ['ranks = 3\ngpus = 2', 3],
+      ['ranks = 4\ngpus = 4\ngpu_ids = [0, 1, 2, 3]', 4],
     ] as const) {
       const parsed = parse(`kind = "torch"\n${written}`);
-      assert.ok(parsed.ok);
+      assert.ok(parsed.ok, written);
       assert.equal('ranks' in parsed.spec.trainer && parsed.spec.trainer.ranks, ranks);
       assert.deepEqual([parsed.spec.requested, parsed.warnings], [undefined, []]);
     }
     const both = parse('kind = "torch"\nranks = 3\ngpu_ids = [0, 1]');
     assert.ok(!both.ok);
     assert.match(both.problems[0]!.expected ?? '', /2, one for each of gpu_ids/);
+    for (const [written, expected] of [
+      ['gpus = 2\ngpu_ids = [0, 1, 2]', '3, as many as gpu_ids lists'],
+      ['gpus = 2\nranks = 3', '3, one for each of ranks'],
+    ] as const) {
+      const parsed = parse(`kind = "torch"\n${written}`);
+      assert.ok(!parsed.ok);
+      const [problem] = parsed.problems;
+      assert.deepEqual([problem?.path, problem?.expected, problem?.received], ['trainer.gpus', expected, '2']);
+    }
     assert.deepEqual(problemsOf(parse('kind = "torch"\ngpu_ids = [1, 1]')), ['trainer.gpu_ids']);
   });
 

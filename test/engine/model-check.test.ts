@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { writeFile } from 'node:fs/promises';
+import { cp, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { checkModel } from '../../load/checks/check-model.ts';
@@ -44,4 +44,29 @@ test('adapters that do not fit are refused as well, also where a warm-up comes f
   await assert.rejects(checkModel({ ...run, lora: huge }), refusal);
   await assert.rejects(checkModel({ ...run, lora: huge, sft: warmUp }), refusal);
   await assert.rejects(EngineOptimizer.open(run.model, { threads: 1, lora: huge }), refusal);
+});
+
+test('weights that are cut off, and an index that names a missing file, are refused by name', async (t) => {
+  const folder = await temporaryFolder(t);
+  await cp(goldenFolder('llama3-scaled'), folder, { recursive: true });
+  const ask = (): Promise<unknown> => checkModel({ ...run, model: folder });
+  await ask();
+  const weights = join(folder, 'model.safetensors');
+  const whole = await readFile(weights);
+  const data = whole.length - 8 - Number(whole.readBigUInt64LE(0));
+  await truncate(weights, whole.length - 100);
+  await assert.rejects(ask(), {
+    code: 'CheckpointDamaged',
+    message: `${weights} is damaged: expected ${data} bytes of tensors, got ${data - 100}. Restore it from another copy.`,
+  });
+  await rm(weights);
+  await ask(); // they may come later
+  const shards = ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors'];
+  await writeFile(join(folder, shards[0]!), whole);
+  const index = { weight_map: { a: shards[0], b: shards[1] } };
+  await writeFile(join(folder, 'model.safetensors.index.json'), JSON.stringify(index));
+  await assert.rejects(ask(), {
+    code: 'ModelUnsupported',
+    message: `${folder} has no ${shards[1]}, which its model.safetensors.index.json names. Fetch the model again.`,
+  });
 });

@@ -1,7 +1,7 @@
 /** PyTorch's trainer beyond the contract: other models, other numbers of ranks, and the deaths of ranks. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { cp, mkdir, mkdtemp, readdir, readFile, rm, rmdir, writeFile } from 'node:fs/promises';
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, rmdir, stat, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
@@ -86,6 +86,46 @@ describe('PyTorch’s trainer', { skip }, () => {
       assert.ok(off <= 1e-4, `on ${ranks} ranks log probabilities are ${off} off`);
       await trainer.close();
     }
+  });
+
+  test('goes on on two ranks, in shards, from a state of one rank, which has none', async (t) => {
+    const root = await temporaryFolder(t);
+    const model = await writePreset(path.join(root, 'step_0'));
+    const rows = await rowsOf(model);
+    const batch = batchOf(rows);
+    const one = trainerFor(t, 1);
+    await one.open(model, allWeights);
+    await one.trainStep({ plan, batch, referenceFolder: model });
+    const folder = path.join(root, 'step_1');
+    await mkdir(folder);
+    await one.exportTo(folder, { base: '' });
+    const state = await one.saveOptimizer(await temporaryFolder(t));
+    const second = { plan: { ...plan, step: 2 }, batch, referenceFolder: model };
+    await one.trainStep(second);
+    const two = trainerFor(t, 2);
+    await two.open(folder, allWeights);
+    await two.restoreOptimizer(state);
+    await two.trainStep(second);
+    const off = farthest(rows, await two.logprobs(rows, 1), await one.logprobs(rows, 1));
+    assert.ok(off <= 1e-4, `log probabilities are ${off} off`);
+  });
+
+  test('refuses weights that are cut off, and its ranks live on', async (t) => {
+    const root = await temporaryFolder(t);
+    const model = await writePreset(path.join(root, 'whole'));
+    const damaged = await writePreset(path.join(root, 'damaged'));
+    const weights = path.join(damaged, 'model.safetensors');
+    await truncate(weights, (await stat(weights)).size - 100);
+    const trainer = trainerFor(t, 1);
+    await trainer.open(model, allWeights);
+    const before = [await trainer.digest(), await trainer.pids()];
+    await assert.rejects(trainer.open(damaged, allWeights), (error: Error & { code: string }) => {
+      assert.equal(error.code, 'ModelUnsupported');
+      assert.ok(error.message.startsWith(`${damaged} cannot be opened by transformers `), error.message);
+      return true;
+    });
+    await trainer.open(model, allWeights);
+    assert.deepEqual([await trainer.digest(), await trainer.pids()], before);
   });
 
   test('refuses a state with a changed bit, a file too few or no list by the name of the file, and reads the packed form', async (t) => {

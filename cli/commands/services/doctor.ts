@@ -49,7 +49,8 @@ async function allChecks(line: ConfigLine | null, dialect: string | undefined, i
     line === null ? { spec: null, checks: [] } : await checkRunFile(line, dialect, imports);
   const needs = {
     cuda: spec !== null && needsCuda(spec),
-    trainsByTorch: spec?.trainer.kind === 'torch' && spec.trainer.program === null,
+    trainsByTorch: spec?.trainer.kind === 'torch',
+    torchProgram: spec?.trainer.kind === 'torch' ? spec.trainer.program : null,
     sandbox: sandboxIsWanted(),
   };
   const outputs = spec ? localRoot(spec.store.uri) : path.resolve('outputs');

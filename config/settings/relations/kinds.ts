@@ -108,7 +108,11 @@ function* wholeModuleRelations({ lora, trainer: { kind }, inference }: RatchetCo
 }
 
 function* torchRelations(config: RatchetConfig): Relations {
-  const { ranks, gpu_ids: gpus, load_in_4bit: isShort } = config.trainer;
+  const { ranks, gpu_ids: gpus, gpus: count, load_in_4bit: isShort } = config.trainer;
+  if (count !== undefined && gpus !== undefined && count !== gpus.length)
+    yield problem(['trainer.gpus', 'trainer.gpu_ids'], `${gpus.length}, as many as gpu_ids lists`, String(count));
+  else if (count !== undefined && ranks !== undefined && count !== ranks)
+    yield problem(['trainer.gpus', 'trainer.ranks'], `${ranks}, one for each of ranks`, String(count));
   if (ranks !== undefined && gpus !== undefined && ranks !== gpus.length)
     yield problem(['trainer.ranks', 'trainer.gpu_ids'], `${gpus.length}, one for each of gpu_ids`, String(ranks));
   const twice = gpus?.find((gpu, i) => gpus.indexOf(gpu) !== i);
