@@ -62,7 +62,9 @@ describe('a run that prime-rl trains', () => {
         bench.plan([{ step: 2, after: gap, kill }]);
         const { digests, deaths } = await throughDeaths(1);
         assert.deepEqual(digests, undisturbed, `killed after ${gap}`);
-        assert.ok(deaths <= 1 && (deaths === 1 || gap === 'metrics'), `${deaths} deaths after ${gap}`);
+        // A rank whose launcher is gone may finish the step.
+        const least = gap === 'metrics' || kill === 'launcher' ? 0 : 1;
+        assert.ok(deaths <= 1 && deaths >= least, `${deaths} deaths after ${gap}`);
       }
     });
 

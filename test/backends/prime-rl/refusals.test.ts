@@ -144,7 +144,11 @@ describe('an installation of prime-rl', () => {
     ['a field less', microBatch(mainMicroBatch.slice(1)), /lacks input_ids/],
     ['another marker', told({ markers: ['.finished'] }), /marked by \.finished: expected STABLE/],
     ['packages missing', told({ missing: ['msgspec'] }), /lacks msgspec/],
-    ['no resume in its settings', told({ settings: { TrainerConfig: ['loss', 'rollout_transport', 'weight_broadcast', 'ckpt'] } }), /no setting resume/],
+    [
+      'no resume in its settings',
+      told({ settings: { TrainerConfig: ['loss', 'rollout_transport', 'weight_broadcast', 'ckpt'] } }),
+      /no setting resume/,
+    ],
   ] as const)
     test(`is refused by name with ${what}`, () => {
       assert.throws(
