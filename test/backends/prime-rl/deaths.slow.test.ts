@@ -72,7 +72,7 @@ describe('a run that prime-rl trains', () => {
     bench.plan([]);
     const two = await throughDeaths(2);
     bench.plan([
-      { step: 1, after: 'weights', kill: 'launcher' },
+      { step: 1, after: 'weights', kill: 'rank' },
       { step: 2, after: 'shards', kill: 'rank' },
       { step: 3, after: 'backward', kill: 'both' },
     ]);
