@@ -4,7 +4,8 @@
 
 MODEL is a folder with `preset:reverse-text-0.2m`; `test/engines/prime-rl` says what a PYTHON needs. The trainer runs on a CPU by the stand-ins there.
 A checkpoint is taken every second step. Samples are made by `record_wire.py`, with ids of the model's 30 tokens.
-The model's place is called MODEL, and figures about the disk are 0.
+The model's place is called MODEL, and figures about the disk are 0. Each case is then continued from the checkpoint of its second step in a folder of its own:
+`resumed` has what differs at the end, which should be the trainer's counts alone.
 """
 
 import importlib
@@ -13,6 +14,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,8 +23,7 @@ import msgspec
 
 import record_wire
 
-here = pathlib.Path(__file__).resolve().parent
-on_cpu = here.parent.parent / "engines/prime-rl/on-cpu"
+engines = pathlib.Path(__file__).resolve().parent.parent.parent / "engines/prime-rl"
 STEPS, VOCABULARY, ROW = 4, 30, 64
 
 COMMON = """\
@@ -94,24 +95,55 @@ def tensors_of(file):
     return {name: [told["dtype"], *told["shape"]] for name, told in sorted(header.items()) if name != "__metadata__"}
 
 
-def run_trainer(version, checkout, python, model, part, ranks, out):
+def write_batches(version, checkout, part, ranks, out):
     if version == "head":
         write_head_batches(checkout, out, ranks)
     else:
         write_older_batches(checkout, out, part == "lora")
-    settings = COMMON.format(out=out, model=model) + (HEAD_MODEL if version == "head" else 'attn = "sdpa"\n')
-    (out / "trainer.toml").write_text(settings + (LORA if part == "lora" else ""))
-    environment = {**os.environ, "PYTHONPATH": str(on_cpu), "RATCHET_PRIME_RL_ON_CPU": "1", "OMP_NUM_THREADS": "1"}
-    command = [python, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "-m", "prime_rl.trainer.rl.train", "@", "trainer.toml"]
+
+
+def run_trainer(version, python, model, part, ranks, out, resume=None):
+    settings = COMMON.format(out=out, model=model) + (HEAD_MODEL if version == "head" else 'attn = "sdpa"\n') + (LORA if part == "lora" else "")
+    if resume is not None:
+        settings += f"[resume]\nstep = {resume}\n" if version == "head" else f"[ckpt]\nresume_step = {resume}\n"
+        settings = settings if version == "head" else settings.replace("[ckpt]\ninterval = 2\n", "").replace("resume_step", "interval = 2\nresume_step")
+    (out / "trainer.toml").write_text(settings)
+    environment = {**os.environ, "PYTHONPATH": str(engines / "on-cpu"), "RATCHET_PRIME_RL_ON_CPU": "1", "OMP_NUM_THREADS": "1"}
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [python, "-m", *launcher, "-m", "prime_rl.trainer.rl.train", "@", "trainer.toml"]
     done = subprocess.run(command, cwd=out, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         sys.exit(f"{version} {part} {ranks}: exit {done.returncode}\n{done.stdout[-4000:]}")
     return done.stdout
 
 
+def resume_trainer(version, checkout, python, model, part, ranks, out, again):
+    """Steps 3 and 4 once more, from the checkpoint of step 2."""
+    again.mkdir()
+    write_batches(version, checkout, part, ranks, again)
+    shutil.copytree(out / "checkpoints/step_2", again / "checkpoints/step_2")
+    if version != "head":
+        (again / "run_default/checkpoints/step_2").mkdir(parents=True)  # its packer goes on from the highest of these
+    run_trainer(version, python, model, part, ranks, again, resume=2)
+    last = broadcast_of(out).relative_to(out)
+    weights = [file.name for file in (out / last).glob("*.safetensors")]
+    return [f"{last}/{name}" for name in weights if (out / last / name).read_bytes() != (again / last / name).read_bytes()]
+
+
+def differences(python, pairs):
+    """Of the last checkpoints, entry by entry."""
+    folders = [str(out / "checkpoints/step_4/trainer") for pair in pairs for out in pair]
+    done = subprocess.run([python, str(engines / "compare_checkpoints.py"), *folders], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def broadcast_of(out):
+    return next(folder for folder in (out / "broadcasts/step_4", out / "run_default/broadcasts/step_4") if folder.exists())
+
+
 def told_of(out, log):
     files = sorted(str(file.relative_to(out)) for file in out.rglob("*") if file.is_file())
-    last = next(folder for folder in (out / "broadcasts/step_4", out / "run_default/broadcasts/step_4") if folder.exists())
+    last = broadcast_of(out)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", log)
     metrics = out / "metrics.jsonl"
     return {
@@ -145,13 +177,19 @@ if __name__ == "__main__":
     model, *named = sys.argv[1:]
     installed = {name: place.split(":") for name, place in (word.split("=", 1) for word in named)}
     recorded = []
-    for version, part, ranks in CASES:
-        if version not in installed:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            out = pathlib.Path(folder) / "out"
-            out.mkdir()
-            log = run_trainer(version, *installed[version], model, part, ranks, out)
-            recorded.append({"version": version, "part": part, "ranks": ranks, **told_of(out, log)})
-            print(version, part, ranks, "done", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        for version, (checkout, python) in installed.items():
+            pairs, told = [], []
+            for part, ranks in [case[1:] for case in CASES if case[0] == version]:
+                out, again = (pathlib.Path(folder) / f"{version}-{part}-{ranks}-{name}" for name in ("out", "again"))
+                out.mkdir()
+                write_batches(version, checkout, part, ranks, out)
+                log = run_trainer(version, python, model, part, ranks, out)
+                weights = resume_trainer(version, checkout, python, model, part, ranks, out, again)
+                pairs.append((out, again))
+                told.append({"version": version, "part": part, "ranks": ranks, **told_of(out, log), "resumed": weights})
+                print(version, part, ranks, "done", file=sys.stderr)
+            for case, differ in zip(told, differences(python, pairs)):
+                case["resumed"] = {"weights": case["resumed"], "entries": differ["entries"], "differ": differ["differ"]}
+            recorded += told
     print(written(recorded).replace(model, "MODEL"))
