@@ -1,0 +1,158 @@
+import { createHash } from 'node:crypto';
+import { type FileHandle, link, mkdir, open, rename, rm } from 'node:fs/promises';
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import { sha256OfFile } from '../../store/file-store.ts';
+import type { BatchColumns } from './batch-columns.ts';
+import { writeMicroBatches } from './micro-batch-wire.ts';
+import { MsgpackWriter } from './msgpack.ts';
+import type { MicroBatch } from './packing.ts';
+
+/**
+ * Batches as they were given to a trainer, which has no name for them but a number in a path: their bytes are on the disk and their sha256 is
+ * known before it sees one, and the same bytes are given again after its death. They are a copy: the run's store has the rows, and the same
+ * rows always give the same bytes.
+ */
+export class GivenBatches {
+  readonly #folder: string;
+  readonly #given = new Map<number, GivenBatch>();
+
+  constructor(folder: string) {
+    this.#folder = folder;
+  }
+
+  /** Writes the files of a step. A step that was given keeps its bytes: others are refused. */
+  async write(
+    step: number,
+    columns: BatchColumns,
+    { grid, order, settings }: { grid: readonly (readonly MicroBatch[])[]; order: readonly string[]; settings: StepSettings },
+  ): Promise<GivenBatch> {
+    const folder = path.join(this.#folder, `step_${step}`);
+    await mkdir(folder, { recursive: true });
+    const files: GivenFile[] = [];
+    for (const [rank, batches] of grid.entries()) {
+      const name = `rank_${rank}.bin`;
+      files.push({ name, ...(await writeFile(path.join(folder, name), (out) => writeMicroBatches(out, columns, batches, order))) });
+    }
+    const bytes = Buffer.from(`${JSON.stringify(settings)}\n`);
+    files.push({ name: settingsName, ...(await writeBytes(path.join(folder, settingsName), bytes)) });
+    await syncFolder(folder);
+    const made = { step, folder, files, microBatches: grid.flat().length };
+    const before = this.#given.get(step);
+    if (before && JSON.stringify(before.files) !== JSON.stringify(made.files))
+      throw new RatchetError('Bug', `Step ${step} was given to prime-rl’s trainer with other bytes before: ${folder}.`);
+    this.#given.set(step, made);
+    return made;
+  }
+
+  /** Batches after one step up to another, ascending. Throws where one is missing. */
+  between(after: number, last: number): GivenBatch[] {
+    return Array.from({ length: last - after }, (_, i) => {
+      const found = this.#given.get(after + 1 + i);
+      if (found) return found;
+      throw new RatchetError('EngineDied', `The batch of step ${after + 1 + i} is not kept here any more.`);
+    });
+  }
+
+  async forget(isForgotten: (step: number) => boolean): Promise<void> {
+    for (const [step, { folder }] of this.#given) {
+      if (!isForgotten(step)) continue;
+      this.#given.delete(step);
+      await rm(folder, { recursive: true, force: true });
+    }
+  }
+}
+
+export interface GivenBatch {
+  readonly step: number;
+  readonly folder: string;
+  readonly files: readonly GivenFile[];
+  /** Of all ranks together. */
+  readonly microBatches: number;
+}
+
+interface GivenFile {
+  readonly name: string;
+  readonly bytes: number;
+  readonly sha256: string;
+}
+
+/** What python/ratchet_prime_rl/objective.py sets before the step. */
+export interface StepSettings {
+  readonly learning_rate: number;
+  readonly weight_decay: number;
+  readonly betas?: readonly [number, number];
+  readonly eps?: number;
+  readonly momentum?: number;
+  readonly nesterov?: boolean;
+}
+
+export const settingsName = 'settings.json';
+
+/** Puts a batch where the trainer looks for it; the last file of all is the one of the first rank. Throws where a byte of it has changed. */
+export async function placeBatch({ folder, files }: GivenBatch, target: string): Promise<void> {
+  await mkdir(target, { recursive: true });
+  for (const { name, sha256 } of [...files].reverse()) {
+    if ((await sha256OfFile(path.join(folder, name))) !== sha256)
+      throw new RatchetError('EngineDied', `${path.join(folder, name)} is not what was written: expected the sha256 ${sha256}. The disk may be damaged.`);
+    const partial = path.join(target, `${name}.tmp`);
+    await rm(partial, { force: true });
+    await link(path.join(folder, name), partial);
+    await rename(partial, path.join(target, name));
+  }
+}
+
+async function writeFile(
+  file: string,
+  write: (out: MsgpackWriter) => Promise<void>,
+): Promise<Omit<GivenFile, 'name'>> {
+  return written(file, async (handle, hash) => {
+    let bytes = 0;
+    const out = new MsgpackWriter(async (piece) => {
+      hash.update(piece);
+      bytes += piece.byteLength;
+      await writeAll(handle, piece);
+    });
+    await write(out);
+    return bytes;
+  });
+}
+
+async function writeBytes(file: string, bytes: Uint8Array): Promise<Omit<GivenFile, 'name'>> {
+  return written(file, async (handle, hash) => {
+    hash.update(bytes);
+    await writeAll(handle, bytes);
+    return bytes.byteLength;
+  });
+}
+
+async function written(
+  file: string,
+  fill: (handle: FileHandle, hash: ReturnType<typeof createHash>) => Promise<number>,
+): Promise<Omit<GivenFile, 'name'>> {
+  const partial = `${file}.partial`;
+  const hash = createHash('sha256');
+  const handle = await open(partial, 'w', 0o600);
+  let bytes: number;
+  try {
+    bytes = await fill(handle, hash);
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+  await rename(partial, file);
+  return { bytes, sha256: hash.digest('hex') };
+}
+
+async function writeAll(handle: FileHandle, bytes: Uint8Array): Promise<void> {
+  for (let at = 0; at < bytes.byteLength; ) at += (await handle.write(bytes, at)).bytesWritten;
+}
+
+async function syncFolder(folder: string): Promise<void> {
+  const handle = await open(folder, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}

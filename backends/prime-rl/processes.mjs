@@ -1,0 +1,86 @@
+/**
+ * Processes of a trainer, found by where they work. Killing torchrun leaves its ranks alive, in sessions of their own, and a rank that renames
+ * itself overwrites its environment: the folder that a process works in stays what it was. Started as a program with a folder, it ends the
+ * processes there once its stdin closes, which is the sign that the GPU worker is gone.
+ */
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
+import path from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+
+/** Names the folder in the environment of everything that is started for it. */
+export const folderVariable = 'RATCHET_PRIME_RL_FOLDER';
+
+const lookMs = 20;
+
+/**
+ * Processes that work in a folder, or below it, or were started for it. Linux only.
+ * @param {string} folder
+ * @returns {number[]}
+ */
+export function processesIn(folder) {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name) && Number(name) !== process.pid && belongs(name, folder))
+    .map(Number);
+}
+
+/**
+ * @param {string} pid
+ * @param {string} folder
+ */
+function belongs(pid, folder) {
+  try {
+    // A removed folder is named with a note behind it.
+    const at = readlinkSync(`/proc/${pid}/cwd`).replace(/ \(deleted\)$/, '');
+    if (isWithin(at, folder)) return true;
+    const variables = readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0');
+    return variables.some((line) => {
+      const [name, ...value] = line.split('=');
+      return name === folderVariable && isWithin(value.join('='), folder);
+    });
+  } catch {
+    return false; // it has ended, or is somebody else's
+  }
+}
+
+/**
+ * @param {string} at
+ * @param {string} folder
+ */
+function isWithin(at, folder) {
+  return at === folder || at.startsWith(folder + path.sep);
+}
+
+/**
+ * Kills them until there are none. Gives those that are still there after so long: a driver may hold a dying process.
+ * @param {string} folder
+ * @param {number} withinMs
+ * @returns {Promise<number[]>}
+ */
+export async function endProcessesIn(folder, withinMs) {
+  const deadline = performance.now() + withinMs;
+  for (;;) {
+    const found = processesIn(folder);
+    if (found.length === 0) return [];
+    for (const pid of found) {
+      try {
+        process.kill(pid, 'SIGKILL');
+      } catch {
+        // it has ended
+      }
+    }
+    if (performance.now() > deadline) return found;
+    await sleep(lookMs);
+  }
+}
+
+/** What a driver may take to let go of a process. */
+export const endingMs = 60_000;
+
+if (process.argv[1] === fileURLToPath(import.meta.url) && process.argv[2] !== undefined) {
+  const folder = process.argv[2];
+  // A Ctrl-C or a closed terminal is for the worker to answer.
+  for (const signal of /** @type {const} */ (['SIGINT', 'SIGTERM', 'SIGHUP'])) process.on(signal, () => {});
+  const end = () => void endProcessesIn(folder, endingMs).then(() => process.exit(0));
+  process.stdin.on('end', end).on('error', end).resume();
+}

@@ -1,0 +1,245 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { closeSync, existsSync, openSync } from 'node:fs';
+import { mkdir, open, readdir, rm, stat, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { RatchetError } from '../../core/errors.ts';
+import { failpoint } from '../../store/failpoints.ts';
+import { pythonEnvironment } from './environment.ts';
+import { type GivenBatch, placeBatch } from './given-batches.ts';
+import { linkFolder } from './link-files.ts';
+import { MetricsRows } from './metrics-rows.ts';
+import { requireEnded } from './place.ts';
+import { folderVariable } from './processes.mjs';
+import type { Profile } from './profiles.ts';
+
+const guardProgram = fileURLToPath(new URL('./processes.mjs', import.meta.url));
+const tailBytes = 2_000;
+const lookMs = 25;
+/** Loading and writing models of real size take longer than a step, and say nothing meanwhile. */
+const longerBy = 6;
+/** A second beyond the time in which ranks give each other up: their own words say more. */
+const beyondMs = 10_000;
+
+export interface StartOptions {
+  /** A new folder, which nothing else has used. */
+  readonly folder: string;
+  readonly python: string;
+  readonly profile: Profile;
+  readonly ranks: number;
+  readonly gpuIds: readonly number[] | null;
+  readonly rankTimeoutS: number;
+  /** Of new adapters. */
+  readonly seed: number;
+  /** Text of its settings file. */
+  readonly settings: string;
+  /** The step that it continues from, and the checkpoint of it; 0 = it begins with the model. */
+  readonly from: number;
+  readonly checkpoint: string | null;
+  /** It ends by itself after this step. */
+  readonly last: number | null;
+}
+
+/** What a step gave. */
+export interface DoneStep {
+  /** Its weights, in prime-rl’s form. */
+  readonly folder: string;
+  readonly figures: Readonly<Record<string, number>>;
+}
+
+/**
+ * One start of prime-rl’s trainer, in a folder of its own: whatever is found there is this start’s, so a marker of an earlier one cannot be taken
+ * for its own, and no checkpoint is there but the one that it continues from.
+ */
+export class TrainerStart {
+  readonly folder: string;
+  readonly #options: StartOptions;
+  readonly #rows: MetricsRows;
+  readonly #guard: ChildProcess;
+  readonly #process: ChildProcess;
+  #ended: string | null = null;
+  /** The last step that was done. */
+  #at: number;
+
+  private constructor(options: StartOptions) {
+    const { folder, python, ranks, gpuIds, from, seed } = options;
+    this.folder = folder;
+    this.#options = options;
+    this.#at = from;
+    this.#rows = new MetricsRows(path.join(folder, 'metrics.jsonl'));
+    this.#guard = startGuard(folder);
+    const log = openSync(this.#log, 'a', 0o600);
+    const launcher = ['-m', 'torch.distributed.run', '--standalone', `--nproc-per-node=${ranks}`];
+    this.#process = spawn(python, [...launcher, '-m', 'prime_rl.trainer.rl.train', '@', this.#settingsFile], {
+      cwd: folder,
+      detached: true, // a group of its own: a Ctrl-C is for this process to answer
+      stdio: ['ignore', log, log],
+      env: {
+        ...pythonEnvironment(),
+        ...(gpuIds === null ? {} : { CUDA_VISIBLE_DEVICES: gpuIds.join(',') }),
+        [folderVariable]: folder,
+        RATCHET_PRIME_RL_ROLLOUTS: path.join(folder, 'rollouts'),
+        RATCHET_PRIME_RL_FIRST_STEP: String(from + 1),
+        RATCHET_PRIME_RL_SEED: String(seed),
+      },
+    });
+    closeSync(log);
+    this.#process.on('error', (error) => (this.#ended ??= `cannot be started: ${error.message}`));
+    this.#process.on('exit', (code, signal) => {
+      this.#ended ??= signal ? `was killed by ${signal}` : `ended with exit code ${code}`;
+    });
+    this.#process.unref();
+  }
+
+  /** Starts it, and waits until it has loaded its weights. */
+  static async begin(options: StartOptions): Promise<TrainerStart> {
+    const { folder, settings, from, checkpoint } = options;
+    await mkdir(path.join(folder, 'rollouts'), { recursive: true });
+    if (checkpoint !== null) await linkFolder(checkpoint, path.join(folder, 'checkpoints', `step_${from}`, 'trainer'));
+    await writeFile(path.join(folder, 'trainer.toml'), settings, { mode: 0o600 });
+    const start = new TrainerStart(options);
+    try {
+      await start.#until(() => existsSync(start.#marker(from)), 'start', longerBy);
+    } catch (error) {
+      await start.end();
+      throw error;
+    }
+    return start;
+  }
+
+  get at(): number {
+    return this.#at;
+  }
+
+  get isAlive(): boolean {
+    return this.#ended === null;
+  }
+
+  /** Gives it the batch of its next step, and waits until the step is done: its weights are whole, and its figures are there. */
+  async step(batch: GivenBatch): Promise<DoneStep> {
+    const { step } = batch;
+    if (step !== this.#at + 1) throw new RatchetError('Bug', `prime-rl’s trainer is at ${this.#at}, not before ${step}.`);
+    await placeBatch(batch, path.join(this.folder, 'rollouts', `step_${step}`));
+    await failpoint('prime-rl.given');
+    let figures: Readonly<Record<string, number>> = {};
+    const isDone = async (): Promise<boolean> => {
+      figures = await this.#rows.of(step);
+      return 'optim/lr' in figures && 'time/step' in figures && existsSync(this.#marker(step));
+    };
+    await this.#until(isDone, `step ${step}`, 1);
+    if (step === this.#options.last) await this.#until(() => this.#ended !== null, 'the last checkpoint', longerBy);
+    this.#at = step;
+    await failpoint('prime-rl.done');
+    return { folder: this.broadcast(step), figures };
+  }
+
+  broadcast(step: number): string {
+    return path.join(this.folder, 'broadcasts', `step_${step}`);
+  }
+
+  /** Folder of a whole checkpoint of a step; null if there is none. Its metadata come last. */
+  checkpoint(step: number): string | null {
+    const folder = path.join(this.folder, 'checkpoints', `step_${step}`, 'trainer');
+    const isWhole = existsSync(path.join(folder, '.metadata')) && (step <= this.#at || this.#ended !== null);
+    return isWhole ? folder : null;
+  }
+
+  /** Steps with a whole checkpoint, ascending. */
+  async checkpoints(): Promise<number[]> {
+    const names = await readdir(path.join(this.folder, 'checkpoints')).catch(() => []);
+    const steps = names.map((name) => Number(/^step_(\d+)$/.exec(name)?.[1]));
+    return steps.filter((step) => this.checkpoint(step) !== null).sort((a, b) => a - b);
+  }
+
+  /** Removes what no step needs any more: it never removes checkpoints, nor broadcasts at their steps. */
+  async removeBefore({ broadcast, checkpoint }: { broadcast: number; checkpoint: number }): Promise<void> {
+    for (const [name, first] of [
+      ['broadcasts', broadcast],
+      ['checkpoints', checkpoint],
+      ['rollouts', broadcast],
+    ] as const) {
+      const at = path.join(this.folder, name);
+      for (const entry of await readdir(at).catch(() => [])) {
+        if (Number(/^step_(\d+)$/.exec(entry)?.[1]) < first) await rm(path.join(at, entry), { recursive: true, force: true });
+      }
+    }
+  }
+
+  /** Ends all of its processes, and proves that they are gone. */
+  async end(): Promise<void> {
+    this.#ended ??= 'was ended';
+    await requireEnded(this.folder);
+    this.#guard.stdin?.end();
+  }
+
+  /** Its last words, for messages. */
+  async tail(): Promise<string> {
+    const handle = await open(this.#log, 'r').catch(() => null);
+    if (handle === null) return '';
+    try {
+      const { size } = await handle.stat();
+      const buffer = Buffer.alloc(Math.min(size, tailBytes));
+      await handle.read(buffer, 0, buffer.length, size - buffer.length);
+      const said = buffer.toString('utf8').trim();
+      return said === '' ? '' : ` It said last:\n${said}`;
+    } finally {
+      await handle.close();
+    }
+  }
+
+  get #log(): string {
+    return path.join(this.folder, 'trainer.log');
+  }
+
+  get #settingsFile(): string {
+    return path.join(this.folder, 'trainer.toml');
+  }
+
+  #marker(step: number): string {
+    return path.join(this.broadcast(step), this.#options.profile.marker);
+  }
+
+  /** Throws when its launcher has ended before, or it has given no sign for too long: it may wait for what never comes. */
+  async #until(isSo: () => boolean | Promise<boolean>, what: string, patience: number): Promise<void> {
+    const limitMs = this.#options.rankTimeoutS * 1000 * patience + beyondMs;
+    let sign = '';
+    let heardAt = performance.now();
+    for (;;) {
+      const ended = this.#ended; // looked at first: what it did before its end counts
+      if (await isSo()) return;
+      if (ended !== null) throw new RatchetError('EngineDied', `prime-rl’s trainer ${ended} (${what}).${await this.tail()}`);
+      const now = await this.#sign();
+      if (now !== sign) [sign, heardAt] = [now, performance.now()];
+      if (performance.now() - heardAt > limitMs)
+        throw new RatchetError(
+          'EngineDied',
+          `prime-rl’s trainer gave no sign for ${Math.round(limitMs / 1000)} s (${what}). It was ended.${await this.tail()}`,
+        );
+      await delay(lookMs);
+    }
+  }
+
+  /** Changes while it logs, or writes a file of weights. */
+  async #sign(): Promise<string> {
+    const files = [this.#log, path.join(this.folder, 'metrics.jsonl')];
+    for (const step of [this.#at, this.#at + 1]) files.push(this.broadcast(step), path.join(this.folder, 'checkpoints', `step_${step}`, 'trainer'));
+    const found = await Promise.all(files.map((file) => stat(file).catch(() => null)));
+    return found.map((about) => (about === null ? '-' : `${about.size} ${about.mtimeMs}`)).join(' ');
+  }
+}
+
+/** Ends the processes of a folder when this process is gone, however it ends. */
+function startGuard(folder: string): ChildProcess {
+  const guard = spawn(process.execPath, [guardProgram, folder], {
+    cwd: path.parse(folder).root,
+    detached: true,
+    stdio: ['pipe', 'ignore', 'ignore'],
+    env: { PATH: process.env['PATH'] ?? '' },
+  });
+  guard.on('error', () => undefined); // the next start looks for what is left
+  guard.stdin.on('error', () => undefined);
+  guard.unref();
+  (guard.stdin as unknown as { unref?: () => void }).unref?.();
+  return guard;
+}

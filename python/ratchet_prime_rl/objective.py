@@ -1,0 +1,78 @@
+"""
+The loss of a run, which every rank of prime-rl's trainer imports by its own setting: [loss] type = "custom". Where prime-rl has the loss itself, it is prime-rl's
+code that computes it; others are those of ratchet_torch.
+
+With it come the optimizer's settings of each step. A checkpoint brings its learning rate and its schedule back, whatever the file of the trainer says, so they
+are set before the update, by the hook that PyTorch has for that. They lie beside the step's batch, in settings.json.
+"""
+
+import json
+import os
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from prime_rl.trainer.rl.loss import LossOutputs
+from ratchet_torch.losses import PolicyLoss, Tokens
+
+rollouts = os.environ["RATCHET_PRIME_RL_ROLLOUTS"]
+next_step = int(os.environ["RATCHET_PRIME_RL_FIRST_STEP"])
+
+
+def set_step(optimizer, args, kwargs):
+    """Beyond the last step that was given there is no file: that is no step of a run, and ends the rank."""
+    global next_step
+    with open(os.path.join(rollouts, f"step_{next_step}", "settings.json")) as file:
+        told = json.load(file)
+    next_step += 1
+    names = {"learning_rate": "lr", "weight_decay": "weight_decay", "betas": "betas", "eps": "eps", "momentum": "momentum", "nesterov": "nesterov"}
+    for group in optimizer.param_groups:
+        for name, value in told.items():
+            known = names[name]
+            if known in group or known == "lr":
+                group[known] = tuple(value) if isinstance(value, list) else value
+
+
+register_optimizer_step_pre_hook(set_step)
+# New adapters are drawn after this module was imported; prime-rl itself sets no seed for them.
+torch.manual_seed(int(os.environ["RATCHET_PRIME_RL_SEED"]))
+
+
+def loss(inputs, *, settings):
+    """The loss of one row, summed over its tokens; prime-rl divides it by the tokens of all rows and ranks."""
+    if settings["by"] == "prime-rl":
+        return of_prime_rl(inputs, settings)
+    mask = inputs.loss_mask
+    if not bool(mask.any()):
+        return LossOutputs(loss=inputs.trainer_logprobs.sum() * 0.0, metrics={})
+    logprobs = inputs.trainer_logprobs[mask]
+    ones = torch.ones_like(logprobs, requires_grad=False)
+    behavior = inputs.inference_logprobs[mask]
+    tokens = Tokens(
+        logprobs=logprobs,
+        entropies=torch.zeros_like(ones),
+        behavior=behavior,
+        sampled=behavior,
+        advantages=inputs.advantages[mask],
+        mask=ones,
+        weights=ones if inputs.loss_weights is None else inputs.loss_weights[mask],
+        row_of=torch.zeros(len(logprobs), dtype=torch.long, device=logprobs.device),
+        rows=1,
+    )
+    total, sums = PolicyLoss(settings, 0.0, 0.0).of(tokens, 1.0)
+    count = len(logprobs)
+    metrics = {name: sums[of] / count for name, of in (("clipped_low", "clipFractionLow"), ("clipped_high", "clipFractionHigh"))}
+    return LossOutputs(loss=total, metrics=metrics)
+
+
+def of_prime_rl(inputs, settings):
+    if settings["type"] == "ipo":
+        from prime_rl.configs.trainer import IPOLossConfig
+        from prime_rl.trainer.rl.loss import ipo_loss_fn
+
+        return ipo_loss_fn(inputs, IPOLossConfig(ipo_threshold=settings["maskHigh"], adv_tau=1.0, kl_tau=settings["klTau"]))
+    from prime_rl.configs.trainer import DefaultLossConfig
+    from prime_rl.trainer.rl.loss import default_loss_fn
+
+    bounds = {"dppo_mask_low": settings["maskLow"], "dppo_mask_high": settings["maskHigh"]}
+    return default_loss_fn(inputs, DefaultLossConfig(**bounds, adv_tau=1.0, kl_tau=settings["klTau"]))
