@@ -1,20 +1,27 @@
-"""Lets the unmodified trainer of prime-rl compute on a CPU. It says "cuda" by name and imports kernels for GPUs; nothing of its own code is replaced but a figure for logs.
+"""Lets the unmodified trainer of prime-rl compute on a CPU. It says "cuda" by name and imports kernels for GPUs; nothing of its own code is replaced but a figure for
+logs, and how long it sleeps between two looks for a file.
 
 What stands in for what:
 - packages that its modules import and that training a dense model never calls: empty ones, which nobody but prime-rl and the stand-ins see;
 - flash attention: PyTorch's attention over each document, causal;
 - the device "cuda": the CPU, wherever a tensor is made or moved; PyTorch's calls about GPU memory, streams and events do nothing;
 - nccl: gloo;
-- the share of a GPU's peak that a step reached: 0, for a peak that is unknown.
+- the share of a GPU's peak that a step reached: 0, for a peak that is unknown;
+- a second between two looks for a batch: a hundredth.
 """
 
 import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
+import time
 import types
 
+import pauses
+
+HOOKS = {}
 ABSENT = {
     "deep_ep", "dion", "fla", "flash_attn", "flash_attn_interface", "grpc", "modelexpress", "prime_cli", "prime_evals", "pylatexenc", "quack", "renderers",
     "ring_flash_attn", "tilelang", "torchao", "verifiers", "vllm", "wandb_gql", "wandb_workspaces",
@@ -23,18 +30,22 @@ EMPTY_PACKAGES = {"torchtitan", "torchtitan.experiments"}  # they import data se
 
 
 def install():
+    folder = os.environ.get("RATCHET_PRIME_RL_PAUSES")
+    hung = pauses.after_import(folder) if folder else {}
+    for name in {*AFTER_IMPORT, *hung}:
+        HOOKS[name] = [hooks[name] for hooks in (AFTER_IMPORT, hung) if name in hooks]
     sys.meta_path.insert(0, Finder())
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds absent packages for prime-rl, and calls `AFTER_IMPORT` for modules that are there."""
+    """Finds absent packages for prime-rl, and calls hooks for modules that are there."""
 
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ABSENT:
             if not is_asked_by_prime_rl():
                 return None
             return importlib.machinery.ModuleSpec(name, AbsentLoader(), is_package=True)
-        if name not in AFTER_IMPORT and name not in EMPTY_PACKAGES:
+        if name not in HOOKS and name not in EMPTY_PACKAGES:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or spec.loader is None:
@@ -45,7 +56,8 @@ class Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             run(module)
-            AFTER_IMPORT[name](module)
+            for hook in HOOKS[name]:
+                hook(module)
 
         spec.loader.exec_module = exec_module
         return spec
@@ -181,9 +193,14 @@ def without_peak(perf):
                 setattr(counter, name, lambda self, *_: 0.0)
 
 
+def looking_often(pathing):
+    pathing.time = types.SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 100))
+
+
 AFTER_IMPORT = {
     "torch": torch_on_cpu,
     "torch.distributed.distributed_c10d": groups_over_gloo,
     "transformers.modeling_utils": flash_attention_for_models,
     "prime_rl.trainer.perf": without_peak,
+    "prime_rl.utils.pathing": looking_often,
 }
