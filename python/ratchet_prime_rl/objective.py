@@ -17,19 +17,22 @@ from ratchet_torch.losses import PolicyLoss, Tokens
 
 rollouts = os.environ["RATCHET_PRIME_RL_ROLLOUTS"]
 next_step = int(os.environ["RATCHET_PRIME_RL_FIRST_STEP"])
+names = {"learning_rate": "lr", "weight_decay": "weight_decay", "betas": "betas", "eps": "eps", "momentum": "momentum", "nesterov": "nesterov"}
 
 
 def set_step(optimizer, args, kwargs):
-    """Beyond the last step that was given there is no file: that is no step of a run, and ends the rank."""
+    """PyTorch makes a step without gradients before it loads a checkpoint, when no batch is there yet: that one is none of the run's."""
     global next_step
-    with open(os.path.join(rollouts, f"step_{next_step}", "settings.json")) as file:
-        told = json.load(file)
+    try:
+        with open(os.path.join(rollouts, f"step_{next_step}", "settings.json")) as file:
+            told = json.load(file)
+    except FileNotFoundError:
+        return
     next_step += 1
-    names = {"learning_rate": "lr", "weight_decay": "weight_decay", "betas": "betas", "eps": "eps", "momentum": "momentum", "nesterov": "nesterov"}
     for group in optimizer.param_groups:
         for name, value in told.items():
             known = names[name]
-            if known in group or known == "lr":
+            if known in group:
                 group[known] = tuple(value) if isinstance(value, list) else value
 
 
