@@ -52,7 +52,10 @@ function variables({ checkout }: PrimeRl): Readonly<Record<string, string>> {
 export function writePython(folder: string, installation: PrimeRl, before: readonly string[] = []): string {
   const file = path.join(folder, `python-${installation.name}`);
   const { PYTHONPATH, ...others } = variables(installation);
-  const set = [`PYTHONPATH="${PYTHONPATH}\${PYTHONPATH:+:$PYTHONPATH}"`, ...Object.entries(others).map(([k, v]) => `${k}=${v}`)];
+  const set = [
+    `PYTHONPATH="${PYTHONPATH}\${PYTHONPATH:+:$PYTHONPATH}"`,
+    ...Object.entries(others).map(([k, v]) => `${k}=${v}`),
+  ];
   const command = [installation.python, ...before].map((word) => `"${word}"`).join(' ');
   writeFileSync(file, `#!/bin/sh\nexport ${set.join(' ')}\nexec ${command} "$@"\n`);
   chmodSync(file, 0o755);
@@ -65,12 +68,16 @@ export interface Forks {
   close(): Promise<void>;
 }
 
-/** Starts the parent; that takes half a minute. */
-export async function startForks(installation: PrimeRl): Promise<Forks> {
+/** Starts the parent; that takes half a minute. `pauses`: the folder by which its trainers can be stopped (on-cpu/pauses.py). */
+export async function startForks(installation: PrimeRl, { pauses }: { readonly pauses?: string } = {}): Promise<Forks> {
   const folder = mkdtempSync(path.join(tmpdir(), 'prime-rl-forks-'));
   const socket = path.join(folder, 'socket');
   const parent = spawn(installation.python, ['-W', 'ignore', here('forks.py'), socket], {
-    env: { ...process.env, ...variables(installation) },
+    env: {
+      ...process.env,
+      ...variables(installation),
+      ...(pauses === undefined ? {} : { RATCHET_PRIME_RL_PAUSES: pauses }),
+    },
     stdio: ['pipe', 'pipe', 'inherit'],
   });
   await untilReady(parent);
