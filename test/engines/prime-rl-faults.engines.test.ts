@@ -5,7 +5,8 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { existsSync, writeFileSync } from 'node:fs';
-import { mkdir } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -36,14 +37,17 @@ let forks: Forks;
 
 describe('prime-rl’s trainer', { skip }, () => {
   before(async () => {
-    folder = await temporaryFolder({ after } as unknown as TestContext);
+    folder = await mkdtemp(path.join(tmpdir(), 'prime-rl-faults-'));
     await mkdir(path.join(folder, 'pauses'));
     await mkdir(path.join(folder, 'pending'));
     process.env['RATCHET_PENDING'] = path.join(folder, 'pending');
     forks = await startForks(found as PrimeRl, { pauses: path.join(folder, 'pauses') });
     await writePreset(path.join(folder, 'model'));
   });
-  after(() => forks.close());
+  after(async () => {
+    await forks.close();
+    await rm(folder, { recursive: true });
+  });
 
   for (const ranks of [1, 2]) {
     for (const target of ranks === 1 ? targets : (['the last rank', 'the launcher', 'all'] as const)) {
