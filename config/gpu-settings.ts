@@ -42,10 +42,10 @@ export function trainerGpusOf({
   trainer,
   inference,
 }: Pick<RunSpec, 'trainer' | 'inference'>): readonly number[] | null {
-  if (trainer.kind !== 'torch' && trainsOn({ trainer }) !== 'cuda') return null;
+  if (!('ranks' in trainer) && trainsOn({ trainer }) !== 'cuda') return null;
   if ('gpuIds' in trainer && trainer.gpuIds) return trainer.gpuIds;
   const taken = 'vllm' in inference && inference.url === null ? inference.vllm.gpuIds : null;
   if (taken === null) return null;
   const first = Math.max(...taken, -1) + 1;
-  return Array.from({ length: trainer.kind === 'torch' ? trainer.ranks : 1 }, (_, i) => first + i);
+  return Array.from({ length: 'ranks' in trainer ? trainer.ranks : 1 }, (_, i) => first + i);
 }

@@ -231,7 +231,7 @@ function nameOfFile(file: string): string {
 
 type NamedTrainer =
   | { readonly kind: 'onnx'; readonly provider: string }
-  | { readonly kind: 'torch'; readonly ranks: number }
+  | { readonly kind: 'torch' | 'prime-rl'; readonly ranks: number }
   | { readonly kind: 'tinker'; readonly url: string }
   | { readonly kind: 'module'; readonly import: { readonly path: string } };
 
@@ -242,6 +242,8 @@ export function trainerName(trainer: NamedTrainer): string {
       return `the embedded engine on ${trainer.provider}`;
     case 'torch':
       return `PyTorch on ${trainer.ranks} ${trainer.ranks === 1 ? 'rank' : 'ranks'}`;
+    case 'prime-rl':
+      return `prime-rl’s trainer on ${trainer.ranks} ${trainer.ranks === 1 ? 'rank' : 'ranks'}`;
     case 'tinker':
       return `the Tinker server at ${trainer.url}`;
     case 'module':

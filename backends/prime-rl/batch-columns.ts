@@ -38,7 +38,12 @@ export interface RowValues {
 }
 
 /** What a row without a stream has in it, beside others that have it. */
-const fills: Readonly<Record<StreamName, number>> = { ref_logprobs: 0, rl_weights: 1, ce_weights: 0, ref_kl_weights: 0 };
+const fills: Readonly<Record<StreamName, number>> = {
+  ref_logprobs: 0,
+  rl_weights: 1,
+  ce_weights: 0,
+  ref_kl_weights: 0,
+};
 
 /** prime-rl names metrics by environment; rows have none here. */
 const environment = 'run';
@@ -58,8 +63,8 @@ export async function readColumns<Row extends Pick<PackedRow, 'tokenIds' | 'loss
     mask: new Uint8Array(total),
     advantages: new Float32Array(total),
     logprobs: new Float32Array(total),
-    temperatures: new Array<number>(lengths.length).fill(1),
-    environments: new Array<string>(lengths.length).fill(environment),
+    temperatures: Array.from(lengths, () => 1),
+    environments: Array.from(lengths, () => environment),
     streams: {} as Partial<Record<StreamName, Stream>>,
   };
   for (const places of windowsOf(source.rows, rowsAtOnceTokensMax)) {

@@ -6,7 +6,17 @@ import { environmentForAll, environmentForVerifiers, selectEnvironment } from '.
 const pythonFolder = fileURLToPath(new URL('../../python/', import.meta.url)).replace(/\/$/, '');
 
 /** Variables by which prime-rl and its libraries know where and how to compute. */
-const environmentForTrainer = ['TORCH*', 'PYTORCH_*', 'NCCL_*', 'GLOO_*', 'TRITON_*', 'MKL_*', 'KMP_*', 'CUDA*', 'PRIME_LOG_*'];
+const environmentForTrainer = [
+  'TORCH*',
+  'PYTORCH_*',
+  'NCCL_*',
+  'GLOO_*',
+  'TRITON_*',
+  'MKL_*',
+  'KMP_*',
+  'CUDA*',
+  'PRIME_LOG_*',
+];
 
 /** Names further variables that prime-rl’s processes see, separated by commas or spaces. */
 export const furtherVariables = 'RATCHET_PRIME_RL_VARIABLES';

@@ -2,6 +2,8 @@ import { createHash } from 'node:crypto';
 import { type FileHandle, link, mkdir, open, rename, rm } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
+import { present } from '../../core/present.ts';
+import type { OptimizerSpec } from '../../config/run-spec.ts';
 import { sha256OfFile } from '../../store/file-store.ts';
 import type { BatchColumns } from './batch-columns.ts';
 import { writeMicroBatches } from './micro-batch-wire.ts';
@@ -25,14 +27,21 @@ export class GivenBatches {
   async write(
     step: number,
     columns: BatchColumns,
-    { grid, order, settings }: { grid: readonly (readonly MicroBatch[])[]; order: readonly string[]; settings: StepSettings },
+    {
+      grid,
+      order,
+      settings,
+    }: { grid: readonly (readonly MicroBatch[])[]; order: readonly string[]; settings: StepSettings },
   ): Promise<GivenBatch> {
     const folder = path.join(this.#folder, `step_${step}`);
     await mkdir(folder, { recursive: true });
     const files: GivenFile[] = [];
     for (const [rank, batches] of grid.entries()) {
       const name = `rank_${rank}.bin`;
-      files.push({ name, ...(await writeFile(path.join(folder, name), (out) => writeMicroBatches(out, columns, batches, order))) });
+      files.push({
+        name,
+        ...(await writeFile(path.join(folder, name), (out) => writeMicroBatches(out, columns, batches, order))),
+      });
     }
     const bytes = Buffer.from(`${JSON.stringify(settings)}\n`);
     files.push({ name: settingsName, ...(await writeBytes(path.join(folder, settingsName), bytes)) });
@@ -87,6 +96,13 @@ export interface StepSettings {
   readonly nesterov?: boolean;
 }
 
+export function settingsOf(optimizer: OptimizerSpec, learningRate: number): StepSettings {
+  const { type = 'adamw', beta1, beta2, epsilon, momentum, nesterov, weightDecay } = optimizer;
+  const common = { learning_rate: learningRate, weight_decay: weightDecay };
+  if (type === 'adamw') return { ...common, betas: [beta1, beta2], eps: epsilon };
+  return type === 'sgd' ? { ...common, ...present({ momentum, nesterov }) } : common;
+}
+
 export const settingsName = 'settings.json';
 
 /** Puts a batch where the trainer looks for it; the last file of all is the one of the first rank. Throws where a byte of it has changed. */
@@ -94,7 +110,10 @@ export async function placeBatch({ folder, files }: GivenBatch, target: string):
   await mkdir(target, { recursive: true });
   for (const { name, sha256 } of [...files].reverse()) {
     if ((await sha256OfFile(path.join(folder, name))) !== sha256)
-      throw new RatchetError('EngineDied', `${path.join(folder, name)} is not what was written: expected the sha256 ${sha256}. The disk may be damaged.`);
+      throw new RatchetError(
+        'EngineDied',
+        `${path.join(folder, name)} is not what was written: expected the sha256 ${sha256}. The disk may be damaged.`,
+      );
     const partial = path.join(target, `${name}.tmp`);
     await rm(partial, { force: true });
     await link(path.join(folder, name), partial);
@@ -102,10 +121,7 @@ export async function placeBatch({ folder, files }: GivenBatch, target: string):
   }
 }
 
-async function writeFile(
-  file: string,
-  write: (out: MsgpackWriter) => Promise<void>,
-): Promise<Omit<GivenFile, 'name'>> {
+async function writeFile(file: string, write: (out: MsgpackWriter) => Promise<void>): Promise<Omit<GivenFile, 'name'>> {
   return written(file, async (handle, hash) => {
     let bytes = 0;
     const out = new MsgpackWriter(async (piece) => {
@@ -145,7 +161,7 @@ async function written(
 }
 
 async function writeAll(handle: FileHandle, bytes: Uint8Array): Promise<void> {
-  for (let at = 0; at < bytes.byteLength; ) at += (await handle.write(bytes, at)).bytesWritten;
+  for (let at = 0; at < bytes.byteLength;) at += (await handle.write(bytes, at)).bytesWritten;
 }
 
 async function syncFolder(folder: string): Promise<void> {

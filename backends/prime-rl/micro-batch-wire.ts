@@ -15,7 +15,12 @@ interface Parts {
 /** What belongs into each field of its MicroBatch. Images and replayed routes are never sent. */
 const fields: Readonly<Record<string, WriteField>> = {
   input_ids: (out, parts) =>
-    perToken(out, parts, (start, end) => out.wholes(parts.columns.tokenIds.subarray(start, end)), filler(out).wholes(1)),
+    perToken(
+      out,
+      parts,
+      (start, end) => out.wholes(parts.columns.tokenIds.subarray(start, end)),
+      filler(out).wholes(1),
+    ),
   loss_mask: (out, parts) => {
     const { columns, batch } = parts;
     const of = (start: number, end: number): Uint8Array =>
@@ -29,7 +34,12 @@ const fields: Readonly<Record<string, WriteField>> = {
     return perToken(out, parts, (start, end) => out.floats(of(start, end)), filler(out).floats(0));
   },
   inference_logprobs: (out, parts) =>
-    perToken(out, parts, (start, end) => out.floats(parts.columns.logprobs.subarray(start, end)), filler(out).floats(0)),
+    perToken(
+      out,
+      parts,
+      (start, end) => out.floats(parts.columns.logprobs.subarray(start, end)),
+      filler(out).floats(0),
+    ),
   position_ids: (out, parts) =>
     perToken(
       out,

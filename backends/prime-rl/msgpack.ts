@@ -63,7 +63,7 @@ export class MsgpackWriter {
 
   /** Writes a run of values, each in so many bytes at most. */
   async #each(count: number, bytesMax: number, write: (at: number, i: number) => number): Promise<void> {
-    for (let i = 0; i < count; ) {
+    for (let i = 0; i < count;) {
       await this.#room(bytesMax);
       const end = Math.min(count, i + Math.floor((chunkBytes - this.#at) / bytesMax));
       let at = this.#at;

@@ -108,7 +108,10 @@ function karmarkarKarp(weights: readonly number[], parts: number): number[][] {
   const states: Partition[] = [];
   for (let i = 0; i < order.length; i += parts) {
     const sets = order.slice(i, i + parts).map((item) => ({ total: weights[item]!, items: [item] }));
-    push(states, sets.sort((a, b) => compareSets(b, a)));
+    push(
+      states,
+      sets.sort((a, b) => compareSets(b, a)),
+    );
   }
   while (states.length > 1) {
     const [first, second] = [pop(states), pop(states)];
@@ -116,7 +119,10 @@ function karmarkarKarp(weights: readonly number[], parts: number): number[][] {
       const other = second[parts - 1 - i]!;
       return { total: set.total + other.total, items: [...set.items, ...other.items] };
     });
-    push(states, merged.sort((a, b) => compareSets(b, a)));
+    push(
+      states,
+      merged.sort((a, b) => compareSets(b, a)),
+    );
   }
   return states[0]!.map(({ items }) => items.sort((a, b) => a - b));
 }

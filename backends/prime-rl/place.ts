@@ -51,7 +51,11 @@ export async function requireEnded(folder: string): Promise<void> {
 
 /** Process numbers mean something on one machine, between two starts of it, in one container. */
 function nameOfMachine(): string {
-  const parts = [os.hostname(), readFileSync('/proc/sys/kernel/random/boot_id', 'utf8'), readlinkSync('/proc/self/ns/pid')];
+  const parts = [
+    os.hostname(),
+    readFileSync('/proc/sys/kernel/random/boot_id', 'utf8'),
+    readlinkSync('/proc/self/ns/pid'),
+  ];
   return createHash('sha256').update(parts.join(' ')).digest('hex').slice(0, 12);
 }
 

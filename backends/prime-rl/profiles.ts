@@ -78,17 +78,23 @@ export function profileOf({ version, missing, structs, markers, settings }: Inst
   const refuse = (why: string): RatchetError =>
     new RatchetError('Unsupported', `[trainer] program: ${what} cannot be driven: ${why}`);
   if (missing.length > 0)
-    throw refuse(`it lacks ${missing.join(', ')}. Install prime-rl as its own documents say (ratchet engine install prime-rl repeats it), and name its Python.`);
+    throw refuse(
+      `it lacks ${missing.join(', ')}. Install prime-rl as its own documents say (ratchet engine install prime-rl repeats it), and name its Python.`,
+    );
   const fields = structs['MicroBatch'] ?? [];
   if (structs['TrainingBatch'])
-    throw refuse('its trainer packs batches itself, as releases until 0.8.1 do: expected the main branch of 8 August 2026 or later.');
+    throw refuse(
+      'its trainer packs batches itself, as releases until 0.8.1 do: expected the main branch of 8 August 2026 or later.',
+    );
   const unknown = fields.filter((name) => !mainMicroBatch.includes(name));
   if (unknown.length > 0) throw refuse(`its MicroBatch has ${unknown.join(', ')}, which is not known here.`);
   const lost = mainMicroBatch.filter((name) => !fields.includes(name));
   if (lost.length > 0) throw refuse(`its MicroBatch lacks ${lost.join(', ')}.`);
   const marker = markers.find((name) => knownMarkers.includes(name));
   if (marker === undefined)
-    throw refuse(`its broadcasts are marked by ${markers.join(', ') || 'no file that was found'}: expected ${knownMarkers.join(' or ')}.`);
+    throw refuse(
+      `its broadcasts are marked by ${markers.join(', ') || 'no file that was found'}: expected ${knownMarkers.join(' or ')}.`,
+    );
   const absent = ['loss', 'resume', 'rollout_transport', 'weight_broadcast', 'ckpt'].filter(
     (name) => settings['TrainerConfig']?.includes(name) !== true,
   );

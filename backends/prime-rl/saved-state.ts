@@ -46,7 +46,11 @@ export async function saveState(
 /** Throws `CheckpointDamaged` for a folder that is not whole. */
 export async function readState(folder: string): Promise<SavedState> {
   const damaged = (why: string, cause?: unknown): RatchetError =>
-    new RatchetError('CheckpointDamaged', `${folder} is no checkpoint of prime-rl’s trainer: ${why}. Restore it from the same checkpoint.`, { cause });
+    new RatchetError(
+      'CheckpointDamaged',
+      `${folder} is no checkpoint of prime-rl’s trainer: ${why}. Restore it from the same checkpoint.`,
+      { cause },
+    );
   let list: unknown;
   try {
     list = JSON.parse(await readFile(path.join(folder, listName), 'utf8'));

@@ -20,7 +20,7 @@ export interface TrainerSettings {
   readonly ep?: number | undefined;
   readonly cp?: number | undefined;
   readonly rankTimeoutS: number;
-  /** Tables of its file as the user wrote them. */
+  /** Tables of its file as the user wrote them. Relations see to it that they have nothing of what is set here (relations/prime-rl.ts). */
   readonly more: Table;
 }
 
@@ -41,28 +41,6 @@ export interface StartSettings {
   readonly last: number | null;
 }
 
-/** Keys that decide what is trained or where it is looked for: the user’s tables may not have them. */
-export const ownedSettings: readonly string[] = [
-  'output_dir',
-  'max_steps',
-  'dist_timeout_seconds',
-  'env_vars',
-  'data',
-  'loss',
-  'optim',
-  'scheduler',
-  'ckpt',
-  'resume',
-  'rollout_transport',
-  'weight_broadcast',
-  'monitors',
-  'model.name',
-  'model.seq_len',
-  'model.lora',
-  'model.vlm',
-  'tokenizer',
-];
-
 /** The file of the main branch. */
 export function mainSettings(settings: TrainerSettings, start: StartSettings): string {
   const { optimizer, lora } = start;
@@ -70,7 +48,11 @@ export function mainSettings(settings: TrainerSettings, start: StartSettings): s
     output_dir: start.folder,
     dist_timeout_seconds: settings.rankTimeoutS,
     ...present({ max_steps: start.last ?? undefined }),
-    model: { name: start.modelFolder, ...modelTable(settings), ...present({ lora: lora ? loraTable(lora) : undefined }) },
+    model: {
+      name: start.modelFolder,
+      ...modelTable(settings),
+      ...present({ lora: lora ? loraTable(lora) : undefined }),
+    },
     tokenizer: { name: start.modelFolder },
     optim: optimTable(optimizer, start.learningRate),
     scheduler: { type: 'constant' },
@@ -121,7 +103,15 @@ function loraTable({ r, alpha, dropout, targetModules, modulesToSave }: LoraSpec
 
 /** The first step’s; `StepSettings` has those of each. */
 function optimTable(optimizer: OptimizerSpec, learningRate: number): Table {
-  const { type = 'adamw', beta1, beta2, momentum, nesterov, weightDecay: weight_decay, maxGradNorm: max_norm } = optimizer;
+  const {
+    type = 'adamw',
+    beta1,
+    beta2,
+    momentum,
+    nesterov,
+    weightDecay: weight_decay,
+    maxGradNorm: max_norm,
+  } = optimizer;
   const own =
     type === 'adamw' || type === 'muon'
       ? { betas1: beta1, betas2: beta2, ...(type === 'muon' ? present({ mu: momentum }) : {}) }
@@ -162,7 +152,9 @@ function encodeValue(value: Value): string {
   if (typeof value === 'boolean') return String(value);
   if (typeof value === 'string') return JSON.stringify(value).replaceAll('\u007f', '\\u007f');
   if (Array.isArray(value)) return `[${value.map(encodeValue).join(', ')}]`;
-  return `{ ${Object.entries(value).map(([name, each]) => `${JSON.stringify(name)} = ${encodeValue(each)}`).join(', ')} }`;
+  return `{ ${Object.entries(value)
+    .map(([name, each]) => `${JSON.stringify(name)} = ${encodeValue(each)}`)
+    .join(', ')} }`;
 }
 
 function encodeNumber(value: number): string {

@@ -16,10 +16,22 @@ export function requireKnown(plan: StepPlan): void {
   const wrong: readonly (readonly [boolean, string, unknown])[] = [
     [loss.type !== 'custom', 'a loss that is not a file of your own', loss.type],
     [(loss.entropyCoef ?? 0) === 0, 'no bonus for entropy', loss.entropyCoef],
-    [(loss.teacherTau ?? 0) === 0 || isRefKl(loss), 'a teacher alone, with prime-rl’s own loss for it', loss.teacherTau],
-    [plan.distillation === undefined || isRefKl(plan.distillation), 'prime-rl’s own loss of distillation', plan.distillation?.type],
+    [
+      (loss.teacherTau ?? 0) === 0 || isRefKl(loss),
+      'a teacher alone, with prime-rl’s own loss for it',
+      loss.teacherTau,
+    ],
+    [
+      plan.distillation === undefined || isRefKl(plan.distillation),
+      'prime-rl’s own loss of distillation',
+      plan.distillation?.type,
+    ],
     [klBeta === 0, 'no KL penalty', klBeta],
-    [numIterations === 1 && numMiniBatches === 1, 'one optimizer step per batch', `${numIterations} × ${numMiniBatches}`],
+    [
+      numIterations === 1 && numMiniBatches === 1,
+      'one optimizer step per batch',
+      `${numIterations} × ${numMiniBatches}`,
+    ],
     [microBatchSize === null, 'no micro_batch_size: rows are packed by seq_len', microBatchSize],
     [optimizer.decayMatricesOnly !== true, 'weight_decay of all weights', 'decay_matrices_only'],
     [optimizer.type !== 'muon' || optimizer.epsilon === 1e-8, 'an epsilon of 1e-8 with Muon', optimizer.epsilon],
@@ -42,7 +54,14 @@ export function objectiveOf(loss: LossSettings): Table {
   const isOwn = ratioMax === undefined && (type === 'dppo' || (type === 'ipo' && maskLow === maskHigh));
   // A probability changes by 1 at most.
   if (isOwn) return { by: 'prime-rl', type, maskLow, maskHigh: maskHigh ?? 2, klTau };
-  return { by: 'ratchet', type, clipHigh, maskLow, klTau, ...present({ clipLow, ratioMax, maskHigh: maskHigh ?? undefined }) };
+  return {
+    by: 'ratchet',
+    type,
+    clipHigh,
+    maskLow,
+    klTau,
+    ...present({ clipLow, ratioMax, maskHigh: maskHigh ?? undefined }),
+  };
 }
 
 /** Columns of a batch whose rows a policy loss learns from. */
@@ -50,14 +69,21 @@ export async function policyBatch(plan: StepPlan, batch: TrainBatch): Promise<Ba
   const { loss, distillation, temperature } = plan;
   const isDistilled = (objective: 'ref_kl' | undefined): boolean => objective === 'ref_kl' || isRefKl(loss);
   const hasDistilled = batch.rows.some(({ objective }) => isDistilled(objective));
-  const shares = sharesOf(batch.rows.filter(({ objective }) => !isDistilled(objective)), loss);
+  const shares = sharesOf(
+    batch.rows.filter(({ objective }) => !isDistilled(objective)),
+    loss,
+  );
   let next = 0;
   return readColumns(batch, (row, place) => {
     const isTaught = isDistilled(row.objective);
     const share = isTaught ? 0 : shares[next++]!;
     requireMask(row.lossMask, place);
     const own = isTaught && row.objective === 'ref_kl' ? distillation : loss;
-    if (!own) throw new RatchetError('Unsupported', `Row ${place} learns from a teacher alone, and the plan has no loss for that.`);
+    if (!own)
+      throw new RatchetError(
+        'Unsupported',
+        `Row ${place} learns from a teacher alone, and the plan has no loss for that.`,
+      );
     const at = { temperature: row.temperature ?? temperature };
     const observed = row.observed?.length ? { ce_weights: spread(row) } : {};
     if (loss.type === 'cross_entropy')
@@ -87,9 +113,15 @@ function sharesOf(rows: RowSource<TrainSample>['rows'], loss: LossSettings): num
 function taught(row: TrainSample, place: number): Omit<RowValues, 'temperature'> {
   const { teacherLogprobs, lossMask, behaviorLogprobs } = row;
   if (!teacherLogprobs)
-    throw new RatchetError('Unsupported', `The training batch is malformed: expected teacher logprobs in row ${place}, one per token, got none.`);
+    throw new RatchetError(
+      'Unsupported',
+      `The training batch is malformed: expected teacher logprobs in row ${place}, one per token, got none.`,
+    );
   if (samplingWeights(row).some((weight) => weight !== 1))
-    throw new RatchetError('Unsupported', `prime-rl’s trainer: expected no correction of rows that a teacher alone teaches, got one in row ${place}.`);
+    throw new RatchetError(
+      'Unsupported',
+      `prime-rl’s trainer: expected no correction of rows that a teacher alone teaches, got one in row ${place}.`,
+    );
   return {
     mask: lossMask,
     logprobs: behaviorLogprobs,
@@ -104,7 +136,10 @@ function spread({ observed = [], tokenIds }: TrainSample): Float32Array {
 }
 
 /** Columns of rows that are learned as they stand. */
-export async function supervisedRows(source: RowSource<SupervisedRow>, normalizer: number | undefined): Promise<BatchColumns> {
+export async function supervisedRows(
+  source: RowSource<SupervisedRow>,
+  normalizer: number | undefined,
+): Promise<BatchColumns> {
   const weightsOf = (row: SupervisedRow): readonly number[] =>
     normalizer === undefined ? row.lossMask : (row.tokenWeights ?? row.lossMask);
   let share = 1;
@@ -132,7 +167,10 @@ function requireMask(mask: readonly number[], place: number): void {
  * What prime-rl does not look at before it trains: it would train on numbers that are none, and die of a token that is not in the vocabulary.
  * Gives the reason to refuse the batch; throws for one that is malformed.
  */
-export function faultOf(columns: BatchColumns, { seqLen, vocabulary }: { readonly seqLen: number; readonly vocabulary: number }): string | null {
+export function faultOf(
+  columns: BatchColumns,
+  { seqLen, vocabulary }: { readonly seqLen: number; readonly vocabulary: number },
+): string | null {
   const malformed = (expected: string, received: string): RatchetError =>
     new RatchetError('Unsupported', `The training batch is malformed: expected ${expected}, got ${received}.`);
   const { lengths, tokenIds, mask, streams, temperatures } = columns;
@@ -142,7 +180,8 @@ export function faultOf(columns: BatchColumns, { seqLen, vocabulary }: { readonl
   const empty = lengths.indexOf(0);
   if (empty >= 0) throw malformed('rows with tokens', `none in row ${empty}`);
   const foreign = tokenIds.find((id) => id < 0 || id >= vocabulary);
-  if (foreign !== undefined) throw malformed(`tokens from 0 to ${vocabulary - 1}, the model’s vocabulary`, String(foreign));
+  if (foreign !== undefined)
+    throw malformed(`tokens from 0 to ${vocabulary - 1}, the model’s vocabulary`, String(foreign));
   const cold = temperatures.find((temperature) => !(temperature > 0 && Number.isFinite(temperature)));
   if (cold !== undefined) throw malformed('temperatures above 0', String(cold));
   const learned = Object.entries(streams).some(([name, { values }]) => name !== 'ref_logprobs' && name !== 'rl_weights' && values.some((weight) => weight !== 0)); // prettier-ignore

@@ -28,7 +28,7 @@ export interface StartOptions {
   readonly python: string;
   readonly profile: Profile;
   readonly ranks: number;
-  readonly gpuIds: readonly number[] | null;
+  readonly gpuIds: readonly number[] | undefined;
   readonly rankTimeoutS: number;
   /** Of new adapters. */
   readonly seed: number;
@@ -77,7 +77,7 @@ export class TrainerStart {
       stdio: ['ignore', log, log],
       env: {
         ...pythonEnvironment(),
-        ...(gpuIds === null ? {} : { CUDA_VISIBLE_DEVICES: gpuIds.join(',') }),
+        ...(gpuIds === undefined ? {} : { CUDA_VISIBLE_DEVICES: gpuIds.join(',') }),
         [folderVariable]: folder,
         RATCHET_PRIME_RL_ROLLOUTS: path.join(folder, 'rollouts'),
         RATCHET_PRIME_RL_FIRST_STEP: String(from + 1),
@@ -119,7 +119,8 @@ export class TrainerStart {
   /** Gives it the batch of its next step, and waits until the step is done: its weights are whole, and its figures are there. */
   async step(batch: GivenBatch): Promise<DoneStep> {
     const { step } = batch;
-    if (step !== this.#at + 1) throw new RatchetError('Bug', `prime-rl’s trainer is at ${this.#at}, not before ${step}.`);
+    if (step !== this.#at + 1)
+      throw new RatchetError('Bug', `prime-rl’s trainer is at ${this.#at}, not before ${step}.`);
     await placeBatch(batch, path.join(this.folder, 'rollouts', `step_${step}`));
     await failpoint('prime-rl.given');
     let figures: Readonly<Record<string, number>> = {};
@@ -161,7 +162,8 @@ export class TrainerStart {
     ] as const) {
       const at = path.join(this.folder, name);
       for (const entry of await readdir(at).catch(() => [])) {
-        if (Number(/^step_(\d+)$/.exec(entry)?.[1]) < first) await rm(path.join(at, entry), { recursive: true, force: true });
+        if (Number(/^step_(\d+)$/.exec(entry)?.[1]) < first)
+          await rm(path.join(at, entry), { recursive: true, force: true });
       }
     }
   }
@@ -208,7 +210,8 @@ export class TrainerStart {
     for (;;) {
       const ended = this.#ended; // looked at first: what it did before its end counts
       if (await isSo()) return;
-      if (ended !== null) throw new RatchetError('EngineDied', `prime-rl’s trainer ${ended} (${what}).${await this.tail()}`);
+      if (ended !== null)
+        throw new RatchetError('EngineDied', `prime-rl’s trainer ${ended} (${what}).${await this.tail()}`);
       const now = await this.#sign();
       if (now !== sign) [sign, heardAt] = [now, performance.now()];
       if (performance.now() - heardAt > limitMs)
@@ -223,7 +226,8 @@ export class TrainerStart {
   /** Changes while it logs, or writes a file of weights. */
   async #sign(): Promise<string> {
     const files = [this.#log, path.join(this.folder, 'metrics.jsonl')];
-    for (const step of [this.#at, this.#at + 1]) files.push(this.broadcast(step), path.join(this.folder, 'checkpoints', `step_${step}`, 'trainer'));
+    for (const step of [this.#at, this.#at + 1])
+      files.push(this.broadcast(step), path.join(this.folder, 'checkpoints', `step_${step}`, 'trainer'));
     const found = await Promise.all(files.map((file) => stat(file).catch(() => null)));
     return found.map((about) => (about === null ? '-' : `${about.size} ${about.mtimeMs}`)).join(' ');
   }

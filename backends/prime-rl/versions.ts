@@ -17,7 +17,8 @@ const peftPrefix = 'base_model.model.';
 /** sha256 over the weights of a folder: its safetensors files with their names. */
 export async function digestOf(folder: string): Promise<string> {
   const names = weightFilesIn(await readdir(folder));
-  if (names.length === 0) throw new RatchetError('ModelUnsupported', `${folder} holds no weights: expected safetensors files.`);
+  if (names.length === 0)
+    throw new RatchetError('ModelUnsupported', `${folder} holds no weights: expected safetensors files.`);
   const whole = createHash('sha256');
   for (const name of names) {
     const hash = createHash('sha256');
@@ -38,14 +39,20 @@ export async function takeVersion(broadcast: string, folder: string, lora: LoraS
   const names = await readdir(broadcast);
   const weights = names.filter((name) => name.endsWith('.safetensors') || name.endsWith('.safetensors.index.json'));
   if (lora === null) {
-    if (weights.length === 0) throw new RatchetError('EngineDied', `${broadcast} is marked as whole, and holds no weights.`);
+    if (weights.length === 0)
+      throw new RatchetError('EngineDied', `${broadcast} is marked as whole, and holds no weights.`);
     return linkFolder(broadcast, folder, weights);
   }
-  if (!names.includes(adapterFile)) throw new RatchetError('EngineDied', `${broadcast} is marked as whole, and holds no adapter.`);
+  if (!names.includes(adapterFile))
+    throw new RatchetError('EngineDied', `${broadcast} is marked as whole, and holds no adapter.`);
   const file = path.join(broadcast, adapterFile);
   const { tensors, metadata } = decodeSafetensors(await readFile(file), file);
-  const renamed = [...tensors].map(([name, tensor]) => [name.startsWith(peftPrefix) ? name : peftPrefix + name, tensor] as const);
-  await writeFile(path.join(folder, adapterFile), encodeSafetensors(Object.fromEntries(renamed), metadata), { mode: 0o600 });
+  const renamed = [...tensors].map(
+    ([name, tensor]) => [name.startsWith(peftPrefix) ? name : peftPrefix + name, tensor] as const,
+  );
+  await writeFile(path.join(folder, adapterFile), encodeSafetensors(Object.fromEntries(renamed), metadata), {
+    mode: 0o600,
+  });
   await linkFile(path.join(broadcast, adapterConfig), path.join(folder, adapterConfig));
 }
 
@@ -53,7 +60,12 @@ export async function takeVersion(broadcast: string, folder: string, lora: LoraS
 export async function writeVersion(
   from: string,
   folder: string,
-  { texts, base, isAdapter, dtype }: { readonly texts: string; readonly base: string; readonly isAdapter: boolean; readonly dtype: string | null },
+  {
+    texts,
+    base,
+    isAdapter,
+    dtype,
+  }: { readonly texts: string; readonly base: string; readonly isAdapter: boolean; readonly dtype: string | null },
 ): Promise<void> {
   await mkdir(folder, { recursive: true });
   for (const [name, text] of Object.entries(await readTextFiles(texts))) {
@@ -69,7 +81,8 @@ export async function writeVersion(
   }
   const names = await readdir(from);
   const index = names.filter((name) => name.endsWith('.safetensors.index.json'));
-  for (const name of [...weightFilesIn(names), ...index]) await linkFile(path.join(from, name), path.join(folder, name));
+  for (const name of [...weightFilesIn(names), ...index])
+    await linkFile(path.join(from, name), path.join(folder, name));
 }
 
 /** Servers compute in the precision that the config names. */

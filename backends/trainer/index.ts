@@ -1,11 +1,14 @@
 import type { TrainerSpec } from '../../config/run-spec.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
+import { trustedPrimeRlPython } from '../prime-rl/find-python.ts';
 import { findTorchPython } from '../torch/find-python.ts';
 import { type NodesPlace, nodesPlace } from '../torch/node-link.ts';
+import type { Table } from '../prime-rl/settings-file.ts';
 import type { RankOptions } from '../torch/protocol.ts';
 import { loadTrainer } from './module.ts';
 import { OnnxTrainer } from './onnx.ts';
+import { PrimeRlTrainer } from './prime-rl.ts';
 import { TinkerTrainer } from './tinker.ts';
 import { TorchTrainer } from './torch.ts';
 import type { AnyTrainer } from './types.ts';
@@ -58,6 +61,11 @@ export async function openTrainer(
         { python, ...rankOptions(spec), threads: 1, ...present({ nodes: nodesOf(spec.nodes) }) },
         { say },
       );
+    }
+    case 'prime-rl': {
+      const { program, primeRl, kind: _, ...settings } = spec;
+      const python = await trustedPrimeRlPython(program, process.cwd());
+      return new PrimeRlTrainer({ ...settings, python, more: primeRl as Table }, { say });
     }
     case 'tinker':
       return new TinkerTrainer(spec, { say });

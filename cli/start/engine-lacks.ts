@@ -4,6 +4,7 @@ import { samplesOn, trainsOn } from '../../config/gpu-settings.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { enginePackages } from '../../backends/python/engine-python.ts';
+import { findPrimeRlPython, installingPrimeRl } from '../../backends/prime-rl/find-python.ts';
 import { findTorchPython } from '../../backends/torch/find-python.ts';
 import { nodesPlace } from '../../backends/torch/node-link.ts';
 import { sizeOfEngine } from '../../workers/install/engine.ts';
@@ -48,10 +49,11 @@ export function nodesObstacles({ trainer }: Pick<RunSpec, 'trainer'>): Obstacle[
   return [{ about: 'machine', says, remedies: [`set MASTER_ADDR to an address of this machine (${guide})`] }];
 }
 
-/** The Python that the run names for PyTorch's trainer: whether it is there. It is not run, since the file may be somebody else's. */
+/** The Python that the run names for its trainer: whether it is there. It is not run, since the file may be somebody else's. */
 export async function programObstacles({ trainer }: Pick<RunSpec, 'trainer'>): Promise<Obstacle[]> {
-  if (trainer.kind !== 'torch' || !trainer.program?.includes('/')) return []; // a name is looked for on the PATH
-  const file = await findTorchPython(trainer.program, process.cwd());
+  if (!('program' in trainer) || !trainer.program?.includes('/')) return []; // a name is looked for on the PATH
+  const find = trainer.kind === 'torch' ? findTorchPython : findPrimeRlPython;
+  const file = await find(trainer.program, process.cwd());
   const isProgram = await access(file, constants.X_OK)
     .then(() => stat(file))
     .then(
@@ -60,6 +62,7 @@ export async function programObstacles({ trainer }: Pick<RunSpec, 'trainer'>): P
     );
   if (isProgram) return [];
   const says = `[trainer] program = ${JSON.stringify(trainer.program)} is no program that can be started here`;
+  if (trainer.kind === 'prime-rl') return [{ about: 'machine', says, remedies: [`name a checkout of prime-rl, or its Python; to make one: ${installingPrimeRl.join(' && ')}`] }]; // prettier-ignore
   return [{ about: 'machine', says, remedies: ['name the Python of an environment: "/path/to/venv/bin/python"'] }];
 }
 

@@ -3,6 +3,7 @@ import type { KeyPath } from '../toml/positions.ts';
 import { args, whole } from '../toml/values.ts';
 import type { JsonValue, RunSpec } from '../run-spec.ts';
 import type { RatchetConfig } from './index.ts';
+import { trainerTraits } from '../../core/kinds/trainers.ts';
 import { insteadOfTorch } from './torch.ts';
 
 /**
@@ -19,13 +20,14 @@ export const RequestedSpec = z.strictObject({
 export type RequestedSpec = z.infer<typeof RequestedSpec>;
 
 export function requestedSpec({ trainer, inference }: RatchetConfig): { requested?: RequestedSpec } {
-  const isUsed = trainer.kind === 'torch' || (trainer.provider === 'cuda' && trainer.gpus === 1);
+  const { hasRanks } = trainerTraits(trainer);
+  const isUsed = hasRanks || (trainer.provider === 'cuda' && trainer.gpus === 1);
   const { gpus, vllm = {} } = inference.kind === 'vllm' ? {} : inference;
   return withRequested({
     trainerGpus: isUsed ? null : (trainer.gpus ?? null),
     inferenceGpus: gpus ?? null,
     vllm,
-    torch: trainer.kind === 'torch' ? {} : ofTorch(trainer),
+    torch: hasRanks ? {} : ofTorch(trainer),
   });
 }
 

@@ -12,6 +12,7 @@ import { optimizer, passes, schedule } from './optimizer.ts';
 import { inSpec, setting, specFields, table } from './setting.ts';
 import { lengthPenalty, overlongPenalty } from './length-penalty.ts';
 import { tinker, TinkerTrainerSpec, tinkerTrainerSpec } from './tinker.ts';
+import { primeRl, PrimeRlTrainerSpec, primeRlTrainerSpec } from './prime-rl.ts';
 import { honouredByTorch, torch } from './torch.ts';
 
 /** `[trainer]`: the trainer and its settings. */
@@ -69,6 +70,7 @@ export const trainer = table({
   ...embeddedGpus,
   ...torch,
   ...honouredByTorch,
+  ...primeRl,
   ...tinker,
   gpus: setting(
     whole(1),
@@ -98,12 +100,15 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
     ...specFields(embeddedMemory),
     ...specFields(embeddedGpus),
   }),
+  PrimeRlTrainerSpec,
   TinkerTrainerSpec,
   ModuleSpec,
 ]);
 export type TrainerSpec = z.infer<typeof TrainerSpec>;
 
-export function trainerSpec(config: Pick<RatchetConfig, 'trainer'>): TrainerSpec {
+export function trainerSpec(
+  config: Pick<RatchetConfig, 'trainer' | 'seq_len' | 'max_steps' | 'checkpoints'>,
+): TrainerSpec {
   const { trainer } = config;
   switch (trainer.kind) {
     case 'onnx':
@@ -121,6 +126,8 @@ export function trainerSpec(config: Pick<RatchetConfig, 'trainer'>): TrainerSpec
         ...inSpec(embeddedMemory, trainer),
         ...inSpec(embeddedGpus, trainer),
       };
+    case 'prime-rl':
+      return primeRlTrainerSpec(config, ranksOf(trainer));
     case 'tinker':
       return tinkerTrainerSpec(config);
     case 'module':

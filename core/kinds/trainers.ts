@@ -46,6 +46,8 @@ interface TrainerTraits {
   readonly recomputes: boolean;
   /** Whether it can leave routers of experts as they are while it trains all weights. */
   readonly freezesRouters: boolean;
+  /** Whether it computes on ranks, one on each GPU, with settings of PyTorch's. */
+  readonly hasRanks: boolean;
   /** Whether it computes in float32, by which the canary compares: always, where its `dtype` says so, or unknown. */
   readonly computesInFloat32: 'always' | 'said' | 'unknown';
 }
@@ -69,6 +71,7 @@ export const trainers = {
     oneTemperature: null,
     recomputes: true,
     freezesRouters: false,
+    hasRanks: false,
     computesInFloat32: 'always',
   },
   torch: {
@@ -89,7 +92,29 @@ export const trainers = {
     oneTemperature: null,
     recomputes: true,
     freezesRouters: true,
+    hasRanks: true,
     computesInFloat32: 'said',
+  },
+  'prime-rl': {
+    is: 'prime-rl’s own trainer',
+    process: 'child',
+    code: 'ratchet',
+    install: 'prime-rl in a checkout of its own: `ratchet engine install prime-rl` says how',
+    needs: '`program`: that checkout, or its Python; and `seq_len`',
+    modelFiles: 'weights',
+    engine: 'its own',
+    takesGpus: true,
+    trains: 'all weights or adapters',
+    alpha: null,
+    baseDigest: 'trainer',
+    severalLosses: true,
+    pairs: false,
+    customLoss: 'graph',
+    oneTemperature: null,
+    recomputes: true,
+    freezesRouters: true,
+    hasRanks: true,
+    computesInFloat32: 'unknown',
   },
   tinker: {
     is: 'a server of the Tinker API',
@@ -109,6 +134,7 @@ export const trainers = {
     oneTemperature: 'a Tinker server trains log probabilities at temperature 1',
     recomputes: false,
     freezesRouters: false,
+    hasRanks: false,
     computesInFloat32: 'unknown',
   },
   module: {
@@ -129,6 +155,7 @@ export const trainers = {
     oneTemperature: 'a trainer of your own is told one temperature for a whole batch',
     recomputes: false,
     freezesRouters: false,
+    hasRanks: false,
     computesInFloat32: 'unknown',
   },
 } as const satisfies Readonly<Record<string, TrainerTraits>>;

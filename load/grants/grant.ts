@@ -75,10 +75,13 @@ export function namedByInference({ inference }: Pick<RunSpec, 'inference'>): str
 export function namedIn(spec: RunSpec): string[] {
   const { loss, advantage, trainer, inference, teacher } = spec;
   const code = [loss.import, codeOfAdvantage(advantage), codeOf(trainer), codeOf(inference)];
-  const program = 'vllm' in inference ? inference.vllm.program : null;
+  const programs = [
+    'vllm' in inference ? inference.vllm.program : null,
+    trainer.kind === 'prime-rl' ? trainer.program : null,
+  ];
   return [
     ...code.flatMap((ref) => ref?.path ?? []),
-    ...(program?.includes('/') ? [program] : []),
+    ...programs.flatMap((program) => (program?.includes('/') ? [program] : [])),
     ...[keptRows(spec)?.path, spec.chatTemplate?.path].filter((file) => typeof file === 'string'),
     ...[inference, teacher].flatMap((pool) => (pool && 'endpoints' in pool && pool.endpoints?.path) || []),
     ...namedByEnvironments(environmentsOf(spec)),

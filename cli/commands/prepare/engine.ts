@@ -5,25 +5,28 @@ import {
   enginePackages,
   isEngineHere,
 } from '../../../backends/python/engine-python.ts';
+import { installingPrimeRl } from '../../../backends/prime-rl/find-python.ts';
 import { RatchetError } from '../../../core/errors.ts';
 import { installEngine, sizeOfEngine } from '../../../workers/install/engine.ts';
 import { print, printJson } from '../../output/print.ts';
 
 const help = `
-  torch   the trainer of [trainer] kind = "torch": PyTorch, transformers, PEFT
-  vllm    the sampler of [inference] kind = "vllm"
+  torch     the trainer of [trainer] kind = "torch": PyTorch, transformers, PEFT
+  vllm      the sampler of [inference] kind = "vllm"
+  prime-rl  the trainer of [trainer] kind = "prime-rl": installed by its own commands, which this one prints
 
-Each gets a virtual environment of its own below Ratchet's cache (RATCHET_CACHE), made with uv where it is on PATH, else with venv and pip, from their
+Each of the first two gets a virtual environment of its own below Ratchet's cache (RATCHET_CACHE), made with uv where it is on PATH, else with venv and pip, from their
 package index. Installed is what python/*.lock names, each file compared with its digest. Runs find it there by themselves. After Ctrl-C the same
 command continues: what was downloaded is kept. To use an environment of your own, name its Python: [trainer] program, [inference] program.
 `;
 
 const install = new Command('install')
   .description('install PyTorch or vLLM with what a run needs of it, once')
-  .addArgument(new Argument('<engine>', 'which one').choices(['torch', 'vllm']))
+  .addArgument(new Argument('<engine>', 'which one').choices(['torch', 'vllm', 'prime-rl']))
   .option('--cpu', 'for a machine without a GPU')
   .addHelpText('after', help)
   .action(async (engine, { cpu = false }) => {
+    if (engine === 'prime-rl') return print(howToInstallPrimeRl());
     if (engine === 'torch' && cpu && process.platform === 'linux')
       print(
         'The package index has one build of PyTorch for Linux. It brings CUDA along, and computes on CPUs as well.',
@@ -39,6 +42,17 @@ const install = new Command('install')
     print(`${engine}${wasHere ? ' was here' : ' is installed'}: ${python}`);
     print(`remove it: rm -r ${engineFolder(name)}`);
   });
+
+/** Its releases are not in a package index, and its checkout is the user's to place. */
+function howToInstallPrimeRl(): string {
+  return [
+    'prime-rl is in no package index: it is installed from its own repository, with git and uv (Linux, NVIDIA GPUs). Type where it is to be:',
+    '',
+    ...installingPrimeRl.map((line) => `  ${line}`),
+    '',
+    'Then name the checkout in the run file: [trainer] kind = "prime-rl", program = "/path/to/prime-rl". docs/guide/prime-rl.md',
+  ].join('\n');
+}
 
 const list = new Command('list')
   .description('what is installed, and what the others would take')

@@ -4,8 +4,10 @@ import { knownModel } from '../../models/known-models.ts';
 import { type RatchetConfig, settingsByPath } from '../index.ts';
 import { loraSpec } from '../optimizer.ts';
 import { tinker } from '../tinker.ts';
+import { keysOfPrimeRl } from '../prime-rl.ts';
 import { torch } from '../torch.ts';
 import { embeddedRelations, vllmRelations } from './inference.ts';
+import { primeRlRelations } from './prime-rl.ts';
 import { problem, type Relations } from './problem.ts';
 import { tinkerInferenceRelations, tinkerTrainerRelations, tinkerWarnings } from './tinker.ts';
 
@@ -24,6 +26,7 @@ const kinds: {
   trainer: {
     onnx: {},
     torch: { ownKeys: Object.keys(torch), relations: torchRelations },
+    'prime-rl': { ownKeys: keysOfPrimeRl, relations: primeRlRelations },
     tinker: { ownKeys: Object.keys(tinker), relations: tinkerTrainerRelations, warnings: tinkerWarnings },
     module: {},
   },
@@ -41,14 +44,18 @@ export function* kindRelations(config: RatchetConfig): Relations {
   yield* wholeModuleRelations(config);
   for (const table of ['trainer', 'inference'] as const) {
     const written: Readonly<Record<string, unknown>> = config[table];
-    for (const [kind, { ownKeys = [], relations }] of Object.entries<OfKind>(kinds[table])) {
+    const ofKind = kinds[table] as Readonly<Record<string, OfKind>>;
+    const own = ofKind[config[table].kind]?.ownKeys ?? [];
+    const refused = new Set<string>();
+    for (const [kind, { ownKeys = [], relations }] of Object.entries(ofKind)) {
       if (kind === config[table].kind) {
         yield* relations?.(config) ?? [];
         continue;
       }
       for (const key of ownKeys) {
         const path = `${table}.${key}`;
-        if (written[key] === defaultOf(path)) continue;
+        if (own.includes(key) || refused.has(key) || isEqual(written[key], defaultOf(path))) continue;
+        refused.add(key);
         const expected = `kind = "${kind}" beside it: no other ${table} has such a setting`;
         yield problem([path, `${table}.kind`], expected, `kind = "${config[table].kind}"`);
       }
@@ -113,6 +120,10 @@ function* torchRelations(config: RatchetConfig): Relations {
       'false, or adapters ([lora]): weights of 4 bits cannot be trained',
       'true',
     );
+}
+
+function isEqual(one: unknown, other: unknown): boolean {
+  return JSON.stringify(one) === JSON.stringify(other);
 }
 
 /** The value of a setting that nobody wrote. */
