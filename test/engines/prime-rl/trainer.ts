@@ -1,4 +1,5 @@
-import { PrimeRlTrainer, type PrimeRlOptions } from '../../../backends/trainer/prime-rl.ts';
+import type { PrimeRlOptions } from '../../../backends/prime-rl/trainer-starts.ts';
+import { PrimeRlTrainer } from '../../../backends/trainer/prime-rl.ts';
 
 /** What prime-rl's trainer needs to run on a CPU: on-cpu/ has one kind of attention, and nothing that saves a GPU's memory. */
 export const settingsOnCpu = {
@@ -13,7 +14,6 @@ export function openPrimeRl(python: string, options: Partial<PrimeRlOptions> = {
   return new PrimeRlTrainer({
     python,
     ranks: 1,
-    gpuIds: null,
     checkpointInterval: 2,
     maxSteps: 1000,
     seqLen: 64,
