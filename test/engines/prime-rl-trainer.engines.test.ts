@@ -59,7 +59,7 @@ describe('prime-rl’s trainer', { skip }, () => {
       await run(forks.python, [weightsProgram, checkpoint, own]);
       const apart = await updateDifference(model, expected, own);
       t.diagnostic(`‖Δ − Δ′‖ / ‖Δ‖ = ${apart}`);
-      assert.ok(apart < 0.02, `the updates are ${apart} of their length apart`);
+      assert.ok(apart < 0.03, `the updates are ${apart} of their length apart`);
     });
   }
 
