@@ -20,9 +20,11 @@ if ('missing' in found) {
         // It computes in bfloat16, and its versions are in bfloat16: a weight near 1 is rounded by up to 1/256.
         tolerance: 0.05,
         promises: {
-          // What the ranks and the part change is no loss: one of prime-rl's own is tried with them.
+          // Losses are the same code on any ranks and for any part: one is tried with all of them.
           losses: ranks === 1 && !part ? contractLosses : ['dppo'],
           ...(ranks === 1 && !part ? { aggregations: ['token', 'sequence', 'dr_grpo'] as const } : {}),
+          // It begins with new adapters alone; how they move is compared in prime-rl-trainer.engines.test.ts.
+          ...(part ? { startsAfresh: false, drawsAdapters: true } : {}),
           exactReplay: true,
           savesOptimizer: true,
           refuses: true,

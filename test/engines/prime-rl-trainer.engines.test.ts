@@ -18,6 +18,7 @@ import {
   writePreset,
 } from '../../backends/testing/material.ts';
 import { OnnxTrainer } from '../../backends/trainer/onnx.ts';
+import type { AnyTrainer } from '../../backends/trainer/index.ts';
 import type { PrimeRlTrainer } from '../../backends/trainer/prime-rl.ts';
 import { batchOf, type TrainSample } from '../../core/rl/learning/batch.ts';
 import { type Forks, type PrimeRl, primeRl, startForks, writePython } from './prime-rl/installations.ts';
@@ -62,6 +63,37 @@ describe('prime-rl’s trainer', { skip }, () => {
       assert.ok(apart < 0.03, `the updates are ${apart} of their length apart`);
     });
   }
+
+  test('moves adapters as the embedded engine does, but for bfloat16', async (t) => {
+    const root = await temporaryFolder(t);
+    const model = await writePreset(path.join(root, 'model'));
+    const part = {
+      lora: { r: 4, alpha: 8, dropout: 0, targetModules: ['q_proj', 'v_proj', 'o_proj', 'down_proj'] },
+      seed: 3,
+    };
+    const trainer = opened(t, forks.python, 2);
+    await trainer.open(model, part);
+    await trained(trainer, model, await rowsOf(model));
+    const exported = async (from: AnyTrainer): Promise<string> => {
+      const folder = await temporaryFolder(t);
+      await from.exportTo(folder, { base: path.relative(folder, model) });
+      return folder;
+    };
+    // It continues from adapters with their moments alone, so the second step is one that looks at no moments.
+    const first = await exported(trainer);
+    const rows = nearPolicy(await rowsOf(model), await engineLogprobs(first, await rowsOf(model), 1));
+    const optimizer = { ...gradientSteps, beta1: 0, beta2: 0 };
+    const plan = planOf({ loss: lossOf('dppo'), step: 2, learningRate: 1, optimizer });
+    const step = { plan, batch: batchOf(rows), referenceFolder: model };
+    const engine = new OnnxTrainer({ threads: 1 });
+    t.after(() => engine.close());
+    await engine.open(first, part);
+    await engine.restoreOptimizer(null);
+    for (const one of [engine, trainer]) assert.equal((await one.trainStep(step)).applied, true);
+    const apart = await updateDifference(first, await exported(engine), await exported(trainer));
+    t.diagnostic(`‖Δ − Δ′‖ / ‖Δ‖ = ${apart}`);
+    assert.ok(apart < 0.05, `the updates are ${apart} of their length apart`);
+  });
 
   test('started as users start it gives the bits that its forks give', async (t) => {
     const folder = await temporaryFolder(t);
