@@ -54,6 +54,7 @@ ${more}`;
 describe('a run that prime-rl trains and the embedded server samples', { skip }, () => {
   before(async () => {
     forks = await startForks(found as PrimeRl);
+    process.env['RATCHET_CODE_ROOTS'] = path.dirname(forks.python); // workers take a Python from named folders alone
   });
   after(() => forks.close());
 
@@ -67,7 +68,7 @@ describe('a run that prime-rl trains and the embedded server samples', { skip },
       await mkdir(pending);
       process.env['RATCHET_PENDING'] = pending;
       const started = await startRun(t, { folder, config: config(forks.python, more) });
-      const calm = await started.handle.result();
+      const calm = await started.handle.result().catch((e) => { console.error('CAUSE', e.cause?.message, e.cause?.cause?.message, e.cause?.cause?.cause?.message); throw e; });
       assert.deepEqual([calm.step, calm.ledger.isSound], [steps, true]);
 
       const struck = await started.startAgain('struck', {});
