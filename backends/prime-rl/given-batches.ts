@@ -34,22 +34,26 @@ export class GivenBatches {
     }: { grid: readonly (readonly MicroBatch[])[]; order: readonly string[]; settings: StepSettings },
   ): Promise<GivenBatch> {
     const folder = path.join(this.#folder, `step_${step}`);
-    await mkdir(folder, { recursive: true });
+    const pending = `${folder}.pending`;
+    await rm(pending, { recursive: true, force: true });
+    await mkdir(pending, { recursive: true });
     const files: GivenFile[] = [];
     for (const [rank, batches] of grid.entries()) {
       const name = `rank_${rank}.bin`;
-      files.push({
-        name,
-        ...(await writeFile(path.join(folder, name), (out) => writeMicroBatches(out, columns, batches, order))),
-      });
+      const write = (out: MsgpackWriter): Promise<void> => writeMicroBatches(out, columns, batches, order);
+      files.push({ name, ...(await writeFile(path.join(pending, name), write)) });
     }
     const bytes = Buffer.from(`${JSON.stringify(settings)}\n`);
-    files.push({ name: settingsName, ...(await writeBytes(path.join(folder, settingsName), bytes)) });
-    await syncFolder(folder);
-    const made = { step, folder, files, microBatches: grid.flat().length };
+    files.push({ name: settingsName, ...(await writeBytes(path.join(pending, settingsName), bytes)) });
+    await syncFolder(pending);
     const before = this.#given.get(step);
-    if (before && JSON.stringify(before.files) !== JSON.stringify(made.files))
+    if (before) {
+      await rm(pending, { recursive: true });
+      if (JSON.stringify(before.files) === JSON.stringify(files)) return before;
       throw new RatchetError('Bug', `Step ${step} was given to prime-rl’s trainer with other bytes before: ${folder}.`);
+    }
+    await rename(pending, folder);
+    const made = { step, folder, files, microBatches: grid.flat().length };
     this.#given.set(step, made);
     return made;
   }

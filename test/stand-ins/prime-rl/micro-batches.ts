@@ -45,5 +45,7 @@ export function readMicroBatches(bytes: Buffer, fields: readonly string[]): Read
   const read = value() as unknown[][];
   if (at !== bytes.length) throw new Error('DecodeError: trailing bytes');
   if (read.length === 0) throw new Error('IndexError: the list of micro-batches is empty');
-  return read.map((slots) => Object.fromEntries(fields.map((name, i) => [name, slots[i]])) as unknown as ReadMicroBatch);
+  return read.map(
+    (slots) => Object.fromEntries(fields.map((name, i) => [name, slots[i]])) as unknown as ReadMicroBatch,
+  );
 }

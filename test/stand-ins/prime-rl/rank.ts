@@ -118,11 +118,16 @@ async function train(model: StandInModel, step: number): Promise<void> {
       weightDecay: told.weight_decay,
       maxGradNorm: settings.optim.max_norm,
     },
-    loss: { ...settings.loss.kwargs.settings, clipHigh: settings.loss.kwargs.settings.clipHigh ?? 1, aggregation: 'token' },
+    loss: {
+      ...settings.loss.kwargs.settings,
+      clipHigh: settings.loss.kwargs.settings.clipHigh ?? 1,
+      aggregation: 'token',
+    },
   });
   await passGap(step, 'optimizer');
   await broadcast(model, step);
-  if ((step - 2) % settings.ckpt.interval !== 0) rmSync(stepFolder('broadcasts', step - 2), { recursive: true, force: true });
+  if ((step - 2) % settings.ckpt.interval !== 0)
+    rmSync(stepFolder('broadcasts', step - 2), { recursive: true, force: true });
   if (step % settings.ckpt.interval === 0 && step !== settings.max_steps) await save(model, step);
   report(step, told.learning_rate, figures, batches.length);
   writeFileSync(syncFile(step, 'done'), '');
@@ -182,7 +187,8 @@ async function othersOf(step: number, count: number): Promise<ReadMicroBatch[]> 
   const found: ReadMicroBatch[] = [];
   const deadline = performance.now() + settings.dist_timeout_seconds * 1000;
   for (let other = 1; other < ranks; other++) {
-    const told = (): string | null => (existsSync(syncFile(step, other)) ? readFileSync(syncFile(step, other), 'utf8') : null);
+    const told = (): string | null =>
+      existsSync(syncFile(step, other)) ? readFileSync(syncFile(step, other), 'utf8') : null;
     while (Number(told() ?? Number.NaN) !== count) {
       if (performance.now() > deadline) throw new Error('DistBackendError: timeout');
       await delay(pollMs);
