@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { mkdir, readdir } from 'node:fs/promises';
 import path from 'node:path';
-import { after, before, describe, test, type TestContext } from 'node:test';
+import { after, before, describe, test } from 'node:test';
 import { processesIn } from '../../backends/prime-rl/processes.mjs';
 import { temporaryFolder } from '../../backends/testing/material.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';
@@ -68,7 +68,7 @@ describe('a run that prime-rl trains and the embedded server samples', { skip },
       await mkdir(pending);
       process.env['RATCHET_PENDING'] = pending;
       const started = await startRun(t, { folder, config: config(forks.python, more) });
-      const calm = await started.handle.result().catch((e) => { console.error('CAUSE', e.cause?.message, e.cause?.cause?.message, e.cause?.cause?.cause?.message); throw e; });
+      const calm = await started.handle.result();
       assert.deepEqual([calm.step, calm.ledger.isSound], [steps, true]);
 
       const struck = await started.startAgain('struck', {});
@@ -95,7 +95,7 @@ describe('a run that prime-rl trains and the embedded server samples', { skip },
       const ended = await struck.result();
       assert.deepEqual([ended.step, ended.ledger.isSound], [steps, true]);
       assert.equal(ended.policyDigest, calm.policyDigest, 'the weights of the run that nobody disturbed');
-      await checkRun(t, folder, started);
+      await checkRun(folder, started);
     });
   }
 });
@@ -115,10 +115,10 @@ function hasRanks(pending: string): boolean {
   }
 }
 
-/** The server had each version as the trainer has it, and the checkpoint is prime-rl's. */
-async function checkRun(t: TestContext, folder: string, started: StartedRun): Promise<void> {
-  const canaries = started.rows().flatMap((row) => row['inference/canary_difference'] ?? []);
-  t.diagnostic(`canary ${canaries.map((one) => one.toExponential(1)).join(', ')}`);
+/** Steps learned from what was sampled, and the checkpoint is prime-rl's of both ranks. */
+async function checkRun(folder: string, started: StartedRun): Promise<void> {
+  const rows = started.rows().filter((row) => 'train/grad_norm' in row || 'grad_norm' in row);
+  assert.ok(rows.length >= steps, `${rows.length} rows of steps`);
   const state = await readdir(path.join(folder, 'outputs/struck/checkpoints', `step_${steps}`, 'optimizer'));
   assert.ok(state.includes('.metadata') && state.includes('__1_0.distcp'), state.join());
 }

@@ -1,7 +1,6 @@
 /** prime-rl's own trainer beside the embedded engine, and what it is never given. `npm run test:engines` */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { after, before, describe, test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -22,6 +21,7 @@ import type { AnyTrainer } from '../../backends/trainer/index.ts';
 import type { PrimeRlTrainer } from '../../backends/trainer/prime-rl.ts';
 import { batchOf, type TrainSample } from '../../core/rl/learning/batch.ts';
 import { type Forks, type PrimeRl, primeRl, startForks, writePython } from './prime-rl/installations.ts';
+import { newestStart } from './prime-rl/processes.ts';
 import { openPrimeRl } from './prime-rl/trainer.ts';
 
 const found = primeRl('head');
@@ -135,9 +135,7 @@ describe('prime-rl’s trainer', { skip }, () => {
       assert.equal(outcome.applied, false, what);
       assert.match(outcome.reason, said, what);
     }
-    const uid = process.getuid?.();
-    const hasStarted = existsSync(path.join(pending, `ratchet-prime-rl-${uid}`));
-    assert.equal(hasStarted, false, 'no trainer was started for them');
+    assert.throws(() => newestStart(pending), /no trainer was started/, 'none was started for them');
     await trained(trainer, model, rows);
   });
 });
