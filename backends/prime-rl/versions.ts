@@ -32,6 +32,17 @@ function weightFilesIn(names: readonly string[]): string[] {
   return names.filter((name) => name.endsWith('.safetensors')).sort();
 }
 
+/** The files of a model or an adapter in a folder that stays: prime-rl reads them at each start, and a run removes those of its warm-up. */
+export async function holdFiles(from: string, folder: string): Promise<void> {
+  const names = await readdir(from);
+  const others = names.filter((name) => name.endsWith('.safetensors.index.json') || name === adapterConfig);
+  await linkFolder(from, folder, [...weightFilesIn(names), ...others]);
+  for (const [name, text] of Object.entries(await readTextFiles(from))) {
+    await mkdir(path.dirname(path.join(folder, name)), { recursive: true });
+    await writeFile(path.join(folder, name), text);
+  }
+}
+
 /** Takes a version from a broadcast, which prime-rl removes two steps later. */
 export async function takeVersion(broadcast: string, folder: string, lora: LoraSpec | null): Promise<void> {
   await rm(folder, { recursive: true, force: true });

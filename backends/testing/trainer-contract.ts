@@ -44,6 +44,8 @@ export interface TrainerPromises {
    * checkpoint, so tests that would begin at a trained version begin at the first one.
    */
   readonly startsAfresh?: boolean;
+  /** Draws its first adapters otherwise than the embedded engine, and shows them after a step only: no step of both begins at equal ones. */
+  readonly drawsAdapters?: boolean;
   /** A batch without a finite gradient is refused, and changes nothing. */
   readonly refuses?: boolean;
   /** `sftStep` trains, so that a run may begin with a warm-up. */
@@ -368,6 +370,7 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
    */
   async function compare(t: TestContext, what: Partial<StepPlan> & Pick<StepPlan, 'loss'>): Promise<void> {
     if (!exportsModels) return t.skip('it does not promise files that the embedded engine reads');
+    if (promises.drawsAdapters) return t.skip('it draws its first adapters itself');
     const stage = await begin(t);
     const trainer = await usedAt(stage);
     if (startsAfresh) await stage.step(trainer, { loss, temperature, learningRate });

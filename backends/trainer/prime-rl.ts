@@ -9,9 +9,10 @@ import { filesOf, readState, saveState } from '../prime-rl/saved-state.ts';
 import { metricsOf, refusalOf, requireRate } from '../prime-rl/step-figures.ts';
 import { faultOf, objectiveOf, policyBatch, requireKnown, supervisedRows } from '../prime-rl/step-rows.ts';
 import { type PrimeRlOptions, TrainerStarts, type WantedStep } from '../prime-rl/trainer-starts.ts';
-import { digestOf, takeVersion, vocabularyOf, writeVersion } from '../prime-rl/versions.ts';
+import { digestOf, holdFiles, takeVersion, vocabularyOf, writeVersion } from '../prime-rl/versions.ts';
 import type { AnyTrainer, SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
 
+/** In folders of this trainer. */
 interface Opened {
   readonly folder: string;
   readonly part: TrainedPart;
@@ -52,12 +53,22 @@ export class PrimeRlTrainer implements AnyTrainer {
 
   async open(folder: string, part: TrainedPart): Promise<{ digest: string }> {
     const adapter = await describeAdapter(folder);
-    const [model, isAdapter] = [adapter?.baseFolder ?? folder, adapter !== null];
-    const digest = await digestOf(folder);
-    this.#opened = { folder, part, model, isAdapter, vocabulary: await vocabularyOf(model) };
-    this.#version = { folder, digest, isAdapter };
+    const isAdapter = adapter !== null;
+    const before = this.#opened;
+    const model = await this.#hold(adapter?.baseFolder ?? folder);
+    const own = isAdapter ? await this.#hold(folder) : model;
+    const digest = await digestOf(own);
+    this.#opened = { folder: own, part, model, isAdapter, vocabulary: await vocabularyOf(model) };
+    this.#version = { folder: own, digest, isAdapter };
     await this.#starts.beginAt({ model, lora: part.lora, seed: part.seed, isAdapter });
+    for (const last of before ? [before.folder, before.model] : []) await rm(last, { recursive: true, force: true });
     return { digest };
+  }
+
+  async #hold(folder: string): Promise<string> {
+    const held = await this.#starts.newFolder('opened');
+    await holdFiles(folder, held);
+    return held;
   }
 
   async trainStep({ plan, batch }: Parameters<Trainer['trainStep']>[0]): Promise<TrainOutcome> {
