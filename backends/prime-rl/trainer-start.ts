@@ -134,8 +134,9 @@ export class TrainerStart {
       figures = await this.#figures.of(step);
       return 'optim/lr' in figures && 'time/step' in figures && existsSync(this.#marker(step));
     };
-    await this.#until(isDone, `step ${step}`, 1);
     const { interval, last } = this.#options;
+    const savesInStep = step % interval === 0 && !this.#form.checkpointsLast;
+    await this.#until(isDone, `step ${step}`, savesInStep ? longerBy : 1);
     if (this.#form.checkpointsLast && step !== last && step % interval === 0)
       await this.#until(() => existsSync(path.join(this.#checkpoint(step), '.metadata')), 'a checkpoint', longerBy);
     if (step === last) await this.#until(() => this.#ended !== null, 'the last checkpoint', longerBy);
