@@ -5,7 +5,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { GivenBatches } from '../backends/prime-rl/given-batches.ts';
-import { packRows } from '../backends/prime-rl/packing.ts';
+import { mainForm } from '../backends/prime-rl/forms.ts';
 import { mainMicroBatch } from '../backends/prime-rl/profiles.ts';
 import { faultOf, policyBatch } from '../backends/prime-rl/step-rows.ts';
 import { lossOf, planOf } from '../backends/testing/index.ts';
@@ -125,9 +125,8 @@ async function give(given: GivenBatches, batch: TrainBatch, step: number): Promi
   const columns = await policyBatch(planOf({ loss: lossOf('dppo') }), batch);
   const fault = faultOf(columns, { ...options, vocabulary });
   if (fault !== null) throw new Error(fault);
-  const grid = packRows(columns.lengths, options);
-  const settings = { learning_rate: 1e-6, weight_decay: 0 };
-  const { folder, files } = await given.write(step, columns, { grid, order: mainMicroBatch, settings });
+  const made = mainForm.batch(columns, { fields: mainMicroBatch, ...options, cp: 1, step });
+  const { folder, files } = await given.write(step, made.files, { learning_rate: 1e-6, weight_decay: 0 });
   const sizes = await Promise.all(files.map(async ({ name }) => (await stat(path.join(folder, name))).size));
   return sizes.reduce((sum, size) => sum + size, 0);
 }

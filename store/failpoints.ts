@@ -23,6 +23,7 @@ import { RatchetError } from '../core/errors.ts';
  * - `canary.compared`: the servers that differ are not recorded yet
  * - in a step on a Tinker server: `tinker.gradients` (not applied yet), `tinker.stepped` (not saved), `tinker.saved`
  *   (not downloaded), `tinker.loaded` (a checkpoint, into a model without an owner yet)
+ * - in a step of prime-rl's trainer: `prime-rl.given` (the batch is where it looks for it), `prime-rl.done` (its version and its figures are there)
  * - in a vLLM: `vllm.adapter` (one more is loaded, the old ones are not unloaded), `vllm.exchanged` (it has other
  *   weights, is paused and has no label)
  */

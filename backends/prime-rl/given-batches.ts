@@ -5,10 +5,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
 import type { OptimizerSpec } from '../../config/run-spec.ts';
 import { sha256OfFile } from '../../store/file-store.ts';
-import type { BatchColumns } from './batch-columns.ts';
-import { writeMicroBatches } from './micro-batch-wire.ts';
 import { MsgpackWriter } from './msgpack.ts';
-import type { MicroBatch } from './packing.ts';
 
 /**
  * Batches as they were given to a trainer, which has no name for them but a number in a path: their bytes are on the disk and their sha256 is
@@ -24,25 +21,13 @@ export class GivenBatches {
   }
 
   /** Writes the files of a step. A step that was given keeps its bytes: others are refused. */
-  async write(
-    step: number,
-    columns: BatchColumns,
-    {
-      grid,
-      order,
-      settings,
-    }: { grid: readonly (readonly MicroBatch[])[]; order: readonly string[]; settings: StepSettings },
-  ): Promise<GivenBatch> {
+  async write(step: number, batch: readonly BatchFile[], settings: StepSettings): Promise<GivenBatch> {
     const folder = path.join(this.#folder, `step_${step}`);
     const pending = `${folder}.pending`;
     await rm(pending, { recursive: true, force: true });
     await mkdir(pending, { recursive: true });
     const files: GivenFile[] = [];
-    for (const [rank, batches] of grid.entries()) {
-      const name = `rank_${rank}.bin`;
-      const write = (out: MsgpackWriter): Promise<void> => writeMicroBatches(out, columns, batches, order);
-      files.push({ name, ...(await writeFile(path.join(pending, name), write)) });
-    }
+    for (const { name, write } of batch) files.push({ name, ...(await writeFile(path.join(pending, name), write)) });
     const bytes = Buffer.from(`${JSON.stringify(settings)}\n`);
     files.push({ name: settingsName, ...(await writeBytes(path.join(pending, settingsName), bytes)) });
     await syncFolder(pending);
@@ -53,7 +38,7 @@ export class GivenBatches {
       throw new RatchetError('Bug', `Step ${step} was given to prime-rl’s trainer with other bytes before: ${folder}.`);
     }
     await rename(pending, folder);
-    const made = { step, folder, files, microBatches: grid.flat().length };
+    const made = { step, folder, files };
     this.#given.set(step, made);
     return made;
   }
@@ -76,12 +61,16 @@ export class GivenBatches {
   }
 }
 
+/** A file of a batch, by what writes it. */
+export interface BatchFile {
+  readonly name: string;
+  readonly write: (out: MsgpackWriter) => Promise<void>;
+}
+
 export interface GivenBatch {
   readonly step: number;
   readonly folder: string;
   readonly files: readonly GivenFile[];
-  /** Of all ranks together. */
-  readonly microBatches: number;
 }
 
 interface GivenFile {
@@ -98,6 +87,8 @@ export interface StepSettings {
   readonly eps?: number;
   readonly momentum?: number;
   readonly nesterov?: boolean;
+  /** The loss of each row is multiplied with it; 1 when missing. */
+  readonly loss_scale?: number;
 }
 
 export function settingsOf(optimizer: OptimizerSpec, learningRate: number): StepSettings {

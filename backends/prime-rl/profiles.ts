@@ -3,16 +3,18 @@ import { promisify } from 'node:util';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { pythonEnvironment } from './environment.ts';
+import { mainForm, olderForm, type TrainerForm } from './forms.ts';
+import { olderBatch, olderSample } from './training-batch-wire.ts';
 
 /**
  * What an installation of prime-rl is, by what its sources say: the fields of its transport have no version, and change with most releases.
  * What is not known here by name is refused.
  */
 export interface Profile {
-  readonly name: 'main';
+  readonly form: TrainerForm;
   /** Its own version, for people. */
   readonly version: string | null;
-  /** Fields of a micro-batch in their order. */
+  /** Fields of a micro-batch, or of a sample, in their order. */
   readonly fields: readonly string[];
   /** File that says that a broadcast is whole. */
   readonly marker: string;
@@ -81,23 +83,33 @@ export function profileOf({ version, missing, structs, markers, settings }: Inst
     throw refuse(
       `it lacks ${missing.join(', ')}. Install prime-rl as its own documents say (ratchet engine install prime-rl repeats it), and name its Python.`,
     );
-  const fields = structs['MicroBatch'] ?? [];
-  if (structs['TrainingBatch'])
-    throw refuse(
-      'its trainer packs batches itself, as releases until 0.8.1 do: expected the main branch of 8 August 2026 or later.',
-    );
-  const unknown = fields.filter((name) => !mainMicroBatch.includes(name));
-  if (unknown.length > 0) throw refuse(`its MicroBatch has ${unknown.join(', ')}, which is not known here.`);
-  const lost = mainMicroBatch.filter((name) => !fields.includes(name));
-  if (lost.length > 0) throw refuse(`its MicroBatch lacks ${lost.join(', ')}.`);
+  const isOlder = structs['TrainingBatch'] !== undefined;
+  const [struct, known] = isOlder ? ['TrainingSample', olderSample] : ['MicroBatch', mainMicroBatch];
+  const fields = structs[struct] ?? [];
+  requireNames(struct, fields, known, refuse);
+  if (isOlder) requireNames('TrainingBatch', structs['TrainingBatch']!, olderBatch, refuse);
   const marker = markers.find((name) => knownMarkers.includes(name));
   if (marker === undefined)
     throw refuse(
       `its broadcasts are marked by ${markers.join(', ') || 'no file that was found'}: expected ${knownMarkers.join(' or ')}.`,
     );
-  const absent = ['loss', 'resume', 'rollout_transport', 'weight_broadcast', 'ckpt'].filter(
-    (name) => settings['TrainerConfig']?.includes(name) !== true,
+  const needed = ['loss', 'rollout_transport', 'weight_broadcast', 'ckpt', ...(isOlder ? ['scheduler'] : ['resume'])];
+  const absent = needed.filter(
+    (name) => settings[isOlder ? 'RLTrainerConfig' : 'TrainerConfig']?.includes(name) !== true,
   );
   if (absent.length > 0) throw refuse(`its trainer has no setting ${absent.join(', ')}.`);
-  return { name: 'main', version, fields, marker };
+  return { form: isOlder ? olderForm : mainForm, version, fields, marker };
+}
+
+/** Refuses fields by name that are not known here, and a struct without one that is. */
+function requireNames(
+  struct: string,
+  found: readonly string[],
+  known: readonly string[],
+  refuse: (why: string) => RatchetError,
+): void {
+  const unknown = found.filter((name) => !known.includes(name));
+  if (unknown.length > 0) throw refuse(`its ${struct} has ${unknown.join(', ')}, which is not known here.`);
+  const lost = known.filter((name) => !found.includes(name));
+  if (lost.length > 0) throw refuse(`its ${struct} lacks ${lost.join(', ')}.`);
 }

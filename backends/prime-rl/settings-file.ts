@@ -67,6 +67,35 @@ export function mainSettings(settings: TrainerSettings, start: StartSettings): s
   return encodeToml(merged(own, settings.more));
 }
 
+/** The file of v0.4.0. Weights beside its checkpoints would be a third copy. */
+export function olderSettings(settings: TrainerSettings, start: StartSettings): string {
+  const { optimizer, lora } = start;
+  const own: Table = {
+    output_dir: start.folder,
+    dist_timeout_seconds: settings.rankTimeoutS,
+    ...present({ max_steps: start.last ?? undefined }),
+    model: {
+      name: start.modelFolder,
+      ...modelTable(settings),
+      ...present({ lora: lora ? loraTable(lora) : undefined }),
+    },
+    tokenizer: { name: start.modelFolder },
+    optim: optimTable(optimizer, start.learningRate),
+    scheduler: { type: 'constant' },
+    // It has other losses under these names.
+    loss: {
+      type: 'custom',
+      import_path: 'ratchet_prime_rl.objective.loss',
+      kwargs: { settings: { ...start.objective, by: 'ratchet' } },
+    },
+    ckpt: { interval: start.interval, weights: 'None', ...(start.from > 0 ? { resume_step: start.from } : {}) },
+    rollout_transport: { type: 'filesystem' },
+    weight_broadcast: { type: 'filesystem' },
+    log: { level: 'debug' },
+  };
+  return encodeToml(merged(own, settings.more));
+}
+
 function modelTable(settings: TrainerSettings): Table {
   const { seqLen, compile, acFreq } = settings;
   return {

@@ -4,10 +4,11 @@ import type { DoneStep } from './trainer-start.ts';
 
 /** What prime-rl says of a step, in our names. */
 
-const rateTolerance = 1e-6;
-
 /** Throws unless it trained with that learning rate: ranks that did not take the step’s settings have trained something else. */
-export function requireRate({ figures }: DoneStep, learningRate: number): void {
+export function requireRate(
+  { figures, rateTolerance }: DoneStep & { readonly rateTolerance: number },
+  learningRate: number,
+): void {
   const used = figures['optim/lr'];
   if (used !== undefined && Math.abs(used - learningRate) <= rateTolerance * learningRate) return;
   throw new RatchetError(
@@ -25,10 +26,10 @@ const named: Readonly<Record<string, string>> = {
   nll: 'nll/mean',
 };
 
-/** `loss/mean` is the mean over micro-batches of parts of the batch’s loss, so that these times their number are the loss. */
+/** `loss/mean` is a mean of so many parts of the batch’s loss. */
 export function metricsOf(
   { figures }: DoneStep,
-  microBatches: number,
+  parts: number,
   { mask, streams }: BatchColumns,
 ): Record<string, number> {
   let count = 0;
@@ -40,7 +41,7 @@ export function metricsOf(
   });
   return {
     // prime-rl leaves out what is not finite.
-    loss: (figures['loss/mean'] ?? Number.NaN) * microBatches,
+    loss: (figures['loss/mean'] ?? Number.NaN) * parts,
     grad_norm: figures['optim/grad_norm'] ?? Number.NaN,
     token_count: count,
     ...Object.fromEntries(found),

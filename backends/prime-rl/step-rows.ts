@@ -32,7 +32,11 @@ export function requireKnown(plan: StepPlan): void {
       'one optimizer step per batch',
       `${numIterations} × ${numMiniBatches}`,
     ],
-    [microBatchSize === null, 'no micro_batch_size: rows are packed by seq_len', microBatchSize],
+    [
+      microBatchSize === null,
+      'no micro_batch_size: rows are packed by seq_len (where memory runs out, [trainer] ac_freq = 1, fsdp_cpu_offload or cp, or a smaller seq_len)',
+      microBatchSize,
+    ],
     [optimizer.decayMatricesOnly !== true, 'weight_decay of all weights', 'decay_matrices_only'],
     [optimizer.type !== 'muon' || optimizer.epsilon === 1e-8, 'an epsilon of 1e-8 with Muon', optimizer.epsilon],
   ];

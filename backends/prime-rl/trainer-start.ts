@@ -5,11 +5,12 @@ import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
+import type { LoraSpec } from '../../config/run-spec.ts';
 import { failpoint } from '../../store/failpoints.ts';
 import { pythonEnvironment } from './environment.ts';
+import type { TrainerForm } from './forms.ts';
 import { type GivenBatch, placeBatch } from './given-batches.ts';
 import { linkFolder } from './link-files.ts';
-import { MetricsRows } from './metrics-rows.ts';
 import { requireEnded } from './place.ts';
 import { folderVariable } from './processes.mjs';
 import type { Profile } from './profiles.ts';
@@ -37,6 +38,9 @@ export interface StartOptions {
   /** The step that it continues from, and the checkpoint of it; 0 = it begins with the model. */
   readonly from: number;
   readonly checkpoint: string | null;
+  readonly lora: LoraSpec | null;
+  /** Steps between its checkpoints. */
+  readonly interval: number;
   /** It ends by itself after this step. */
   readonly last: number | null;
 }
@@ -55,7 +59,7 @@ export interface DoneStep {
 export class TrainerStart {
   readonly folder: string;
   readonly #options: StartOptions;
-  readonly #rows: MetricsRows;
+  readonly #figures: ReturnType<TrainerForm['figures']>;
   readonly #guard: ChildProcess;
   readonly #process: ChildProcess;
   #ended: string | null = null;
@@ -67,7 +71,7 @@ export class TrainerStart {
     this.folder = folder;
     this.#options = options;
     this.#at = from;
-    this.#rows = new MetricsRows(path.join(folder, 'metrics.jsonl'));
+    this.#figures = this.#form.figures({ folder, log: this.#log });
     this.#guard = startGuard(folder);
     const log = openSync(this.#log, 'a', 0o600);
     const launcher = ['-m', 'torch.distributed.run', '--standalone', `--nproc-per-node=${ranks}`];
@@ -79,8 +83,8 @@ export class TrainerStart {
         ...pythonEnvironment(),
         ...(gpuIds === undefined ? {} : { CUDA_VISIBLE_DEVICES: gpuIds.join(',') }),
         [folderVariable]: folder,
-        RATCHET_PRIME_RL_ROLLOUTS: path.join(folder, 'rollouts'),
-        RATCHET_PRIME_RL_FIRST_STEP: String(from + 1),
+        RATCHET_PRIME_RL_ROLLOUTS: path.dirname(path.join(folder, this.#form.batchFolder(from + 1))),
+        RATCHET_PRIME_RL_FIRST_STEP: String(this.#form.numberOf(from + 1)),
         RATCHET_PRIME_RL_SEED: String(seed),
       },
     });
@@ -95,12 +99,14 @@ export class TrainerStart {
   /** Starts it, and waits until it has loaded its weights. */
   static async begin(options: StartOptions): Promise<TrainerStart> {
     const { folder, settings, from, checkpoint } = options;
-    await mkdir(path.join(folder, 'rollouts'), { recursive: true });
+    await mkdir(folder, { recursive: true });
+    await options.profile.form.prepare(options);
     if (checkpoint !== null) await linkFolder(checkpoint, path.join(folder, 'checkpoints', `step_${from}`, 'trainer'));
     await writeFile(path.join(folder, 'trainer.toml'), settings, { mode: 0o600 });
     const start = new TrainerStart(options);
     try {
-      await start.#until(() => existsSync(start.#marker(from)), 'start', longerBy);
+      const about = { folder, from, marker: options.profile.marker, log: start.#log };
+      await start.#until(() => start.#form.isReady(about), 'start', longerBy);
     } catch (error) {
       await start.end();
       throw error;
@@ -121,27 +127,31 @@ export class TrainerStart {
     const { step } = batch;
     if (step !== this.#at + 1)
       throw new RatchetError('Bug', `prime-rl’s trainer is at ${this.#at}, not before ${step}.`);
-    await placeBatch(batch, path.join(this.folder, 'rollouts', `step_${step}`));
+    await placeBatch(batch, path.join(this.folder, this.#form.batchFolder(step)));
     await failpoint('prime-rl.given');
     let figures: Readonly<Record<string, number>> = {};
     const isDone = async (): Promise<boolean> => {
-      figures = await this.#rows.of(step);
+      figures = await this.#figures.of(step);
       return 'optim/lr' in figures && 'time/step' in figures && existsSync(this.#marker(step));
     };
-    await this.#until(isDone, `step ${step}`, 1);
-    if (step === this.#options.last) await this.#until(() => this.#ended !== null, 'the last checkpoint', longerBy);
+    const { interval, last } = this.#options;
+    const savesInStep = step % interval === 0 && !this.#form.checkpointsLast;
+    await this.#until(isDone, `step ${step}`, savesInStep ? longerBy : 1);
+    if (this.#form.checkpointsLast && step !== last && step % interval === 0)
+      await this.#until(() => existsSync(path.join(this.#checkpoint(step), '.metadata')), 'a checkpoint', longerBy);
+    if (step === last) await this.#until(() => this.#ended !== null, 'the last checkpoint', longerBy);
     this.#at = step;
     await failpoint('prime-rl.done');
     return { folder: this.broadcast(step), figures };
   }
 
   broadcast(step: number): string {
-    return path.join(this.folder, 'broadcasts', `step_${step}`);
+    return path.join(this.folder, this.#form.broadcastFolder(step));
   }
 
   /** Folder of a whole checkpoint of a step; null if there is none. Its metadata come last. */
   checkpoint(step: number): string | null {
-    const folder = path.join(this.folder, 'checkpoints', `step_${step}`, 'trainer');
+    const folder = this.#checkpoint(step);
     const isWhole = existsSync(path.join(folder, '.metadata')) && (step <= this.#at || this.#ended !== null);
     return isWhole ? folder : null;
   }
@@ -155,12 +165,13 @@ export class TrainerStart {
 
   /** Removes what no step needs any more: it never removes checkpoints, nor broadcasts at their steps. */
   async removeBefore({ broadcast, checkpoint }: { broadcast: number; checkpoint: number }): Promise<void> {
-    for (const [name, first] of [
-      ['broadcasts', broadcast],
-      ['checkpoints', checkpoint],
-      ['rollouts', broadcast],
+    const parentOf = (folder: string): string => path.dirname(path.join(this.folder, folder));
+    for (const [at, first] of [
+      [parentOf(this.#form.broadcastFolder(1)), broadcast],
+      [path.join(this.folder, 'checkpoints'), checkpoint],
+      [parentOf(this.#form.batchFolder(1)), this.#form.numberOf(broadcast)],
+      [path.join(this.folder, 'rollouts'), this.#form.numberOf(broadcast)],
     ] as const) {
-      const at = path.join(this.folder, name);
       for (const entry of await readdir(at).catch(() => [])) {
         if (Number(/^step_(\d+)$/.exec(entry)?.[1]) < first)
           await rm(path.join(at, entry), { recursive: true, force: true });
@@ -188,6 +199,14 @@ export class TrainerStart {
     } finally {
       await handle.close();
     }
+  }
+
+  get #form(): TrainerForm {
+    return this.#options.profile.form;
+  }
+
+  #checkpoint(step: number): string {
+    return path.join(this.folder, 'checkpoints', `step_${step}`, 'trainer');
   }
 
   get #log(): string {
@@ -226,8 +245,7 @@ export class TrainerStart {
   /** Changes while it logs, or writes a file of weights. */
   async #sign(): Promise<string> {
     const files = [this.#log, path.join(this.folder, 'metrics.jsonl')];
-    for (const step of [this.#at, this.#at + 1])
-      files.push(this.broadcast(step), path.join(this.folder, 'checkpoints', `step_${step}`, 'trainer'));
+    for (const step of [this.#at, this.#at + 1]) files.push(this.broadcast(step), this.#checkpoint(step));
     const found = await Promise.all(files.map((file) => stat(file).catch(() => null)));
     return found.map((about) => (about === null ? '-' : `${about.size} ${about.mtimeMs}`)).join(' ');
   }

@@ -7,10 +7,9 @@ import type { LoraSpec, OptimizerSpec } from '../../config/run-spec.ts';
 import type { BatchColumns } from './batch-columns.ts';
 import { type GivenBatch, GivenBatches, settingsOf } from './given-batches.ts';
 import { linkFolder } from './link-files.ts';
-import { packRows } from './packing.ts';
 import { openPlace, trainersFolder } from './place.ts';
 import { installationOf, type Profile, profileOf } from './profiles.ts';
-import { mainSettings, type Table, type TrainerSettings } from './settings-file.ts';
+import type { Table, TrainerSettings } from './settings-file.ts';
 import { type DoneStep, TrainerStart } from './trainer-start.ts';
 
 export interface PrimeRlOptions extends TrainerSettings {
@@ -113,20 +112,20 @@ export class TrainerStarts {
   }
 
   /** Makes the next step; {@link keep} or {@link drop} follows. */
-  async step(wanted: WantedStep): Promise<DoneStep & { readonly microBatches: number }> {
+  async step(wanted: WantedStep): Promise<DoneStep & { readonly parts: number; readonly rateTolerance: number }> {
     const { columns, objective, optimizer, learningRate, runStep } = wanted;
     const step = this.#at + 1;
     this.#isOfRun = runStep !== null;
     if (runStep !== null && this.#at === (this.#state?.step ?? 0)) this.#offset = runStep - step;
     const { seqLen, ranks, cp = 1 } = this.#options;
-    const { fields } = await this.#found();
-    const grid = packRows(columns.lengths, { seqLen, ranks: ranks / cp, padToMultipleOf: cp });
+    const { fields, form } = await this.#found();
+    const made = form.batch(columns, { fields, seqLen, ranks, cp, step });
     // Kept before anything starts: the same bytes are given after a death.
-    const settings = settingsOf(optimizer, learningRate);
-    const batch = await (await this.#batches()).write(step, columns, { grid, order: fields, settings });
+    const settings = { ...settingsOf(optimizer, learningRate), ...made.settings };
+    const batch = await (await this.#batches()).write(step, made.files, settings);
     const key = { objective, maxGradNorm: optimizer.maxGradNorm, type: optimizer.type };
     const start = await this.#ready(key, { optimizer, learningRate });
-    return { ...(await this.#give(start, batch, 'make')), microBatches: batch.microBatches };
+    return { ...(await this.#give(start, batch, 'make')), parts: made.parts, rateTolerance: form.rateTolerance };
   }
 
   async keep(digest: string): Promise<void> {
@@ -207,18 +206,19 @@ export class TrainerStarts {
       );
     const folder = await this.newFolder('start');
     const { python, ranks, gpuIds, rankTimeoutS } = this.#options;
-    const settings = mainSettings(this.#options, {
+    const profile = await this.#found();
+    const interval = divisorOf(this.#options.checkpointInterval, this.#offset);
+    const settings = profile.form.settings(this.#options, {
       folder,
       modelFolder: origin.model,
       lora: origin.lora,
       optimizer,
       learningRate,
       objective: key.objective ?? noObjective,
-      interval: divisorOf(this.#options.checkpointInterval, this.#offset),
+      interval,
       from: from.step,
       last,
     });
-    const profile = await this.#found();
     const start = await this.#during('prime-rl’s trainer to load the model', () =>
       TrainerStart.begin({
         folder,
@@ -228,6 +228,8 @@ export class TrainerStarts {
         gpuIds,
         rankTimeoutS,
         seed: origin.seed,
+        lora: origin.lora,
+        interval,
         settings,
         from: from.step,
         checkpoint: from.folder,

@@ -141,7 +141,7 @@ export class PrimeRlTrainer implements AnyTrainer {
     if (fault !== null) return { applied: false, reason: fault, metrics: {} };
     const done = await this.#starts.step(wanted);
     requireRate(done, wanted.learningRate);
-    const metrics = metricsOf(done, done.microBatches, wanted.columns);
+    const metrics = metricsOf(done, done.parts, wanted.columns);
     const reason = refusalOf(metrics);
     if (reason !== null) {
       await this.#starts.drop();

@@ -20,18 +20,25 @@ next_step = int(os.environ["RATCHET_PRIME_RL_FIRST_STEP"])
 names = {"learning_rate": "lr", "weight_decay": "weight_decay", "betas": "betas", "eps": "eps", "momentum": "momentum", "nesterov": "nesterov"}
 
 
+def told():
+    """Settings of the step that is being made; None before its batch is there."""
+    try:
+        with open(os.path.join(rollouts, f"step_{next_step}", "settings.json")) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return None
+
+
 def set_step(optimizer, args, kwargs):
     """PyTorch makes a step without gradients before it loads a checkpoint, when no batch is there yet: that one is none of the run's."""
     global next_step
-    try:
-        with open(os.path.join(rollouts, f"step_{next_step}", "settings.json")) as file:
-            told = json.load(file)
-    except FileNotFoundError:
+    settings = told()
+    if settings is None:
         return
     next_step += 1
     for group in optimizer.param_groups:
-        for name, value in told.items():
-            known = names[name]
+        for name, value in settings.items():
+            known = names.get(name)
             if known in group:
                 group[known] = tuple(value) if isinstance(value, list) else value
 
@@ -48,6 +55,9 @@ def loss(inputs, *, settings):
     mask = inputs.loss_mask
     if not bool(mask.any()):
         return LossOutputs(loss=inputs.trainer_logprobs.sum() * 0.0, metrics={})
+    # Releases that divide by something else than tokens are told by what to multiply.
+    scale = told().get("loss_scale", 1.0)
+    loss_weights = getattr(inputs, "loss_weights", None)
     logprobs = inputs.trainer_logprobs[mask]
     ones = torch.ones_like(logprobs, requires_grad=False)
     behavior = inputs.inference_logprobs[mask]
@@ -58,14 +68,16 @@ def loss(inputs, *, settings):
         sampled=behavior,
         advantages=inputs.advantages[mask],
         mask=ones,
-        weights=ones if inputs.loss_weights is None else inputs.loss_weights[mask],
+        weights=ones if loss_weights is None else loss_weights[mask],
         row_of=torch.zeros(len(logprobs), dtype=torch.long, device=logprobs.device),
         rows=1,
     )
     total, sums = PolicyLoss(settings, 0.0, 0.0).of(tokens, 1.0)
     count = len(logprobs)
     metrics = {name: sums[of] / count for name, of in (("clipped_low", "clipFractionLow"), ("clipped_high", "clipFractionHigh"))}
-    return LossOutputs(loss=total, metrics=metrics)
+    if not hasattr(inputs, "loss_weights"):
+        metrics["mismatch_kl"] = sums["mismatchKl"] / count
+    return LossOutputs(loss=total * scale, metrics=metrics)
 
 
 def of_prime_rl(inputs, settings):

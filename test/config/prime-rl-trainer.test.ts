@@ -45,7 +45,7 @@ describe('a run that prime-rl’s trainer trains', () => {
     [`${kind}ranks = 2\ngpu_ids = [0]`, 'trainer.ranks'],
     [`${kind}nodes = 2`, 'trainer.nodes'],
     [`${kind}dtype = "float32"`, 'trainer.dtype'],
-    [`${kind}attn = "sdpa"`, 'trainer.attn'],
+    [`${kind}attn = "eager"`, 'trainer.attn'],
     [`${kind}use_liger = true`, 'trainer.use_liger'],
     [`${kind}num_iterations = 2`, 'trainer.num_iterations'],
     [`${kind}num_mini_batches = 2`, 'trainer.num_mini_batches'],

@@ -1,10 +1,11 @@
 /** Columns of the fault matrix: the gaps of a step that a fault falls into. */
+import { warmUpSteps } from './prime-rl-run.ts';
 
 /** The longest answer where a chunk is to have both kinds: slower than finished rollouts are stored. */
 const slowSampleMs = 2_000;
 
 /** Trainer or sampler of a run that is neither a fake nor the embedded engine; or its way of sampling. */
-export type EngineName = 'tinker' | 'torch' | 'vllm' | SamplingName;
+export type EngineName = 'tinker' | 'torch' | 'prime-rl' | 'vllm' | SamplingName;
 
 /** Ways of sampling in which groups are in play while steps train. */
 export type SamplingName = 'level 1' | 'level 2';
@@ -45,6 +46,9 @@ export const columns = {
   forward_backward: { failpoint: 'tinker.gradients', at: 2, engine: 'tinker' },
   optim_step: { failpoint: 'tinker.stepped', at: 2, engine: 'tinker' },
   save_weights: { failpoint: 'tinker.saved', at: 4, engine: 'tinker' },
+  // Inside of a step of prime-rl's trainer, behind those of the warm-up: the batch is there, the version was made and is not taken.
+  rank_files: { failpoint: 'prime-rl.given', at: warmUpSteps + 2, engine: 'prime-rl' },
+  STABLE: { failpoint: 'prime-rl.done', at: warmUpSteps + 2, engine: 'prime-rl' },
   train: { failpoint: 'train.applied', at: 2 },
   trained: { failpoint: 'trainBatch.done', at: 2 },
   // The model of the next step, while this one's is sampled from.

@@ -6,6 +6,7 @@ import { databaseFaults } from './database-faults.ts';
 import { diskFaults } from './disk-faults.ts';
 import { environmentFaults } from './environment-faults.ts';
 import { neighbourFaults } from './neighbour-faults.ts';
+import { primeRlFaults } from './prime-rl-faults.ts';
 import { processFaults } from './process-faults.ts';
 import type { Row, Rows } from './row.ts';
 import { s3Faults } from './s3-faults.ts';
@@ -28,6 +29,7 @@ export const rows = {
   ...upgradeFaults,
   ...tinkerFaults,
   ...torchFaults,
+  ...primeRlFaults,
   ...vllmFaults,
   ...continuousFaults,
 } satisfies Rows;

@@ -12,6 +12,7 @@ import { makeS3, type StagedS3 } from './staged-s3.ts';
 import { StageUnavailable } from './stage-unavailable.ts';
 import { startTinkerServer, tinkerRun } from './tinker-run.ts';
 import { otherOrder, type OtherVersion, previousCommit, shortPauses } from './upgrade.ts';
+import { primeRlOnTwoRanks } from './prime-rl-run.ts';
 import { torchOnTwoRanks } from './torch-run.ts';
 import { vllmAdapters, vllmFullWeights } from './vllm-run.ts';
 
@@ -78,6 +79,7 @@ export const stageKinds = {
   tinker: { run: tinkerRun, engine: 'tinker', surround: startTinkerServer },
   'tinker, two GPU workers': { run: tinkerRun, engine: 'tinker', count: { train: 2 }, surround: startTinkerServer },
   torch: torchOnTwoRanks,
+  'prime-rl': primeRlOnTwoRanks,
   vllm: vllmAdapters,
   'vllm, full weights': vllmFullWeights,
   'of another order': { run: fakeRun, surround: async (folder) => ({ version: await otherOrder(folder) }) },

@@ -35,8 +35,7 @@ function* computingRelations({ trainer }: RatchetConfig): Relations {
   if (nodes !== 1) yield say('nodes', '1: its trainer is started on one machine here', nodes);
   if (dtype === 'float32')
     yield say('dtype', 'nothing, or "bfloat16": prime-rl computes in that', JSON.stringify(dtype));
-  if (attn === 'sdpa' || attn === 'eager')
-    yield say('attn', 'a kind of flash attention, or "auto"', JSON.stringify(attn));
+  if (attn === 'eager') yield say('attn', 'a kind of flash attention, or "auto"', JSON.stringify(attn));
   if (use_liger === true) yield say('use_liger', 'false: prime-rl has kernels of its own', true);
 }
 

@@ -5,9 +5,10 @@ import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { readColumns } from '../../../backends/prime-rl/batch-columns.ts';
 import { GivenBatches, placeBatch } from '../../../backends/prime-rl/given-batches.ts';
-import { packRows } from '../../../backends/prime-rl/packing.ts';
+import { mainForm, olderForm } from '../../../backends/prime-rl/forms.ts';
 import { type Installation, mainMicroBatch, profileOf } from '../../../backends/prime-rl/profiles.ts';
 import { rowsOf as sourceOf, type TrainSample } from '../../../core/rl/learning/batch.ts';
+import { olderBatch, olderSample } from '../../../backends/prime-rl/training-batch-wire.ts';
 import { installation } from '../../stand-ins/prime-rl/installation.mjs';
 import { Bench } from './trained.ts';
 
@@ -69,8 +70,8 @@ describe('a batch that prime-rl would take', () => {
     const given = new GivenBatches(bench.newFolder());
     const write = async (rows: readonly TrainSample[]) => {
       const columns = await readColumns(sourceOf(rows), ({ lossMask, advantages }) => ({ mask: lossMask, advantages, temperature: 1 })); // prettier-ignore
-      const grid = packRows(columns.lengths, { seqLen: 64, ranks: 2 });
-      return given.write(1, columns, { grid, order: mainMicroBatch, settings: { learning_rate: 1, weight_decay: 0 } });
+      const { files } = mainForm.batch(columns, { fields: mainMicroBatch, seqLen: 64, ranks: 2, cp: 1, step: 1 });
+      return given.write(1, files, { learning_rate: 1, weight_decay: 0 });
     };
     const batch = await write(bench.rows);
     assert.deepEqual((await write(bench.rows)).files, batch.files);
@@ -117,17 +118,37 @@ describe('an installation of prime-rl', () => {
     assert.deepEqual(profileOf(microBatch(turned), 'python').fields, turned);
   });
 
+  const older = (change: Partial<Installation['structs']> = {}): Installation =>
+    told({
+      structs: {
+        TrainingSample: [...olderSample],
+        TrainingBatch: [...olderBatch],
+        MicroBatch: ['input_ids'],
+        ...(change as Installation['structs']),
+      },
+      settings: { RLTrainerConfig: ['loss', 'rollout_transport', 'weight_broadcast', 'ckpt', 'scheduler'] },
+    });
+
+  test('packs samples itself where it is of v0.4.0', () => {
+    const { form, fields } = profileOf(older(), 'python');
+    assert.deepEqual([form, fields], [olderForm, olderSample]);
+  });
+
   for (const [what, change, expected] of [
+    [
+      'a sample of a later release',
+      older({ TrainingSample: [...olderSample, 'env_name'] }),
+      /TrainingSample has env_name/,
+    ],
     ['a field that is not known', microBatch([...mainMicroBatch, 'run_id']), /has run_id, which is not known/],
     ['a field less', microBatch(mainMicroBatch.slice(1)), /lacks input_ids/],
     ['another marker', told({ markers: ['.finished'] }), /marked by \.finished: expected STABLE/],
-    [
-      'a packer in the trainer',
-      told({ structs: { ...installation.structs, TrainingBatch: ['examples'] } }),
-      /packs batches itself/,
-    ],
     ['packages missing', told({ missing: ['msgspec'] }), /lacks msgspec/],
-    ['no resume in its settings', told({ settings: { TrainerConfig: ['loss'] } }), /no setting resume/],
+    [
+      'no resume in its settings',
+      told({ settings: { TrainerConfig: ['loss', 'rollout_transport', 'weight_broadcast', 'ckpt'] } }),
+      /no setting resume/,
+    ],
   ] as const)
     test(`is refused by name with ${what}`, () => {
       assert.throws(

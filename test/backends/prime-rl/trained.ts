@@ -1,3 +1,4 @@
+import assert from 'node:assert/strict';
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -6,27 +7,32 @@ import type { PrimeRlOptions } from '../../../backends/prime-rl/trainer-starts.t
 import { lossOf, planOf, rowsOf, writePreset } from '../../../backends/testing/index.ts';
 import type { TrainOutcome } from '../../../backends/trainer/types.ts';
 import { PrimeRlTrainer } from '../../../backends/trainer/prime-rl.ts';
+import { RatchetError } from '../../../core/errors.ts';
 import { batchOf, type TrainSample } from '../../../core/rl/learning/batch.ts';
 import type { PlannedFault } from '../../stand-ins/prime-rl/faults.ts';
 import { writeStandInPrimeRl } from '../../stand-ins/prime-rl/python.ts';
 
+/** Where a fault happens, named after what has happened. */
+export const gaps = ['read', 'backward', 'optimizer', 'weights', 'marker', 'shards', 'checkpoint', 'metrics'] as const;
+
 /** Trainers over the stand-in, in a folder of this test process. */
 export class Bench {
   readonly folder = mkdtempSync(path.join(tmpdir(), 'ratchet-prime-rl-'));
-  readonly python = writeStandInPrimeRl(this.folder);
+  readonly python: string;
   readonly model = path.join(this.folder, 'model');
   rows: readonly TrainSample[] = [];
   #made = 0;
   #plans = 0;
   readonly #trainers: PrimeRlTrainer[] = [];
 
-  constructor() {
+  constructor({ isOlder = false } = {}) {
+    this.python = writeStandInPrimeRl(this.folder, { isOlder });
     process.env['RATCHET_PENDING'] = this.folder;
     process.env['RATCHET_PRIME_RL_VARIABLES'] = 'STAND_IN_FAULTS, STAND_IN_LOOK';
   }
 
-  static async make(): Promise<Bench> {
-    const bench = new Bench();
+  static async make(options: { readonly isOlder?: boolean } = {}): Promise<Bench> {
+    const bench = new Bench(options);
     await writePreset(bench.model);
     bench.rows = await rowsOf(bench.model);
     return bench;
@@ -56,6 +62,36 @@ export class Bench {
     const digests: string[] = [];
     for (let step = first; step <= last; step++) digests.push((await this.step(trainer, step)).digest);
     return digests;
+  }
+
+  /** What a GPU worker does after a death: another trainer, from the newest checkpoint that it has, and the stored batches. */
+  async throughDeaths(ranks: number, last: number): Promise<{ readonly digests: string[]; readonly deaths: number }> {
+    let deaths = 0;
+    let trainer = await this.opened({ ranks });
+    const digests: string[] = [];
+    let saved: { readonly step: number; readonly weights: string; readonly state: string } | null = null;
+    for (let step = 1; step <= last;) {
+      try {
+        digests[step - 1] = (await this.step(trainer, step)).digest;
+        if (step % 2 === 0) {
+          saved = { step, weights: this.newFolder(), state: this.newFolder() };
+          await trainer.exportTo(saved.weights, { base: '' });
+          await trainer.saveOptimizer(saved.state);
+        }
+        step += 1;
+      } catch (error) {
+        assert.ok(error instanceof RatchetError && error.code === 'EngineDied', String(error));
+        assert.deepEqual(this.processes(), [], 'none of its processes is left');
+        deaths += 1;
+        await trainer.close();
+        trainer = this.trainer({ ranks });
+        await trainer.open(saved?.weights ?? this.model, { lora: null, seed: 1 });
+        await trainer.restoreOptimizer(saved && { folder: saved.state });
+        step = (saved?.step ?? 0) + 1;
+      }
+    }
+    await trainer.close();
+    return { digests, deaths };
   }
 
   newFolder(): string {

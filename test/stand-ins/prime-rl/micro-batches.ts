@@ -12,6 +12,33 @@ export interface ReadMicroBatch {
 }
 
 export function readMicroBatches(bytes: Buffer, fields: readonly string[]): ReadMicroBatch[] {
+  const read = decode(bytes) as unknown[][];
+  if (read.length === 0) throw new Error('IndexError: the list of micro-batches is empty');
+  return read.map(
+    (slots) => Object.fromEntries(fields.map((name, i) => [name, slots[i]])) as unknown as ReadMicroBatch,
+  );
+}
+
+/** The samples of a batch of v0.4.0, each as a micro-batch of its own. */
+export function readTrainingBatch(bytes: Buffer): ReadMicroBatch[] {
+  const [examples] = decode(bytes) as [[number[], boolean[], number[], boolean[], number[], number[], null, number][]];
+  return examples.map(([prompt, promptMask, completion, mask, logprobs, temperatures, , advantage]) => {
+    const ids = [...prompt, ...completion];
+    return {
+      input_ids: ids,
+      loss_mask: [...promptMask, ...mask],
+      advantages: ids.map(() => advantage),
+      inference_logprobs: [...prompt.map(() => 0), ...logprobs],
+      sequence_lengths: [ids.length],
+      temperatures: [...prompt.map(() => temperatures[0] ?? 1), ...temperatures],
+      seq_lens: [ids.length],
+      rl_weights: null,
+      ce_weights: null,
+    };
+  });
+}
+
+function decode(bytes: Buffer): unknown {
   let at = 0;
   const value = (): unknown => {
     const code = bytes.readUInt8(at++);
@@ -42,10 +69,7 @@ export function readMicroBatches(bytes: Buffer, fields: readonly string[]): Read
   };
   const list = (length: number): unknown[] => Array.from({ length }, value);
   const text = (length: number): string => bytes.toString('utf8', at, (at += length));
-  const read = value() as unknown[][];
+  const read = value();
   if (at !== bytes.length) throw new Error('DecodeError: trailing bytes');
-  if (read.length === 0) throw new Error('IndexError: the list of micro-batches is empty');
-  return read.map(
-    (slots) => Object.fromEntries(fields.map((name, i) => [name, slots[i]])) as unknown as ReadMicroBatch,
-  );
+  return read;
 }

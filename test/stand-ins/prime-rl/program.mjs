@@ -3,7 +3,7 @@
  * their own, and outlive a launcher that is killed; one that fails takes the others along. Arguments: the command of a rank, then a Python's.
  */
 import { spawn } from 'node:child_process';
-import { installation } from './installation.mjs';
+import { installation, older } from './installation.mjs';
 
 const [separator, ...rest] = [process.argv.indexOf('--'), ...process.argv.slice(2)];
 const rankCommand = rest.slice(0, separator - 2);
@@ -11,7 +11,9 @@ const [, module, ...args] = process.argv.slice(separator + 1);
 
 if (module === 'ratchet_prime_rl.look') {
   const given = JSON.parse(process.env['STAND_IN_LOOK'] ?? '{}');
-  process.stdout.write(`${JSON.stringify({ ...installation, ...given })}\n`);
+  process.stdout.write(
+    `${JSON.stringify({ ...(rankCommand.at(-1)?.includes('older') ? older : installation), ...given })}\n`,
+  );
 } else if (module === 'torch.distributed.run') launch();
 else throw new Error(`the stand-in has no module ${String(module)}`);
 

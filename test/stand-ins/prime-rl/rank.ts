@@ -12,53 +12,21 @@ import {
 } from 'node:fs';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { parse } from 'smol-toml';
-import type { LossSettings } from '../../../config/run-spec.ts';
 import { passGap } from './faults.ts';
 import { installation } from './installation.mjs';
 import { type ReadMicroBatch, readMicroBatches } from './micro-batches.ts';
 import { StandInModel } from './model.ts';
+import { loraOf, optionsOf, readSettings } from './settings.ts';
 
 /**
  * A rank of prime-rl's trainer that speaks its files in its order, and fails as it fails (measured with the real one): it looks at no batch before it trains, waits
  * for ever for what does not come, keeps markers that are there, and takes half a checkpoint for a whole one. Arguments: settings file, rank, ranks.
  */
 
-interface Settings {
-  readonly output_dir: string;
-  readonly max_steps?: number;
-  readonly dist_timeout_seconds: number;
-  readonly model: { readonly name: string; readonly lora?: LoraTable };
-  readonly optim: {
-    readonly type: 'adamw' | 'sgd';
-    readonly betas1: number;
-    readonly betas2: number;
-    readonly weight_decay: number;
-    readonly max_norm: number;
-  };
-  readonly loss: { readonly kwargs: { readonly settings: LossSettings } };
-  readonly ckpt: { readonly interval: number };
-  readonly resume?: { readonly step?: number };
-}
-
-interface LoraTable {
-  readonly rank: number;
-  readonly alpha: number;
-  readonly dropout: number;
-  readonly target_modules: string[];
-}
-
-interface ToldStep {
-  readonly learning_rate: number;
-  readonly weight_decay: number;
-  readonly betas: readonly [number, number];
-  readonly eps: number;
-}
-
 const pollMs = 10;
 const [file, rankText, ranksText] = process.argv.slice(2);
 const [rank, ranks] = [Number(rankText), Number(ranksText)];
-const settings = parse(readFileSync(file!, 'utf8')) as unknown as Settings;
+const settings = readSettings(file!);
 const out = settings.output_dir;
 const place = (...names: string[]): string => path.join(out, ...names);
 const stepFolder = (kind: string, step: number): string => place(kind, `step_${step}`);
@@ -69,8 +37,7 @@ await main();
 async function main(): Promise<void> {
   const from = resumeStep();
   if (rank > 0) return follow(from);
-  const { lora: table } = settings.model;
-  const lora = table ? { r: table.rank, alpha: table.alpha, dropout: table.dropout, targetModules: table.target_modules } : null; // prettier-ignore
+  const lora = loraOf(settings);
   const seed = Number(process.env['RATCHET_PRIME_RL_SEED']);
   const model =
     from === 0
@@ -107,29 +74,14 @@ async function train(model: StandInModel, step: number): Promise<void> {
   const foreign = batches.flatMap(({ input_ids }) => input_ids).find((id) => id >= model.vocabulary);
   if (foreign !== undefined) throw new Error(`IndexError: index ${foreign} is out of range`);
   await passGap(step, 'backward');
-  const told = JSON.parse(readFileSync(path.join(stepFolder('rollouts', step), 'settings.json'), 'utf8')) as ToldStep;
-  const figures = await model.step(batches, {
-    learningRate: told.learning_rate,
-    optimizer: {
-      ...(settings.optim.type === 'sgd' ? { type: 'sgd' as const } : {}),
-      beta1: told.betas[0],
-      beta2: told.betas[1],
-      epsilon: told.eps,
-      weightDecay: told.weight_decay,
-      maxGradNorm: settings.optim.max_norm,
-    },
-    loss: {
-      ...settings.loss.kwargs.settings,
-      clipHigh: settings.loss.kwargs.settings.clipHigh ?? 1,
-      aggregation: 'token',
-    },
-  });
+  const told = optionsOf(settings, stepFolder('rollouts', step));
+  const figures = await model.step(batches, told);
   await passGap(step, 'optimizer');
   await broadcast(model, step);
   if ((step - 2) % settings.ckpt.interval !== 0)
     rmSync(stepFolder('broadcasts', step - 2), { recursive: true, force: true });
   if (step % settings.ckpt.interval === 0 && step !== settings.max_steps) await save(model, step);
-  report(step, told.learning_rate, figures, batches.length);
+  report(step, told.learningRate, figures, batches.length);
   writeFileSync(syncFile(step, 'done'), '');
   await passGap(step, 'metrics');
 }
