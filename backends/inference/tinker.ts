@@ -22,6 +22,8 @@ interface Revived {
   readonly model: TinkerModel;
   readonly path: string;
   inUse: number;
+  /** Made by this process, which unloads it. */
+  readonly isOwn: boolean;
   idle: ReturnType<typeof setTimeout> | undefined;
 }
 
@@ -128,8 +130,7 @@ export class TinkerInference implements Inference {
 
   close(): void {
     this.#queue.clear();
-    for (const revived of this.#revived.values())
-      void revived.then(({ model, idle }) => (idle === undefined ? undefined : model.unload())).catch(() => undefined);
+    for (const revived of this.#revived.values()) void revived.then(unloadOwn).catch(() => undefined);
     this.#client.close();
   }
 
@@ -154,7 +155,7 @@ export class TinkerInference implements Inference {
             if (isTrouble(error, 'lost', 'missing')) await this.#revive(version, path);
             throw inferenceError(error, policy);
           } finally {
-            if (revived && --revived.inUse === 0 && !holdsOne(version)) this.#unloadIdle(version.digest, revived);
+            if (revived && --revived.inUse === 0 && revived.isOwn) this.#unloadIdle(version.digest, revived);
           }
         },
         signal ? { signal } : {},
@@ -206,7 +207,7 @@ export class TinkerInference implements Inference {
     const old = [...this.#revived].slice(0, -revivedMax);
     for (const [digest, gone] of old) {
       this.#revived.delete(digest);
-      if (!holdsOne(version)) void gone.then(({ model }) => model.unload()).catch(() => undefined);
+      void gone.then(unloadOwn).catch(() => undefined);
     }
     await revived.catch((error: unknown) => {
       if (this.#revived.get(version.digest) === revived) this.#revived.delete(version.digest);
@@ -230,14 +231,14 @@ export class TinkerInference implements Inference {
     if (holdsOne(version)) return this.#find(version, lostPath, wish);
     const model = await loadModel(this.#client, wish, this.#say);
     const path = await model.saveForSampler(`again-${Date.now().toString(36)}`, null);
-    const revived: Revived = { model, path, inUse: 0, idle: undefined };
+    const revived: Revived = { model, path, inUse: 0, isOwn: true, idle: undefined };
     this.#unloadIdle(version.digest, revived);
     return revived;
   }
 
   /**
    * The version in the model that a server with room for one has now: the trainer, or another sampler, may have loaded it
-   * again. Where none is, it is made here, and stays: the trainer unloads it when it needs the room.
+   * again. Where none is, it is made here; the trainer unloads it when it needs the room.
    */
   async #find(version: TinkerVersion, lostPath: string, wish: Parameters<typeof loadModel>[1]): Promise<Revived> {
     const found = (await pathsOf(this.#client, version)).filter(
@@ -245,16 +246,23 @@ export class TinkerInference implements Inference {
     );
     this.#gone.add(lostPath);
     const [first] = found;
-    if (first) return { model: this.#client.modelOf(first.modelId), path: first.path, inUse: 0, idle: undefined };
+    if (first)
+      return { model: this.#client.modelOf(first.modelId), path: first.path, inUse: 0, isOwn: false, idle: undefined };
     try {
       const model = await loadModel(this.#client, wish, this.#say);
       const path = await model.saveForSampler(samplerName(version.trainingPath), null);
-      return { model, path, inUse: 0, idle: undefined };
+      const revived: Revived = { model, path, inUse: 0, isOwn: true, idle: undefined };
+      this.#unloadIdle(version.digest, revived);
+      return revived;
     } catch (error) {
       if (!isTrouble(error, 'refused', 'failed', 'lost')) throw error;
       throw new TinkerTrouble('full', `${error.message}. Waiting until the model there has this version`, { cause: error }); // prettier-ignore
     }
   }
+}
+
+async function unloadOwn({ model, isOwn }: Revived): Promise<void> {
+  if (isOwn) await model.unload();
 }
 
 function holdsOne({ server }: TinkerVersion): boolean {

@@ -62,7 +62,10 @@ export class TinkerClient {
   #timer: ReturnType<typeof setTimeout> | null = null;
   #modelCount = 0;
   #usesProtobuf: boolean;
-  #namesBase = false;
+  /** How servers are told what to sample; learned from their refusals. */
+  #samplesBy: 'path' | 'base and path' | 'session' = 'path';
+  readonly #samplers = new Map<string, { readonly id: Promise<string>; turns: number }>();
+  #samplerCount = 0;
 
   constructor(address: TinkerAddress, options: ClientOptions = {}) {
     this.#options = {
@@ -170,26 +173,23 @@ export class TinkerClient {
     readonly signal?: AbortSignal | undefined;
   }): Promise<SampleOutput> {
     const { path, prompt, params, promptLogprobs = false, signal } = request;
-    const named = request.baseModel !== undefined && this.#namesBase ? { base_model: request.baseModel } : {};
     const body = {
-      ...named,
       type: 'sample',
-      model_path: path,
+      ...(await this.#place(path, request.baseModel)),
       prompt: { chunks: [{ type: 'encoded_text', tokens: prompt }] },
       num_samples: 1,
       sampling_params: params,
       ...(promptLogprobs ? { prompt_logprobs: true } : {}),
     };
     const route = '/api/v1/asample';
-    const reply = await this.future(route, { body, mayRepeat: true, signal }, { asProtobuf: this.usesProtobuf }).catch(
-      (error: unknown) => {
-        const wantsBase = isTrouble(error, 'refused') && /base_model is required/.test(error.message);
-        if (!wantsBase || request.baseModel === undefined || this.#namesBase) throw error;
-        this.#namesBase = true;
-        return null;
-      },
-    );
-    if (reply === null) return this.sample(request);
+    const asProtobuf = this.usesProtobuf;
+    let reply: HttpReply;
+    try {
+      reply = await this.future(route, { body, mayRepeat: true, signal }, { asProtobuf });
+    } catch (error) {
+      if (this.#learnsPlace(error, path, body)) return this.sample(request);
+      throw error;
+    }
     if (isProtobuf(reply)) return decodeSampleResponse(reply.bytes);
     const { sequences, prompt_logprobs: scored } = this.read(Sampled, reply, route);
     return {
@@ -200,6 +200,48 @@ export class TinkerClient {
       })),
       promptLogprobs: scored == null ? null : aligned(scored, prompt.length),
     };
+  }
+
+  /** How a request names what is sampled: by its path, beside the base model where a server wants that, or by a session. */
+  async #place(path: string, baseModel: string | undefined): Promise<Readonly<Record<string, unknown>>> {
+    if (this.#samplesBy === 'path') return { model_path: path };
+    if (this.#samplesBy === 'base and path') return { base_model: baseModel, model_path: path };
+    const opened = this.#samplers.get(path) ?? { id: this.#openSampler(path), turns: 0 };
+    this.#samplers.set(path, opened);
+    opened.id.catch(() => this.#samplers.delete(path));
+    return { sampling_session_id: await opened.id, seq_id: ++opened.turns };
+  }
+
+  /** Whether a refusal says that the place of a sample has to be named in another way; then it is from now on. */
+  #learnsPlace(error: unknown, path: string, sent: Readonly<Record<string, unknown>>): boolean {
+    if (!isTrouble(error, 'refused', 'lost', 'missing')) return false;
+    if (sent['sampling_session_id'] !== undefined) {
+      // A session is lost with the server's memory: another one is opened, once for each that is lost.
+      const isLost = /session .{0,100}not found/i.test(error.message) && sent['seq_id'] !== 1;
+      if (isLost) this.#samplers.delete(path);
+      return isLost;
+    }
+    const wanted = /base_model is required/.test(error.message)
+      ? 'base and path'
+      : /session none not found/i.test(error.message)
+        ? 'session'
+        : null;
+    if (wanted === null || (wanted === 'base and path' && 'base_model' in sent)) return false;
+    this.#samplesBy = wanted;
+    return true;
+  }
+
+  async #openSampler(path: string): Promise<string> {
+    const route = '/api/v1/create_sampling_session';
+    const session = await this.session();
+    const body = {
+      type: 'create_sampling_session',
+      session_id: session,
+      sampling_session_seq_id: this.#samplerCount++,
+      model_path: path,
+    };
+    const reply = await this.http.post(route, { body, mayRepeat: true });
+    return this.read(z.looseObject({ sampling_session_id: z.string() }), reply, route).sampling_session_id;
   }
 
   /** Paths of a model's complete checkpoints. */

@@ -41,8 +41,8 @@ export interface Trainer<State extends OptimizerState = Uint8Array> {
   open(folder: string, part: TrainedPart): Promise<{ digest: string }>;
   /**
    * Makes the first version if its weights are elsewhere, as a folder for {@link open}; `files` are the model's texts
-   * (tokenizer, configs). Absent if the model's own folder is the first version. Such a trainer only has adapters, in
-   * the warm-up as well.
+   * (tokenizer, configs). Absent if the model's own folder is the first version. The warm-up of such a trainer trains
+   * what the run trains.
    */
   makeBase?(
     folder: string,

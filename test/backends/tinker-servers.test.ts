@@ -320,6 +320,29 @@ describe('a server like TuFT', () => {
   });
 });
 
+test('samples are taken in a session where the server wants one, and beside the base model’s name where it wants that', async (t) => {
+  const home = await mkdtemp(path.join(root, 'sessions-'));
+  const server = await StandInProcess.start({ folder: home, model, ...tuft });
+  t.after(() => server.kill());
+  const trainer = openTrainer(server.url, { checkpointDir: path.join(home, 'checkpoints') });
+  const inference = openInference(t, server.url);
+  const v0 = path.join(home, 'v0');
+  await trainer.makeBase(v0, { ...part, files: presetFiles(model) });
+  const both = await Promise.all([sampleOf(inference, v0, 0), sampleOf(inference, v0, 0)]);
+  assert.deepEqual(both[1], both[0]);
+  await server.kill();
+  await server.start();
+  assert.deepEqual(await sampleOf(inference, v0, 0), both[0], 'in another session');
+  await trainer.close();
+
+  const named = await started(t, { ...fsdp, wantsBase: true });
+  const other = openTrainer(named.url);
+  t.after(() => other.close());
+  const base = await mkdtemp(path.join(root, 'named-'));
+  await other.makeBase(base, { ...part, files: presetFiles(model) });
+  assert.deepEqual(await sampleOf(openInference(t, named.url), base, 0), both[0]);
+});
+
 async function sampleOf(inference: TinkerInference, folder: string, step: number) {
   const policy = await served(folder, step);
   return inference.sample({ policy, promptTokenIds: [5, 6, 7], maxTokens: 6, temperature: 1, seed: 11 });

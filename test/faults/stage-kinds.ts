@@ -10,7 +10,7 @@ import { surroundWithMounts, withOwnMounts } from './hidden-store.ts';
 import { makeSmallDisk, type SmallDisk } from './small-disk.ts';
 import { makeS3, type StagedS3 } from './staged-s3.ts';
 import { StageUnavailable } from './stage-unavailable.ts';
-import { startTinkerServer, tinkerRun } from './tinker-run.ts';
+import { startOneModelServer, startTinkerServer, tinkerRun } from './tinker-run.ts';
 import { otherOrder, type OtherVersion, previousCommit, shortPauses } from './upgrade.ts';
 import { primeRlOnTwoRanks } from './prime-rl-run.ts';
 import { torchOnTwoRanks } from './torch-run.ts';
@@ -78,6 +78,13 @@ export const stageKinds = {
   'real, two GPU workers': { run: realRun, count: { train: 2 } },
   tinker: { run: tinkerRun, engine: 'tinker', surround: startTinkerServer },
   'tinker, two GPU workers': { run: tinkerRun, engine: 'tinker', count: { train: 2 }, surround: startTinkerServer },
+  'tinker, one model': { run: tinkerRun, engine: 'tinker', surround: startOneModelServer },
+  'tinker, one model, two GPU workers': {
+    run: tinkerRun,
+    engine: 'tinker',
+    count: { train: 2 },
+    surround: startOneModelServer,
+  },
   torch: torchOnTwoRanks,
   'prime-rl': primeRlOnTwoRanks,
   vllm: vllmAdapters,

@@ -23,6 +23,49 @@ const killed = (role: string, ...columns: readonly Column[]): Row => ({
   strike: ({ stage }) => kill(stage, role),
 });
 
+const neverLoaded =
+  'a server that holds one model trains it in place: a checkpoint is loaded only after a fault, and the gap is then that of the other columns';
+
+/** The same on a server that holds one model, which is trained in place. */
+const onOne = { stage: 'tinker, one model', action: 'hold', cannot: { load_weights: neverLoaded } } as const;
+const inPlace = ['forward_backward', 'optim_step', 'save_weights'] as const satisfies readonly Column[];
+
+const oneModelFaults = {
+  'Tinker server with one model killed': {
+    ...onOne,
+    ...atWork('warm-up', 'generate', ...inPlace, 'train', 'trained', 'commit', 'broadcast', 'eval'),
+    strike: killServer,
+    judge: judgeRestored,
+    losesNothing: true,
+  },
+  'Tinker session lost (one model)': {
+    ...onOne,
+    ...atWork('warm-up', 'generate', ...inPlace, 'train', 'eval'),
+    strike: endSessions,
+    judge: judgeRestored,
+    losesNothing: true,
+  },
+  'GPU worker killed (one Tinker model)': {
+    ...onOne,
+    ...atWork('warm-up', ...inPlace, 'train'),
+    strike: ({ stage }) => kill(stage, 'train worker'),
+    losesNothing: true,
+  },
+  'GPU worker lost, another one takes over (one Tinker model)': {
+    ...onOne,
+    ...atWork(...inPlace),
+    stage: 'tinker, one model, two GPU workers',
+    strike: loseHolder,
+    losesNothing: true,
+  },
+  'rollout worker killed (one Tinker model)': {
+    ...onOne,
+    ...atWork('generate', 'eval'),
+    strike: ({ stage }) => kill(stage, 'rollout worker'),
+  },
+  'zombie (one Tinker model)': { ...onOne, ...atWork(...inPlace), strike: zombie },
+} satisfies Rows;
+
 export const tinkerFaults = {
   'Tinker server killed': {
     ...onTinker,
@@ -57,6 +100,7 @@ export const tinkerFaults = {
     losesNothing: true,
   },
   'zombie (Tinker)': { ...onTinker, ...atWork('forward_backward', 'optim_step', 'save_weights'), strike: zombie },
+  ...oneModelFaults,
 } satisfies Rows;
 
 /** Started again on its folder: sessions and checkpoints are there, models are not. */

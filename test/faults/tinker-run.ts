@@ -1,6 +1,7 @@
 /** The run of cells on a Tinker server, and that server: the stand-in, a process beside the stage. Its arithmetic is our own engine's. */
 import path from 'node:path';
 import { StandInProcess } from '../stand-ins/tinker/process.ts';
+import type { StandInOptions } from '../stand-ins/tinker/server.ts';
 import { heartbeatTimeoutMs, type RunOptions } from './fake-run.ts';
 import type { Surroundings } from './stage-kinds.ts';
 
@@ -42,7 +43,12 @@ keep_last = 2
 `;
 }
 
-export async function startTinkerServer(folder: string): Promise<Surroundings> {
+/** Like SkyRL's FSDP backend, with what it ignores heeded: compared are the weights of equal settings. */
+export function startOneModelServer(folder: string): Promise<Surroundings> {
+  return startTinkerServer(folder, { holdsOne: true, heedsOptimizer: true });
+}
+
+export async function startTinkerServer(folder: string, more: Partial<StandInOptions> = {}): Promise<Surroundings> {
   const sampledLog = path.join(folder, 'sampled');
   const tinker = await StandInProcess.start({
     folder: path.join(folder, 'tinker'),
@@ -53,6 +59,7 @@ export async function startTinkerServer(folder: string): Promise<Surroundings> {
     // A step samples for more than a second: parts of it are stored every half second.
     tokenMs: 25,
     sampledLog,
+    ...more,
   });
   return { tinker, sampledLog, overrides: { 'trainer.url': tinker.url }, close: () => tinker.kill() };
 }

@@ -47,9 +47,11 @@ export interface StandInOptions {
   /**
    * Like TuFT: passes travel in protobuf alone (JSON is 415), requests must come in the order of their numbers, a started
    * server restores its models from their newest checkpoints, and one that is unloaded takes its checkpoints along. An
-   * archive is the address of a folder of its own machine.
+   * archive is the address of a folder of its own machine. Samples are taken in sessions, which a restart forgets.
    */
   readonly isLikeTuft?: boolean;
+  /** Samples only where the base model is named beside the path, like twinkle. */
+  readonly wantsBase?: boolean;
   readonly adding?: Adding;
   readonly ignoresAdam?: boolean;
   /** Samplers get the merged weights of the whole model, in a plain tar. */
@@ -326,6 +328,10 @@ class Service {
       }
       case 'asample': {
         const wish = SampleWish.parse(body);
+        if (this.#options.isLikeTuft && !this.#samplingSessions.has(wish.sampling_session_id ?? ''))
+          throw new Refusal(404, `Session ${wish.sampling_session_id ?? 'None'} not found.`);
+        if (this.#options.wantsBase && !(body as { base_model?: unknown }).base_model)
+          throw new Refusal(400, 'base_model is required but could not be resolved');
         const from = wish.model_path ?? this.#samplingSessions.get(wish.sampling_session_id ?? '');
         if (from === undefined) throw new Refusal(404, 'Sampling session not found');
         const [model, ...rest] = from.replace('tinker://', '').split('/');
