@@ -2,7 +2,7 @@
 import { after, test } from 'node:test';
 import { contractLosses, trainerContract } from '../../backends/testing/index.ts';
 import { primeRl, startForks } from './prime-rl/installations.ts';
-import { openPrimeRl } from './prime-rl/trainer.ts';
+import { olderSettingsOnCpu, openPrimeRl } from './prime-rl/trainer.ts';
 
 const found = primeRl('head');
 const lora = { r: 4, alpha: 8, dropout: 0, targetModules: ['q_proj', 'v_proj', 'o_proj', 'down_proj'] };
@@ -20,8 +20,7 @@ if ('missing' in found) {
         // It computes in bfloat16, and its versions are in bfloat16: a weight near 1 is rounded by up to 1/256.
         tolerance: 0.05,
         promises: {
-          // Losses are the same code on any ranks and for any part: one is tried with all of them.
-          losses: ranks === 1 && !part ? contractLosses : ['dppo'],
+          losses: contractLosses,
           ...(ranks === 1 && !part ? { aggregations: ['token', 'sequence', 'dr_grpo'] as const } : {}),
           // It begins with new adapters alone; how they move is compared in prime-rl-trainer.engines.test.ts.
           ...(part ? { startsAfresh: false, drawsAdapters: true } : {}),
@@ -33,5 +32,30 @@ if ('missing' in found) {
         },
       });
     }
+  }
+}
+
+const older = primeRl('v0.4.0');
+
+if ('missing' in older) {
+  test('prime-rl v0.4.0 keeps the promises of a trainer', { skip: older.missing }, () => undefined);
+} else {
+  const forks = await startForks(older);
+  after(() => forks.close());
+  for (const part of [null, { lora, seed: 3 }]) {
+    trainerContract(`prime-rl v0.4.0${part ? ' with adapters' : ''}`, {
+      open: () => Promise.resolve(openPrimeRl(forks.python, olderSettingsOnCpu)),
+      ...(part ? { part } : {}),
+      tolerance: 0.05,
+      promises: {
+        // Its batches have nothing but a policy loss by tokens.
+        losses: contractLosses.filter((loss) => loss !== 'cross_entropy'),
+        ...(part ? { startsAfresh: false, drawsAdapters: true } : {}),
+        exactReplay: true,
+        savesOptimizer: true,
+        refuses: true,
+        exportsModels: true,
+      },
+    });
   }
 }

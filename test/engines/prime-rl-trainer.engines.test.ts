@@ -140,21 +140,6 @@ describe('prime-rl’s trainer', { skip }, () => {
   });
 });
 
-const older = primeRl('v0.4.0');
-
-test(
-  'prime-rl v0.4.0, whose trainer packs by itself, is refused before it is started',
-  { skip: 'missing' in older && older.missing },
-  async (t) => {
-    const folder = await temporaryFolder(t);
-    const model = await writePreset(path.join(folder, 'model'));
-    const trainer = opened(t, writePython(folder, older as PrimeRl), 1);
-    await trainer.open(model, allWeights);
-    const refusal = { code: 'Unsupported', message: /its trainer packs batches itself/ };
-    await assert.rejects(trained(trainer, model, await rowsOf(model)), refusal);
-  },
-);
-
 function opened(t: TestContext, python: string, ranks: number): PrimeRlTrainer {
   const trainer = openPrimeRl(python, { ranks });
   t.after(() => trainer.close());

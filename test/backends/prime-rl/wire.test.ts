@@ -30,10 +30,29 @@ interface Version {
   }[];
 }
 
+interface OlderSample {
+  readonly prompt_ids: number[];
+  readonly completion_ids: number[];
+  readonly completion_mask: boolean[];
+  readonly completion_logprobs: number[];
+  readonly completion_temperatures: number[];
+  readonly advantage: number;
+  readonly reward: number | null;
+}
+
+interface OlderVersion {
+  readonly structs: Version['structs'];
+  readonly cases: readonly {
+    readonly examples: readonly OlderSample[];
+    readonly step: number;
+    readonly bytes: string;
+  }[];
+}
+
 const recorded = JSON.parse(
   readFileSync(new URL('../../data/prime-rl-trainer/wire.json', import.meta.url), 'utf8'),
-) as Readonly<Record<'head' | 'v0.4.0', Version>>;
-const namesOf = ({ structs }: Version): Record<string, string[]> =>
+) as { readonly head: Version; readonly 'v0.4.0': OlderVersion };
+const namesOf = ({ structs }: Pick<Version, 'structs'>): Record<string, string[]> =>
   Object.fromEntries(Object.entries(structs).map(([name, fields]) => [name, fields.map((field) => field.name)]));
 
 // Ratchet refuses rows that are too long, and replays no routes.
@@ -52,25 +71,55 @@ test('the fields that are known are those of the version that is driven, in its 
   assert.deepEqual(mainMicroBatch, namesOf(recorded.head)['MicroBatch']);
 });
 
-test('a version whose trainer packs by itself is refused, and told from one that does not', () => {
+test('samples of the version whose trainer packs them are the bytes that it reads', async () => {
+  const { cases } = recorded['v0.4.0'];
+  const whole = cases.filter(({ examples }) => examples.every(({ reward }) => reward === null)); // Ratchet says no rewards
+  assert.ok(whole.length > 0);
+  const settings = { RLTrainerConfig: ['loss', 'rollout_transport', 'weight_broadcast', 'ckpt', 'scheduler'] };
   const installation = {
-    version: '0.4.0',
+    version: null,
     missing: [],
     structs: namesOf(recorded['v0.4.0']),
     markers: ['STABLE'],
-    settings: {},
+    settings,
   };
-  assert.throws(() => profileOf(installation, 'python'), {
-    code: 'Unsupported',
-    message: /its trainer packs batches itself/,
-  });
+  for (const { examples, step, bytes } of whole) {
+    const { fields, form } = profileOf(installation, 'python');
+    const columns = columnsOf(examples.map(rowOf));
+    const { files } = form.batch(columns, { fields, seqLen: 64, ranks: 1, cp: 1, step: step + 1 });
+    const [written] = await Promise.all(files.map(({ write }) => collected(write)));
+    assert.equal(written, bytes);
+  }
 });
 
-async function bytesOf(columns: BatchColumns, batches: Parameters<typeof writeMicroBatches>[2]): Promise<string> {
+function bytesOf(columns: BatchColumns, batches: Parameters<typeof writeMicroBatches>[2]): Promise<string> {
+  return collected((out) => writeMicroBatches(out, columns, batches, mainMicroBatch));
+}
+
+async function collected(write: (out: MsgpackWriter) => Promise<void>): Promise<string> {
   const pieces: Buffer[] = [];
-  const out = new MsgpackWriter((bytes) => void pieces.push(Buffer.from(bytes)));
-  await writeMicroBatches(out, columns, batches, mainMicroBatch);
+  await write(new MsgpackWriter((bytes) => void pieces.push(Buffer.from(bytes))));
   return Buffer.concat(pieces).toString('base64');
+}
+
+/** Both halves of a sample as one row, as it comes from a batch. */
+function rowOf(sample: OlderSample): Sample {
+  const { prompt_ids, completion_ids, completion_mask, completion_logprobs, completion_temperatures, advantage } =
+    sample;
+  const before = <T>(value: T): T[] => prompt_ids.map(() => value);
+  return {
+    token_ids: [...prompt_ids, ...completion_ids],
+    mask: [...before(false), ...completion_mask],
+    logprobs: [...before(0), ...completion_logprobs],
+    temperatures: [...before(1), ...completion_temperatures],
+    env_name: 'env',
+    advantages: [...before(0), ...completion_mask.map((mask) => (mask ? advantage : 0))],
+    routed_experts: null,
+    ref_logprobs: null,
+    rl_weights: null,
+    ce_weights: null,
+    ref_kl_weights: null,
+  };
 }
 
 /** What stands for a stream in rows without it, beside others that have it. */

@@ -166,6 +166,9 @@ def record_v04(checkout):
             ),
         ),
     ]
+    without = [older_sample(structs, source, prompt, length, reward=None, feedback=feedback) for prompt, length, feedback in
+               [(5, 7, ()), (2, 12, (5, 6)), (1, 2, ())]]
+    batches.append(("samples without rewards", structs.TrainingBatch(without, step=2)))
     cases = [
         {"name": name, **plain(batch), "bytes": base64.b64encode(encoder.encode(batch)).decode()} for name, batch in batches
     ]

@@ -9,6 +9,9 @@ export const settingsOnCpu = {
   more: { model: { ac: 'None', ac_offloading: 'None' } },
 } as const;
 
+/** v0.4.0 has PyTorch's attention, and saves no memory by default. */
+export const olderSettingsOnCpu = { attn: 'sdpa', compile: undefined, optimCpuOffload: undefined, more: {} } as const;
+
 /** A trainer of the presets' size; a checkpoint every second step. */
 export function openPrimeRl(python: string, options: Partial<PrimeRlOptions> = {}): PrimeRlTrainer {
   return new PrimeRlTrainer({
