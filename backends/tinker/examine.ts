@@ -1,7 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { TinkerClient } from './client.ts';
 import { loadModel, type ModelWish } from './load-model.ts';
-import { measureAdam, measureLoss, samplesInModel } from './measure.ts';
+import { measureAdam, measureLoss, measureLosses, samplesInModel } from './measure.ts';
 import type { TinkerModel } from './model.ts';
 import type { ServerFacts } from './server-facts.ts';
 import { isTrouble } from './trouble.ts';
@@ -19,6 +19,7 @@ export async function examineServer(
   const model = await firstModel(client, begun, say);
   try {
     const loss = await measureLoss(model, client.http.address.url);
+    const losses = loss && (await measureLosses(model, loss));
     const linearIn = loss?.linearIn ?? 'weights';
     const adam = await measureAdam(model, linearIn);
     const models = (await holdsAnother(client, begun)) ? 'several' : 'one';
@@ -32,7 +33,7 @@ export async function examineServer(
           params: { max_tokens: 1, temperature: 1, seed: 0 },
         }),
       ));
-    return { loss, models, sampling: isInModel ? 'in the model' : 'apart', ...adam };
+    return { loss, losses, models, sampling: isInModel ? 'in the model' : 'apart', ...adam };
   } finally {
     await model.unload();
   }

@@ -57,7 +57,8 @@ function openInference(t: TestContext, url: string): TinkerInference {
 
 describe('what a server does is found out by tiny steps of models that are thrown away', () => {
   const sum = { reduction: 'sum', over: 'step', linearIn: 'weights' };
-  const known = { ignored: [], unknown: [] };
+  const losses = ['importance_sampling', 'ppo', 'cispo'];
+  const known = { losses, ignored: [], unknown: [] };
   for (const [what, options, facts] of [
     [
       'SkyRL’s JAX backend',
@@ -67,7 +68,7 @@ describe('what a server does is found out by tiny steps of models that are throw
     [
       'SkyRL’s FSDP backend',
       fsdp,
-      { loss: sum, models: 'one', sampling: 'apart', ignored: ['beta1 and beta2', 'epsilon'], unknown: ['weight_decay'] }, // prettier-ignore
+      { loss: sum, models: 'one', sampling: 'apart', losses, ignored: ['beta1 and beta2', 'epsilon'], unknown: ['weight_decay'] }, // prettier-ignore
     ],
     ['TuFT', tuft, { loss: sum, models: 'several', sampling: 'apart', ...known }],
     [
@@ -81,9 +82,14 @@ describe('what a server does is found out by tiny steps of models that are throw
       { loss: { reduction: 'token_mean', over: 'request', linearIn: 'advantages' }, models: 'one', sampling: 'apart', ...known }, // prettier-ignore
     ],
     [
+      'one that computes cross_entropy whatever is asked for',
+      { ...tuft, replacesLosses: true },
+      { loss: sum, models: 'several', sampling: 'apart', ...known, losses: [] },
+    ],
+    [
       'one that tells nothing',
       { ...fsdp, ignoresAdam: false, isSilent: true },
-      { loss: null, models: 'one', sampling: 'apart', ...known },
+      { loss: null, models: 'one', sampling: 'apart', ...known, losses: null },
     ],
   ] as const) {
     test(what, async (t) => {
@@ -129,6 +135,7 @@ for (const [what, options] of [
   ['that takes means of rows', { ...fsdp, ignoresAdam: false, adding: { by: 'row_mean', over: 'step' } }],
   ['that takes means of tokens', { ...fsdp, ignoresAdam: false, adding: { by: 'token_mean', over: 'request' } }],
   ['like TuFT', tuft],
+  ['that computes cross_entropy whatever is asked for', { ...fsdp, ignoresAdam: false, replacesLosses: true }],
 ] as const) {
   test(`the same batch gives the update of the embedded engine on a server ${what}`, async (t) => {
     const server = await started(t, options);

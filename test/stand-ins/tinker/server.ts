@@ -50,6 +50,8 @@ export interface StandInOptions {
    * archive is the address of a folder of its own machine. Samples are taken in sessions, which a restart forgets.
    */
   readonly isLikeTuft?: boolean;
+  /** Computes cross_entropy in place of any other loss, silently, like twinkle. */
+  readonly replacesLosses?: boolean;
   /** Samples only where the base model is named beside the path, like twinkle. */
   readonly wantsBase?: boolean;
   readonly adding?: Adding;
@@ -265,12 +267,10 @@ class Service {
         this.#requireTurn(body);
         const { model_id: model, forward_backward_input: input } = Pass.parse(body);
         this.#requireModel(model);
+        const request = lossRequest(input, this.#options.replacesLosses);
         return this.#promise(word, async () => {
-          const logprobs = await this.#slots.get(model).forwardBackward(lossRequest(input));
-          return passOutput(
-            logprobs,
-            this.#options.isLikeTuft ? { 'loss:sum': lossSum(lossRequest(input), logprobs) } : {},
-          );
+          const logprobs = await this.#slots.get(model).forwardBackward(request);
+          return passOutput(logprobs, this.#options.isLikeTuft ? { 'loss:sum': lossSum(request, logprobs) } : {});
         });
       }
       case 'forward':
@@ -511,14 +511,31 @@ function failed(error: unknown): Outcome {
   return { error: error instanceof Error ? error.message : String(error) };
 }
 
-function lossRequest(input: z.infer<typeof LossInput>): LossRequest {
+/** A server that knows cross_entropy alone computes it whatever is asked for. */
+function lossRequest(input: z.infer<typeof LossInput>, isOnlyCrossEntropy = false): LossRequest {
+  if (isOnlyCrossEntropy) return { data: input.data, loss_fn: 'cross_entropy' };
   return { data: input.data, loss_fn: input.loss_fn, loss_fn_config: input.loss_fn_config };
 }
 
-/** Of cross_entropy, or of cispo within equal bounds. */
-function lossSum({ data, loss_fn }: LossRequest, logprobs: readonly (readonly number[])[]): number {
-  const factors = data.map(({ loss_fn_inputs: inputs }) => inputs[loss_fn === 'cross_entropy' ? 'weights' : 'advantages']!.data); // prettier-ignore
-  return logprobs.flatMap((row, i) => row.map((logprob, t) => 0 - factors[i]![t]! * logprob)).reduce((sum, one) => sum + one, 0); // prettier-ignore
+/** The sum of a request's losses. */
+function lossSum(
+  { data, loss_fn, loss_fn_config: config }: LossRequest,
+  logprobs: readonly (readonly number[])[],
+): number {
+  let sum = 0;
+  for (const [i, { loss_fn_inputs: inputs }] of data.entries()) {
+    for (const [t, logprob] of logprobs[i]!.entries()) {
+      const advantage = inputs['advantages']?.data[t] ?? 0;
+      const ratio = Math.exp(logprob - (inputs['logprobs']?.data[t] ?? 0));
+      const low = config?.['clip_low_threshold'] ?? 0.8;
+      const clipped = Math.min(Math.max(ratio, low), config?.['clip_high_threshold'] ?? 1.2);
+      if (loss_fn === 'cross_entropy') sum -= (inputs['weights']?.data[t] ?? 1) * logprob;
+      else if (loss_fn === 'cispo') sum -= clipped * advantage * logprob;
+      else if (loss_fn === 'ppo') sum -= Math.min(ratio * advantage, clipped * advantage);
+      else sum -= ratio * advantage;
+    }
+  }
+  return sum;
 }
 
 function passOutput(logprobs: readonly (readonly number[])[], metrics: Record<string, number> = {}): unknown {
