@@ -1,7 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import { linearLoss } from './batch.ts';
 import type { TinkerModel } from './model.ts';
-import { type AdamSetting, policyLosses, type PolicyLoss, type ServerLoss } from './server-facts.ts';
+import { type AdamSetting, policyLosses, type PolicyLoss, type ServerFacts, type ServerLoss } from './server-facts.ts';
 import { isTrouble } from './trouble.ts';
 import type { AdamParams, Datum, LossCall } from './types.ts';
 
@@ -217,22 +217,28 @@ export async function measureAdam(
   };
 }
 
-/** Whether sampling from a checkpoint puts its weights into the model that made it. */
-export async function samplesInModel(
+/** Gives the log probability of a token that is sampled from a path, by one seed. */
+export type SampleFrom = (path: string) => Promise<number>;
+
+/** What a sampler's path is sampled from. The model must be one that is thrown away. */
+export async function measureSampling(
   model: TinkerModel,
   linearIn: ServerLoss['linearIn'],
-  sampleFrom: (path: string) => Promise<unknown>,
-): Promise<boolean> {
+  sampleFrom: SampleFrom,
+): Promise<ServerFacts['sampling']> {
   const mover = new Mover(model, linearIn);
-  let path: string;
   try {
-    path = await model.saveForSampler('ratchet-probe', null);
-    if (!(await mover.moves(1, {}))) return true; // nothing can be seen, and to load a model again is right everywhere
+    const first = await model.saveForSampler('ratchet-probe-1', null);
+    // If nothing can be seen, the answer is the one that is right everywhere: each step loads a model of its own.
+    if (!(await mover.moves(1, {}))) return 'in the model';
     const before = await mover.look();
-    await sampleFrom(path);
-    return mover.isOther(before, await mover.look());
+    const asSaved = await sampleFrom(first); // once the model has moved: SkyRL loads a checkpoint once
+    if (mover.isOther(before, await mover.look())) return 'in the model';
+    const noise = Math.abs((await sampleFrom(first)) - asSaved);
+    await model.saveForSampler('ratchet-probe-2', null);
+    return Math.abs((await sampleFrom(first)) - asSaved) > Math.max(1e-3, 4 * noise) ? 'latest' : 'apart';
   } catch (error) {
-    if (isTrouble(error, 'refused', 'missing', 'failed')) return false; // nobody samples there
+    if (isTrouble(error, 'refused', 'missing', 'failed')) return 'apart'; // nobody samples there
     throw error;
   }
 }

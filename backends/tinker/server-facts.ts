@@ -28,8 +28,11 @@ export const ServerFacts = z.strictObject({
   losses: z.array(z.enum(policyLosses)).nullable(),
   /** Whether it held a second model beside the first. */
   models: z.enum(['one', 'several']),
-  /** Whether sampling replaces the weights of a model in training by those of the checkpoint. */
-  sampling: z.enum(['apart', 'in the model']),
+  /**
+   * What a sampler's path is sampled from: its own weights; those as well, which thereby replace what is in training; or
+   * what was saved for the sampler last from its model.
+   */
+  sampling: z.enum(['apart', 'in the model', 'latest']),
   ignored: z.array(z.enum(adamSettings)),
   /** What could not be found out. */
   unknown: z.array(z.enum(adamSettings)),

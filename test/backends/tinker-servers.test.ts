@@ -27,6 +27,7 @@ const grpo: LossSettings = { type: 'grpo', clipLow: 0.8, clipHigh: 1.2, aggregat
 
 /** Those that hold one model: SkyRL's FSDP backend. */
 const fsdp = { holdsOne: true, ignoresAdam: true, heedsOptimizer: true } as const;
+const megatron = { samplesLatest: true, ignoresAdam: true, heedsOptimizer: true } as const;
 const tuft = { isLikeTuft: true, heedsOptimizer: true } as const;
 
 let root: string;
@@ -68,18 +69,23 @@ describe('what a server does is found out by tiny steps of models that are throw
     [
       'SkyRL’s FSDP backend',
       fsdp,
-      { loss: sum, models: 'one', sampling: 'apart', losses, ignored: ['beta1 and beta2', 'epsilon'], unknown: ['weight_decay'] }, // prettier-ignore
+      { loss: sum, models: 'one', sampling: 'latest', losses, ignored: ['beta1 and beta2', 'epsilon'], unknown: ['weight_decay'] }, // prettier-ignore
+    ],
+    [
+      'SkyRL’s Megatron backend',
+      megatron,
+      { loss: sum, models: 'several', sampling: 'latest', ...known, ignored: ['beta1 and beta2', 'epsilon'], unknown: ['weight_decay'] }, // prettier-ignore
     ],
     ['TuFT', tuft, { loss: sum, models: 'several', sampling: 'apart', ...known }],
     [
       'a mean over rows',
       { ...fsdp, ignoresAdam: false, adding: { by: 'row_mean', over: 'step' } },
-      { loss: { reduction: 'row_mean', over: 'step', linearIn: 'weights' }, models: 'one', sampling: 'apart', ...known }, // prettier-ignore
+      { loss: { reduction: 'row_mean', over: 'step', linearIn: 'weights' }, models: 'one', sampling: 'latest', ...known }, // prettier-ignore
     ],
     [
       'a mean over the tokens of a request',
       { ...fsdp, ignoresAdam: false, adding: { by: 'token_mean', over: 'request' } },
-      { loss: { reduction: 'token_mean', over: 'request', linearIn: 'advantages' }, models: 'one', sampling: 'apart', ...known }, // prettier-ignore
+      { loss: { reduction: 'token_mean', over: 'request', linearIn: 'advantages' }, models: 'one', sampling: 'latest', ...known }, // prettier-ignore
     ],
     [
       'one that computes cross_entropy whatever is asked for',
@@ -89,7 +95,7 @@ describe('what a server does is found out by tiny steps of models that are throw
     [
       'one that tells nothing',
       { ...fsdp, ignoresAdam: false, isSilent: true },
-      { loss: null, models: 'one', sampling: 'apart', ...known, losses: null },
+      { loss: null, models: 'one', sampling: 'latest', ...known, losses: null },
     ],
   ] as const) {
     test(what, async (t) => {
@@ -152,6 +158,32 @@ for (const [what, options] of [
     await assertSameAdapter(last, engine);
   });
 }
+
+describe('a server that samples what a model has saved last', () => {
+  for (const [what, options] of [
+    ['and holds one model', fsdp],
+    ['and holds several', megatron],
+  ] as const) {
+    test(`${what}: a step that was given up leaves the committed version to sample from`, async (t) => {
+      const server = await started(t, options);
+      const trainer = openTrainer(server.url);
+      t.after(() => trainer.close());
+      const inference = openInference(t, server.url);
+      const [v0, v1] = [await mkdtemp(path.join(root, 'given-')), await mkdtemp(path.join(root, 'given-'))];
+      await trainer.makeBase(v0, { ...part, files: presetFiles(model) });
+      await trainer.trainStep(stepOf(0.1, 1));
+      const state = await trainer.saveOptimizer();
+      await trainer.exportTo(v1);
+      const committed = await sampleOf(inference, v1, 1);
+      await trainer.trainStep(stepOf(50, 2)); // its worker dies before the commit
+      assert.notDeepEqual((await sampleOf(inference, v1, 1)).logprobs, committed.logprobs, 'v2 is sampled');
+      await trainer.open(v1, part);
+      await trainer.restoreOptimizer(state);
+      const { servedStep, servedThrough, ...again } = await sampleOf(inference, v1, 1);
+      assert.deepEqual([servedStep, servedThrough, again], [undefined, undefined, committed]);
+    });
+  }
+});
 
 describe('a server that holds one model', () => {
   test('has one for the whole run, whose settings of Adam that it ignores are named', async (t) => {

@@ -50,6 +50,8 @@ export interface StandInOptions {
    * archive is the address of a folder of its own machine. Samples are taken in sessions, which a restart forgets.
    */
   readonly isLikeTuft?: boolean;
+  /** Samples what a model has saved last, whichever of its paths is asked for, like SkyRL's Megatron backend. */
+  readonly samplesLatest?: boolean;
   /** Computes cross_entropy in place of any other loss, silently, like twinkle. */
   readonly replacesLosses?: boolean;
   /** Samples only where the base model is named beside the path, like twinkle. */
@@ -103,12 +105,12 @@ export async function startTinkerStandIn(options: StandInOptions): Promise<Stand
   const journal = new Journal(options.folder);
   const isHosted = options.hostedKey !== undefined;
   const { holdsOne = false, isLikeTuft = false, ignoresAdam = false, merges = false, takesRankZero = false } = options;
-  const sums = isHosted || holdsOne || isLikeTuft;
+  const sums = isHosted || holdsOne || isLikeTuft || options.samplesLatest === true;
   const slots = await Slots.open({
     base,
     folder: options.folder,
     count: (options.maxAdapters ?? 8) - 1,
-    sampling: holdsOne ? 'latest' : isHosted || isLikeTuft ? 'apart' : 'in the model',
+    sampling: holdsOne || options.samplesLatest ? 'latest' : isHosted || isLikeTuft ? 'apart' : 'in the model',
     adding: options.adding ?? { by: sums ? 'sum' : 'sequence_mean', over: 'step' },
     holdsOne,
     ignoresAdam,
