@@ -16,7 +16,8 @@ import type { ServedPolicy, StepPlan } from '../../core/rl/run-state.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { decodeSafetensors, EngineOptimizer, presetFiles } from '../../engine/index.ts';
 import { StandInProcess } from '../stand-ins/tinker/process.ts';
-import { type StandIn, type StandInOptions, startTinkerStandIn } from '../stand-ins/tinker/server.ts';
+import type { StandInOptions } from '../stand-ins/tinker/options.ts';
+import { type StandIn, startTinkerStandIn } from '../stand-ins/tinker/server.ts';
 
 const model = 'preset:reverse-text-0.2m';
 const targetModules = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'];
