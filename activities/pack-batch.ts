@@ -133,12 +133,12 @@ async function packRows(
   const groups = new GroupsInOrder(run, sources, scored);
   for (const { key } of groups.refs) facts.set(key, new Map());
   // Groups outside the batch do not reach a custom advantage, and move no baseline.
-  const usual = typeof advantage === 'string' ? advantage : 'centered';
+  const fallback = typeof advantage === 'string' ? advantage : 'centered';
   for await (const { key, group, isWanted } of groups) {
     if (!isWanted) {
       const { pre, post } = options.rolloutFilters;
       const found =
-        pre.length + post.length === 0 ? [] : advantagesOf(group, ownAdvantage(group, usual, environments), options);
+        pre.length + post.length === 0 ? [] : advantagesOf(group, ownAdvantage(group, fallback, environments), options);
       note(key, group, (index) => found[group.rollouts.findIndex((rollout) => rollout.index === index)]!);
       continue;
     }

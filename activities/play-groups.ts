@@ -1,7 +1,7 @@
 import type { PlayedPart } from '../core/rl/rollout/played-part.ts';
 import type { GenerateDependencies } from '../play/policy/asked-model.ts';
 import type { ChunkInput } from '../play/chunk-play.ts';
-import { harvestChunk, type HarvestedChunk } from '../play/harvest-chunk.ts';
+import { collectChunk, type CollectedChunk } from '../play/collect-chunk.ts';
 import { RatchetError } from '../core/errors.ts';
 import { refuseOverRound } from '../runs/lineages/lineages.ts';
 import { specOf } from '../runs/run-access.ts';
@@ -10,7 +10,7 @@ import { isRetry, lastProgress, withHeartbeat } from './around/heartbeat.ts';
 import { tellParts } from './around/tell-parts.ts';
 
 /** Scored groups of a chunk that its run has not received, and what is unfinished. */
-export type PlayedChunk = HarvestedChunk;
+export type PlayedChunk = CollectedChunk;
 
 export const createPlayGroups =
   (dependencies: GenerateDependencies) =>
@@ -26,7 +26,7 @@ export const createPlayGroups =
       attempt.silence = () => inference.silence?.() ?? null;
       const { tells, run, workers } = input;
       const tell = (part: PlayedPart): Promise<boolean> => tellParts(tells, { lineage: run.lineage, workers }, part);
-      return harvestChunk(dependencies, input, attempt, { cancelled, say, tell, isRetry: isRetry() });
+      return collectChunk(dependencies, input, attempt, { cancelled, say, tell, isRetry: isRetry() });
     };
     return withHeartbeat(
       (cancelled, say) =>

@@ -48,10 +48,10 @@ export async function saveCheckpoint({
     // Steps at which other lineages took over from this one; they need their checkpoints.
     const takenOver = begun.flatMap(({ origin }) => (origin.lineage === run.lineage ? [origin.step] : []));
     const needed = takenOver.flatMap((at) => sealed.findLast((sealedStep) => sealedStep <= at) ?? []);
-    const usual = keptCheckpoints(sealed, spec, run.lineage === firstLineage ? sealed[0] : undefined);
-    const kept = sealed.filter((sealedStep) => usual.includes(sealedStep) || needed.includes(sealedStep));
+    const regular = keptCheckpoints(sealed, spec, run.lineage === firstLineage ? sealed[0] : undefined);
+    const kept = sealed.filter((sealedStep) => regular.includes(sealedStep) || needed.includes(sealedStep));
     const oldestLive = step - maxAsyncLevel - maxOffPolicySteps - 1;
-    const newest = usual.slice(-spec.keepLast);
+    const newest = regular.slice(-spec.keepLast);
     // A lineage's origin counts as one of its checkpoints until it has enough of its own.
     const beganAt = begun.find(({ lineage }) => lineage === run.lineage)?.origin.step;
     const oldest = newest.length < spec.keepLast ? (beganAt ?? newest[0]) : newest[0];

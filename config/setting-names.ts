@@ -63,12 +63,12 @@ export function nameInFile(path: string): string {
 /** A setting may have another name in the spec than its own in camel case. */
 function keyOf(table: string, part: string): string {
   const start = table === '' ? '' : `${table.replaceAll(/\[\d+\]/g, '[]')}.`;
-  const usual = snakeCase(part);
-  if (settingsByPath.has(start + usual)) return usual;
+  const plain = snakeCase(part);
+  if (settingsByPath.has(start + plain)) return plain;
   for (const [path, { as }] of settingsByPath)
     if (as === part && path.startsWith(start) && !path.slice(start.length).includes('.'))
       return path.slice(start.length);
-  return usual;
+  return plain;
 }
 
 function snakeCase(key: string): string {

@@ -43,13 +43,13 @@ export interface AskedServer {
  * that server. `usual` is the default address.
  */
 const serverVariables = {
-  HF_ENDPOINT: { keys: ['HF_TOKEN'], usual: 'https://huggingface.co' },
+  HF_ENDPOINT: { keys: ['HF_TOKEN'], fallback: 'https://huggingface.co' },
   MLFLOW_TRACKING_URI: { keys: ['MLFLOW_TRACKING_TOKEN', 'MLFLOW_TRACKING_USERNAME', 'MLFLOW_TRACKING_PASSWORD'] },
   OTEL_EXPORTER_OTLP_ENDPOINT: { keys: ['OTEL_EXPORTER_OTLP_HEADERS'] },
   OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: { keys: ['OTEL_EXPORTER_OTLP_HEADERS'] },
   OTEL_EXPORTER_OTLP_METRICS_ENDPOINT: { keys: ['OTEL_EXPORTER_OTLP_HEADERS'] },
   WANDB_BASE_URL: { keys: ['WANDB_API_KEY'] },
-} as const satisfies Record<string, { readonly keys: readonly string[]; readonly usual?: string }>;
+} as const satisfies Record<string, { readonly keys: readonly string[]; readonly fallback?: string }>;
 export type ServerVariable = keyof typeof serverVariables;
 
 /** One line for the server and one for each key. A key goes only to the server that it was named with. */
@@ -169,9 +169,9 @@ function isGranted(line: string, environment: Environment): boolean {
 
 function isOfEnvironment({ url, keys, variables = [] }: AskedServer, environment: Environment): boolean {
   return variables.some((name) => {
-    const { keys: own, usual = '' }: { readonly keys: readonly string[]; readonly usual?: string } =
+    const { keys: own, fallback = '' }: { readonly keys: readonly string[]; readonly fallback?: string } =
       serverVariables[name];
-    const named = environment[name] || usual;
+    const named = environment[name] || fallback;
     return URL.canParse(named) && originOf(named) === originOf(url) && keys.every((key) => own.includes(key));
   });
 }

@@ -62,8 +62,8 @@ export async function openPlayers(
       const systemPrompt = systemPrompts.get(lease.environment);
       const entry = entries.get(lease.environment)!;
       const onTimeout = timeoutFateOf(entry, spec);
-      const usual = entry.sampling ?? spec.sampling;
-      const own = { ...usual, temperature: lease.temperature ?? usual.temperature };
+      const fallback = entry.sampling ?? spec.sampling;
+      const own = { ...fallback, temperature: lease.temperature ?? fallback.temperature };
       const sampling = isTaught && spec.teacher ? taughtSampling(spec.teacher.sampling, own) : own;
       const age = ages?.begin();
       const playing = playRollout({

@@ -95,9 +95,9 @@ export function chooseTests(wanted, all) {
     /[/](?:e2e|faults)[/].*\.slow\.test\.ts$/.test(file) ||
     isMatrix(file) ||
     isEngine(file);
-  const usual = all.filter((file) => !isMatrix(file) && !isEngine(file));
+  const fallback = all.filter((file) => !isMatrix(file) && !isEngine(file));
   const [word] = wanted.length === 1 ? wanted : [];
-  if (word === 'e2e') return { units: [], endToEnd: usual.filter(isEndToEnd) };
+  if (word === 'e2e') return { units: [], endToEnd: fallback.filter(isEndToEnd) };
   if (word === 'faults') return { units: [], endToEnd: all.filter(isMatrix) };
   if (word === 'engines') return { units: [], endToEnd: all.filter(isEngine) };
   const places = wanted.map((place) => resolve(place));
@@ -105,7 +105,7 @@ export function chooseTests(wanted, all) {
     if (!all.some((file) => isWithin(file, place))) throw new SetupError(`there is no test in ${wanted[i]}`);
   }
   const named = () => all.filter((file) => places.some((place) => isWithin(file, place)));
-  const chosen = word === 'all' ? all : wanted.length === 0 ? usual.filter((file) => !isSlow(file)) : named();
+  const chosen = word === 'all' ? all : wanted.length === 0 ? fallback.filter((file) => !isSlow(file)) : named();
   return { units: chosen.filter((file) => !isEndToEnd(file)), endToEnd: chosen.filter(isEndToEnd) };
 }
 

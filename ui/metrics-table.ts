@@ -28,7 +28,7 @@ export class MetricsTable {
   #columns = new Map<string, Float64Array>();
   #names: readonly string[] = [];
   /** Names of the row read last, in order: the next row mostly has the same. */
-  #usual: { readonly name: string; column: Float64Array }[] = [];
+  #lastSeen: { readonly name: string; column: Float64Array }[] = [];
 
   constructor(store: Store) {
     this.#store = store;
@@ -168,9 +168,9 @@ export class MetricsTable {
     for (const name in row) {
       const value = row[name];
       if (typeof value !== 'number' || name === 'step') continue;
-      const usual = this.#usual[i];
-      const column = usual?.name === name && at < usual.column.length ? usual.column : this.#column(name, at);
-      if (column !== usual?.column) this.#usual[i] = { name, column };
+      const lastSeen = this.#lastSeen[i];
+      const column = lastSeen?.name === name && at < lastSeen.column.length ? lastSeen.column : this.#column(name, at);
+      if (column !== lastSeen?.column) this.#lastSeen[i] = { name, column };
       column[at] = value;
       i += 1;
     }
@@ -198,7 +198,7 @@ export class MetricsTable {
       if (column) longer.set(column);
       column = longer;
       this.#columns.set(name, column);
-      this.#usual = []; // the shorter one may be among them
+      this.#lastSeen = []; // the shorter one may be among them
     }
     return column;
   }
@@ -220,7 +220,7 @@ export class MetricsTable {
     this.#rows = new Map();
     this.#byLineage = new Map();
     this.#columns = new Map();
-    this.#usual = [];
+    this.#lastSeen = [];
   }
 }
 

@@ -134,7 +134,7 @@ async function finish({ handle, state, control, writing, leases, seconds }: Ende
   const closing = { handle, result: found, comparison, seconds: seconds(), iterations: state.begun, givenUp, failed };
   const summary = `candidate ${found.best} of ${found.candidates.length}`;
   const closed = await evaluationParts.closePromptSearch.executeWithOptions({ summary }, [closing]);
-  control.tell({
+  control.emit({
     kind: 'finished',
     text: lastLine(closed),
     values: { calls: closed.calls, candidates: closed.candidates },

@@ -114,12 +114,12 @@ class Flow {
       const asked = { run, spec, round, workers, takesNewest, tells, ...one };
       const { parts, adopted, lost } = await this.#shown(round, one, () => scope.run(() => playChunk(this, asked)));
       const isNews = parts.length > 0 || adopted > 0 || lost.recoveries > 0 || lost.seconds > 0;
-      if (isNews) await this.#tell({ parts, adopted, lost });
+      if (isNews) await this.#signal({ parts, adopted, lost });
     };
     try {
       await Promise.all(chunks.map(play));
     } catch (error) {
-      if (!isCancellation(error)) await this.#tell({ failed: failureOf(error) });
+      if (!isCancellation(error)) await this.#signal({ failed: failureOf(error) });
       else if (!scope.consideredCancelled) throw error;
     } finally {
       this.#rounds.delete(first);
@@ -152,7 +152,7 @@ class Flow {
     await condition(() => this.#resumed > before || this.#isNobodys);
   }
 
-  async #tell(played: RoundsPlayed['played']): Promise<void> {
+  async #signal(played: RoundsPlayed['played']): Promise<void> {
     const { tells, run } = this.#input;
     await getExternalWorkflowHandle(tells)
       .signal(roundsPlayedSignal, { lineage: run.lineage, played })

@@ -119,10 +119,10 @@ export async function finish(parts: RunParts): Promise<RunSummary | null> {
     'the audit of the ledger',
     orchestratorFor(spec).auditRun.executeWithOptions({ summary: `${step} steps` }, [{ run }]),
   );
-  if (!ledger.isSound) control.tell('warning', step, unsoundLine(ledger));
+  if (!ledger.isSound) control.emit('warning', step, unsoundLine(ledger));
   const end = endOf(step, control.maxSteps);
   control.at(end, step, head.policy);
-  control.tell(end, step, finishedLine(step, control.maxSteps, effectiveness), finishedValues(effectiveness));
+  control.emit(end, step, finishedLine(step, control.maxSteps, effectiveness), finishedValues(effectiveness));
   await control.waitFor(requestsAnswered, condition(allHandlersFinished));
   if (control.rewind !== null) return null;
   return {

@@ -108,12 +108,12 @@ function openControl({ opened, start, carried, account, ...before }: OpenedStart
   const step = start?.state.step ?? 0;
   if (!carried) {
     control.publish(step, null);
-    for (const warning of warnings) control.tell('warning', 0, warning);
+    for (const warning of warnings) control.emit('warning', 0, warning);
     const { learningRate } = control.overrides;
     if (learningRate !== undefined) {
-      control.tell('warning', 0, `learning rate ${learningRate} was set while the run was running, and stays`);
+      control.emit('warning', 0, `learning rate ${learningRate} was set while the run was running, and stays`);
     }
   }
-  if (before.isTakenOver) control.tell('upgraded', step, upgradedLine(spec.name, step, before.pausedBecause));
+  if (before.isTakenOver) control.emit('upgraded', step, upgradedLine(spec.name, step, before.pausedBecause));
   return control;
 }

@@ -90,10 +90,10 @@ async function takeUp(parts: RunParts, { opened, start, carried }: OpenedStart):
   const { run, control, head, training, weights, evals, branches } = parts;
   const { step } = head;
   control.at('training', step, head.policy);
-  if (carried?.rewindRefused !== undefined) control.tell('warning', step, carried.rewindRefused);
+  if (carried?.rewindRefused !== undefined) control.emit('warning', step, carried.rewindRefused);
   if (start?.begins) {
     control.publish(step, null);
-    control.tell('rewound', step, rewoundLine(run.lineage, step));
+    control.emit('rewound', step, rewoundLine(run.lineage, step));
   }
   // If this lineage made the step itself, only its upload was interrupted, which is repeated next.
   if (opened.weightsAreGone && start?.begins) await training.restore();
@@ -160,5 +160,5 @@ function tellStep({ control, head }: RunParts, trained: TrainedStep, stepS: numb
   const figures = { ...collected.figures, ...trainFigures(trained), train_s: trained.seconds, step_s: stepS };
   control.at('training', head.step, head.policy);
   control.publish(head.step, collected.figures['reward'] ?? null);
-  control.tell('step', head.step, stepLine(head.step, control.maxSteps, figures), figures);
+  control.emit('step', head.step, stepLine(head.step, control.maxSteps, figures), figures);
 }

@@ -60,7 +60,7 @@ export async function writeResults(handle: EvaluationHandle): Promise<WrittenRes
     }
     await store.removeAll(`${key}.tail/`); // parts of a store that cannot append; their lines are in the file now
     await store.putFile(key, file);
-    return { tally: tally.rollouts === 0 ? emptyTally : tally, says: sayingOf(sample) };
+    return { tally: tally.rollouts === 0 ? emptyTally : tally, says: sampleOf(sample) };
   });
 }
 
@@ -154,16 +154,16 @@ export const createCloseEvaluation =
     });
 
 /** Truncated: history keeps a preview only. */
-const sayingCharsMax = 400;
+const sampleCharsMax = 400;
 
-function sayingOf(example: ScoredExample | undefined): EvaluationSaying | null {
+function sampleOf(example: ScoredExample | undefined): EvaluationSaying | null {
   const row = example?.rows.find(({ reward }) => typeof reward === 'number') ?? example?.rows[0];
   if (row === undefined) return null;
   return {
     exampleId: Number(row['example_id'] ?? 0),
     prompt: lastContent(row['prompt']),
     completion: lastContent(row['completion']),
-    answer: typeof row['answer'] === 'string' ? row['answer'].slice(0, sayingCharsMax) : '',
+    answer: typeof row['answer'] === 'string' ? row['answer'].slice(0, sampleCharsMax) : '',
     reward: typeof row['reward'] === 'number' ? row['reward'] : null,
   };
 }
@@ -171,5 +171,5 @@ function sayingOf(example: ScoredExample | undefined): EvaluationSaying | null {
 function lastContent(said: RolloutRow[string] | undefined): string {
   const last: unknown = Array.isArray(said) ? said.at(-1) : said;
   const content = typeof last === 'object' && last !== null && 'content' in last ? last.content : last;
-  return typeof content === 'string' ? content.slice(0, sayingCharsMax) : '';
+  return typeof content === 'string' ? content.slice(0, sampleCharsMax) : '';
 }

@@ -16,12 +16,12 @@ export interface NodesPlace {
   readonly port: number;
 }
 
-const portUsual = 29_500;
+const portDefault = 29_500;
 
 /** Null where no variable names it. */
 export function nodesPlace(environment: Readonly<NodeJS.ProcessEnv>): NodesPlace | null {
   const address = environment['MASTER_ADDR'] ?? '';
-  const port = Number(environment['MASTER_PORT'] || portUsual);
+  const port = Number(environment['MASTER_PORT'] || portDefault);
   if (address === '') return null;
   if (!Number.isInteger(port) || port < 1 || port > 65_535)
     throw new RatchetError(

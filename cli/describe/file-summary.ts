@@ -43,8 +43,8 @@ function size({ numExamples, rolloutsPerExample }: EvaluationSpec): string {
   const rollouts = rolloutsPerExample ?? evaluationDefaults.rolloutsPerExample;
   if (numExamples === -1) return `all examples × ${counted(rollouts, 'rollout')}`;
   const examples = numExamples ?? evaluationDefaults.numExamples;
-  const usual = numExamples === null || rolloutsPerExample === null ? ' unless its package says otherwise' : '';
-  return `${counted(examples, 'example')} × ${counted(rollouts, 'rollout')} = ${examples * rollouts}${usual}`;
+  const unless = numExamples === null || rolloutsPerExample === null ? ' unless its package says otherwise' : '';
+  return `${counted(examples, 'example')} × ${counted(rollouts, 'rollout')} = ${examples * rollouts}${unless}`;
 }
 
 /** Settings by which the evaluations of an ablation differ. */

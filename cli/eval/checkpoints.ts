@@ -7,7 +7,7 @@ import { type CheckpointPlan, planCheckpoints } from '../../runs/evaluations/che
 import { tellingOptions } from '../follow/audience.ts';
 import { findRunFolder } from '../stored/run-place.ts';
 import { grantOption, storeOption } from '../typed/store-option.ts';
-import { openTeller } from '../output/teller.ts';
+import { openReporter } from '../output/reporter.ts';
 import { askForPlan, inputsToPlay } from './subject/named-models.ts';
 import { type EvaluationStage, onStage } from './stage.ts';
 import { type EvaluationLine, isRunning } from './watch-evaluation.ts';
@@ -59,7 +59,7 @@ export const checkpointsCommand = new Command('checkpoints')
   });
 
 export async function evaluateCheckpoints(run: string, options: CheckpointOptions): Promise<number> {
-  const teller = openTeller<EvaluationLine>(options);
+  const reporter = openReporter<EvaluationLine>(options);
   const place = await findRunFolder(run, options.store);
   const choice = choiceOf(options);
   const subject = await subjectOf(place, options);
@@ -72,9 +72,9 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
   }
   const title = (count: number): string => `${count} evaluations of checkpoints of ${run}`;
   if (options.dryRun) {
-    teller.say(title(plan.evaluations.length));
+    reporter.say(title(plan.evaluations.length));
     for (const { environment, step, input } of plan.evaluations) {
-      teller.say(
+      reporter.say(
         `  v${step} on ${environment}: ${input.numExamples < 0 ? 'all' : input.numExamples} examples × ${input.rolloutsPerExample}`,
       );
     }
@@ -85,13 +85,13 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
   await remember(place, subject);
   const atOnce = options.atOnce === undefined ? undefined : readAtOnce(options.atOnce);
   const environments = planned.map(({ environment }) => environment);
-  return onStage({ storeUri: place.store, environments, teller }, async (stage) => {
+  return onStage({ storeUri: place.store, environments, reporter }, async (stage) => {
     const figures = new Map<string, CheckpointFigures>();
     const told = new Set<string>();
     const isLast = async (): Promise<boolean> => !options.watcher || !(await isRunning(stage.client, run));
     for (let next: CheckpointPlan = plan; ; next = await planCheckpoints(place, choice, subject)) {
       const isOver = await isLast();
-      const { fresh, left } = await notByTheRun(stage, next, figures, told, teller.say);
+      const { fresh, left } = await notByTheRun(stage, next, figures, told, reporter.say);
       if (fresh.length > 0) {
         const input = {
           inputs: await inputsToPlay(
@@ -113,7 +113,7 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
       await delay(left > 0 ? 1_000 : 5_000, undefined, { signal: stage.interrupted }).catch(() => undefined);
       if (stage.interrupted.aborted) break;
     }
-    teller.print(curveLines(run, [...figures.values()]).join('\n'));
+    reporter.print(curveLines(run, [...figures.values()]).join('\n'));
     return stage.interrupted.aborted ? 130 : 0;
   });
 }

@@ -42,7 +42,8 @@ export const compareCommand = new Command('compare')
     const examples = readCount('--examples', options.examples);
     const seed = readSeed(options.seed);
     const found = [];
-    for (const name of [a, ...others]) found.push({ name, evaluations: usual(await namedEvaluations(name, options)) });
+    for (const name of [a, ...others])
+      found.push({ name, evaluations: inOwnSampling(await namedEvaluations(name, options)) });
     const compared = [];
     for (const set of byEnvironment(found)) compared.push(await compare(set, seed));
     if (options.json) printJson({ seed, environments: compared.map(toldComparison) }, 2);
@@ -55,7 +56,7 @@ function readSeed(text: string): number {
 }
 
 /** Prefers `[eval]`'s own sampling for a version that was also evaluated greedily. */
-function usual(evaluations: readonly FoundEvaluation[]): FoundEvaluation[] {
+function inOwnSampling(evaluations: readonly FoundEvaluation[]): FoundEvaluation[] {
   return evaluations.filter(
     ({ step, id, environment }) =>
       !evaluations.some(

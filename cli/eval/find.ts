@@ -60,7 +60,7 @@ function groupOf(where: string): string {
 export async function besideEvaluation(
   folder: string,
 ): Promise<{ readonly own: string; readonly other: string } | null> {
-  const all = await Promise.all((await defaultFolders(process.cwd())).map((usual) => findEvaluations(usual)));
+  const all = await Promise.all((await defaultFolders(process.cwd())).map((folder) => findEvaluations(folder)));
   const { evaluations } = joined(all);
   const own = evaluations.find(({ where }) => path.resolve(where) === path.resolve(folder));
   if (own === undefined) return null;

@@ -8,7 +8,7 @@ import { uiLine, withProcesses } from '../start/processes.ts';
 import { grantNamed, namedByEnvironments } from '../../load/grants/grant.ts';
 import { keyVariablesOf, requireKeys } from '../start/server-keys.ts';
 import { askForVersions, typedByModels } from './subject/named-models.ts';
-import { openTeller } from '../output/teller.ts';
+import { openReporter } from '../output/reporter.ts';
 import { whenLeft } from '../follow/watch-run.ts';
 import { describePlan } from './plan-lines.ts';
 import { evalRunCommand, type EvalRunOptions, settingsOf } from './run-options.ts';
@@ -40,13 +40,13 @@ export const runCommand = evalRunCommand()
 
 async function run(what: string, options: EvalRunOptions): Promise<number> {
   const projectFolder = process.cwd();
-  const teller = openTeller<EvaluationLine>(options);
+  const reporter = openReporter<EvaluationLine>(options);
   const settings = settingsOf(options);
   const loaded = await load(what, await withoutModel(settings, options), options, projectFolder);
-  for (const line of loaded.warnings) teller.say(`warning: ${line}`);
-  for (const { said } of loaded.evaluations) if (said !== null) teller.say(said);
+  for (const line of loaded.warnings) reporter.say(`warning: ${line}`);
+  for (const { said } of loaded.evaluations) if (said !== null) reporter.say(said);
   if (options.dryRun) {
-    for (const line of describePlan(loaded.evaluations)) teller.say(line);
+    for (const line of describePlan(loaded.evaluations)) reporter.say(line);
     return 0;
   }
   const models = loaded.evaluations.map(({ input }) => input.model);
@@ -59,7 +59,7 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
   const keys = keyVariablesOf(serversOf(loaded));
   await requireKeys(keys, projectFolder);
   const left = whenLeft();
-  const served = await serve(options, settings, loaded, { projectFolder, log: teller.say });
+  const served = await serve(options, settings, loaded, { projectFolder, log: reporter.say });
   // A server that this command starts is named for as long as it runs (`local-model.ts`).
   if (served === null) {
     grantNamed(projectFolder, typedByModels(models, options));
@@ -71,7 +71,7 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
   try {
     const exitCode = await withProcesses(
       needs,
-      { say: teller.say, part: () => '' },
+      { say: reporter.say, part: () => '' },
       async ({ client, stack, uiUrl, interrupted, gone }) => {
         const evaluations =
           served === null ? loaded.evaluations : loaded.evaluations.map((one) => askedAt(one, served));
@@ -92,12 +92,12 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
           staticSummary: prepared.summary,
         });
         await refuseOtherInput(client, prepared);
-        if (prepared.goesOn) teller.say(`continues${prepared.asksElsewhere ? ', with the servers named now' : ''}`);
+        if (prepared.goesOn) reporter.say(`continues${prepared.asksElsewhere ? ', with the servers named now' : ''}`);
         else if (options.resume === true)
-          teller.say('nothing here has anything left to do with these settings: a new one begins');
-        if (uiUrl) teller.say(uiLine(uiUrl, handle));
+          reporter.say('nothing here has anything left to do with these settings: a new one begins');
+        if (uiUrl) reporter.say(uiLine(uiUrl, handle));
         return watchEvaluation(handle, {
-          teller,
+          reporter,
           hasOwnStack: stack !== null,
           endsWithUs: served !== null,
           interrupted: interrupted.signal,

@@ -7,7 +7,7 @@ import { withProcesses } from '../start/processes.ts';
 import { grantNamed } from '../../load/grants/grant.ts';
 import { typedByPlan, type TypedOfPlan } from './subject/named-models.ts';
 import { otherThanAsked } from './same-input.ts';
-import { type EvaluationTeller, watchEvaluation } from './watch-evaluation.ts';
+import { type EvaluationReporter, watchEvaluation } from './watch-evaluation.ts';
 
 /** Processes and client that carry out the evaluations of one command, until closed. */
 export interface EvaluationStage {
@@ -29,18 +29,18 @@ export async function onStage(
   {
     storeUri,
     environments,
-    teller,
+    reporter,
   }: {
     readonly storeUri: string;
     /** Environments to evaluate: workers started here receive their variables. */
     readonly environments: readonly EvaluatedEnvironment[];
-    readonly teller: EvaluationTeller;
+    readonly reporter: EvaluationReporter;
   },
   work: (stage: EvaluationStage) => Promise<number>,
 ): Promise<number> {
   const projectFolder = process.cwd();
   const needs = { storeUri, workersSee: [], environmentsSee: environments.map(variablesFor) };
-  const quiet = { say: teller.say, part: () => '' };
+  const quiet = { say: reporter.say, part: () => '' };
   const exitCode = await withProcesses(needs, quiet, ({ client, stack, interrupted, gone }) =>
     work({
       client,
@@ -58,12 +58,12 @@ export async function onStage(
         });
         const others = await otherThanAsked(client, workflowId, input);
         if (others.length > 0)
-          teller.say(
+          reporter.say(
             `${workflowId} is under way for another command; this command's evaluation follows when it has ended`,
           );
         const exitCode = await watchEvaluation(handle, {
           // One table for all evaluations instead of a page for each.
-          teller: { ...teller, print: () => undefined },
+          reporter: { ...reporter, print: () => undefined },
           hasOwnStack: stack !== null,
           endsWithUs: false,
           interrupted: interrupted.signal,

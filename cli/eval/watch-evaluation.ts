@@ -4,7 +4,7 @@ import { type Client, type WorkflowHandle, WorkflowNotFoundError } from '@tempor
 import type { EvaluationResult } from '../../core/eval/evaluation.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { onOneLine } from '../output/plain-text.ts';
-import type { Teller } from '../output/teller.ts';
+import type { Reporter } from '../output/reporter.ts';
 import { type WatchOptions as WatchedWorkflow, watchWorkflow } from '../temporal/watch-workflow.ts';
 import {
   askEvaluation,
@@ -23,7 +23,7 @@ export type EvaluationLine =
   | ({ readonly type: 'progress'; readonly time: string } & EvaluationProgress)
   | ({ readonly type: 'result'; readonly time: string } & EvaluationResult);
 
-export type EvaluationTeller = Teller<EvaluationLine>;
+export type EvaluationReporter = Reporter<EvaluationLine>;
 
 interface WatchOptions extends WatchedWorkflow<EvaluationLine> {
   /** The model's server ends with this command, so the evaluation cannot continue without it. */
@@ -44,17 +44,17 @@ type Handle = WorkflowHandle<typeof evaluate>;
 
 /** Reports on an evaluation until it ends or the user leaves, then on its result; returns the exit code. */
 export function watchEvaluation(handle: Handle, options: WatchOptions): Promise<number> {
-  const { teller, endsWithUs } = options;
+  const { reporter, endsWithUs } = options;
   const warned = new Set<string>();
   return watchWorkflow(handle, options, {
     noun: 'evaluation',
     endsWithUs,
     toEnd: `npx ratchet-rl temporal workflow cancel --workflow-id ${handle.workflowId}`,
-    follow: (signal) => follow(handle, { teller, warned }, signal),
+    follow: (signal) => follow(handle, { reporter, warned }, signal),
     async tellResult({ results }) {
-      for (const { warnings } of await looksAt(handle)) warn(warnings, { teller, warned }); // it may have ended between two looks
+      for (const { warnings } of await looksAt(handle)) warn(warnings, { reporter, warned }); // it may have ended between two looks
       for (const result of results) {
-        teller.tell({ type: 'result', time: now(), ...result });
+        reporter.emit({ type: 'result', time: now(), ...result });
         await sayResult(result, options);
       }
       return results.every(({ rollouts, failed }) => failed < rollouts) ? 0 : 1;
@@ -63,21 +63,21 @@ export function watchEvaluation(handle: Handle, options: WatchOptions): Promise<
 }
 
 interface Telling {
-  readonly teller: EvaluationTeller;
+  readonly reporter: EvaluationReporter;
   /** Warnings already printed. */
   readonly warned: Set<string>;
 }
 
-function warn(warnings: readonly string[], { teller, warned }: Telling): void {
+function warn(warnings: readonly string[], { reporter, warned }: Telling): void {
   for (const line of warnings) {
     if (warned.has(line)) continue;
     warned.add(line);
-    teller.say(`warning: ${onOneLine(line)}`);
+    reporter.say(`warning: ${onOneLine(line)}`);
   }
 }
 
 async function follow(handle: Handle, telling: Telling, signal: AbortSignal): Promise<void> {
-  const { teller } = telling;
+  const { reporter } = telling;
   const told = new Map<
     string,
     { readonly at: number; readonly done: number; readonly line: string; readonly trouble: string }
@@ -94,8 +94,8 @@ async function follow(handle: Handle, telling: Telling, signal: AbortSignal): Pr
       if (before?.line === line && !isSilent && !isTroubled) continue;
       if (!isMore && !isSilent && !isTroubled) continue;
       told.set(progress.workflow, { at: Date.now(), done: progress.done, line, trouble });
-      teller.say(before?.line === line || trouble !== '' ? `${line}${waits(progress)}` : line);
-      teller.tell({ type: 'progress', time: now(), ...progress });
+      reporter.say(before?.line === line || trouble !== '' ? `${line}${waits(progress)}` : line);
+      reporter.emit({ type: 'progress', time: now(), ...progress });
     }
     await delay(pollMs, undefined, { signal }).catch(() => undefined); // ended: the loop ends
   }
@@ -118,21 +118,24 @@ function waits({ waitingOn }: EvaluationProgress): string {
 }
 
 /** Prints the same as `ratchet eval show` when the folder can be read here. */
-async function sayResult(result: EvaluationResult, { teller, abbreviated, toPlayAgain }: WatchOptions): Promise<void> {
+async function sayResult(
+  result: EvaluationResult,
+  { reporter, abbreviated, toPlayAgain }: WatchOptions,
+): Promise<void> {
   const { folder, failed, adopted, cost, failures } = result;
   if (existsSync(folder) && result.rollouts > 0) {
     const [found] = await namedEvaluations(folder, {});
-    teller.print(await describeEvaluation(await readEvaluation(found!), { hasExample: !abbreviated }));
+    reporter.print(await describeEvaluation(await readEvaluation(found!), { hasExample: !abbreviated }));
   }
-  if (adopted > 0) teller.say(`${result.sampled} rollouts were sampled now, ${adopted} were stored already`);
-  if (cost !== null) teller.say(`cost $${cost.toFixed(4)}`);
+  if (adopted > 0) reporter.say(`${result.sampled} rollouts were sampled now, ${adopted} were stored already`);
+  if (cost !== null) reporter.say(`cost $${cost.toFixed(4)}`);
   if (failed > 0) {
-    teller.say(`${failed} of ${result.rollouts} rollouts have no reward; ${toPlayAgain} plays them again`);
-    for (const failure of failures) teller.say(`  ${onOneLine(failure.split('\n')[0]!)}`);
+    reporter.say(`${failed} of ${result.rollouts} rollouts have no reward; ${toPlayAgain} plays them again`);
+    for (const failure of failures) reporter.say(`  ${onOneLine(failure.split('\n')[0]!)}`);
   }
-  teller.say(`results  ${folder}`);
+  reporter.say(`results  ${folder}`);
   const beside = await besideEvaluation(folder);
-  if (beside !== null) teller.say(`compare  npx ratchet-rl eval compare ${quote(beside.other)} ${quote(beside.own)}`);
+  if (beside !== null) reporter.say(`compare  npx ratchet-rl eval compare ${quote(beside.other)} ${quote(beside.own)}`);
 }
 
 /** Whether a workflow of this id is at work. */

@@ -11,7 +11,7 @@ import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
 import { uiLine, withProcesses } from '../start/processes.ts';
 import { grantNamed, namedBySearch } from '../../load/grants/grant.ts';
 import { keyVariablesOf, requireKeys } from '../start/server-keys.ts';
-import { openTeller } from '../output/teller.ts';
+import { openReporter } from '../output/reporter.ts';
 import { gepaRunCommand, type GepaRunOptions } from './run-options.ts';
 import { type PromptSearchLine, watchSearch } from './watch-search.ts';
 import { planLines } from './plan-lines.ts';
@@ -36,10 +36,10 @@ export const runCommand = gepaRunCommand()
 
 async function run(what: string, options: GepaRunOptions): Promise<number> {
   const projectFolder = process.cwd();
-  const teller = openTeller<PromptSearchLine>(options);
+  const reporter = openReporter<PromptSearchLine>(options);
   const planned = await load(what, options, projectFolder);
-  for (const line of [...planned.warnings.map((warning) => `warning: ${warning}`), ...planned.said]) teller.say(line);
-  for (const line of planLines(planned)) teller.say(line);
+  for (const line of [...planned.warnings.map((warning) => `warning: ${warning}`), ...planned.said]) reporter.say(line);
+  for (const line of planLines(planned)) reporter.say(line);
   if (options.dryRun) return 0;
   grantNamed(projectFolder, [what, planned.spec.model.endpointsPath, ...namedBySearch(planned.input)]);
   const keys = keyVariablesOf(serversOf(planned));
@@ -59,7 +59,7 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
   };
   const { model, reflection, environments } = planned.input;
   const names = environments.map(({ name }) => name).join('+');
-  const quiet = { say: teller.say, part: () => '' };
+  const quiet = { say: reporter.say, part: () => '' };
   const exitCode = await withProcesses(needs, quiet, async ({ client, stack, uiUrl, interrupted, gone }) => {
     const handle = await client.workflow.start<typeof optimizePrompt>('optimizePrompt', {
       workflowId: promptSearchWorkflowId(names, results.name),
@@ -70,10 +70,10 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
       workflowTaskTimeout: '5s',
       staticSummary: `${names} · ${model.model} · reflected on by ${reflection.model}`,
     });
-    if (goesOn) teller.say(`continues where it was interrupted: ${folder}`);
-    if (uiUrl) teller.say(uiLine(uiUrl, handle));
+    if (goesOn) reporter.say(`continues where it was interrupted: ${folder}`);
+    if (uiUrl) reporter.say(uiLine(uiUrl, handle));
     return watchSearch(handle, {
-      teller,
+      reporter,
       hasOwnStack: stack !== null,
       interrupted: interrupted.signal,
       gone,

@@ -13,7 +13,7 @@ import type {
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
 import { pendingActivities } from '../temporal/pending-activities.ts';
 import { onOneLine } from '../output/plain-text.ts';
-import type { Teller } from '../output/teller.ts';
+import type { Reporter } from '../output/reporter.ts';
 import { type WatchOptions, watchWorkflow } from '../temporal/watch-workflow.ts';
 import type { PlannedPromptSearch } from '../../load/searches/load-prompt-search.ts';
 import type { GepaRunOptions } from './run-options.ts';
@@ -27,7 +27,7 @@ export type PromptSearchLine =
   | ({ readonly type: 'event' } & PromptSearchEvent)
   | ({ readonly type: 'result'; readonly time: string } & PromptSearchResult);
 
-type PromptSearchTeller = Teller<PromptSearchLine>;
+type PromptSearchReporter = Reporter<PromptSearchLine>;
 
 const pollMs = 1_000;
 const queryTimeoutMs = 4_000;
@@ -44,18 +44,18 @@ export function watchSearch(
     readonly typed: GepaRunOptions;
   },
 ): Promise<number> {
-  const { teller, planned, typed } = options;
+  const { reporter, planned, typed } = options;
   const ids = planned.spec.environments.map(({ id }) => id);
-  const follower = new Follower(handle, teller);
+  const follower = new Follower(handle, reporter);
   return watchWorkflow(handle, options, {
     noun: 'search',
     toEnd: `npx ratchet-rl gepa stop ${handle.workflowId}`,
     follow: (signal) => follower.follow(signal),
     async tellResult(result) {
       await follower.look();
-      teller.tell({ type: 'result', time: now(), ...result });
-      await sayResult(result, teller);
-      for (const line of howToUse(result, planned.input, { ids, options: typed })) teller.say(line);
+      reporter.emit({ type: 'result', time: now(), ...result });
+      await sayResult(result, reporter);
+      for (const line of howToUse(result, planned.input, { ids, options: typed })) reporter.say(line);
       return 0;
     },
   });
@@ -74,14 +74,14 @@ interface SearchSnapshot {
 
 class Follower {
   readonly #handle: Handle;
-  readonly #teller: PromptSearchTeller;
+  readonly #reporter: PromptSearchReporter;
   #seen = 0;
   #toldAt = Date.now();
   #calls = -1;
 
-  constructor(handle: Handle, teller: PromptSearchTeller) {
+  constructor(handle: Handle, reporter: PromptSearchReporter) {
     this.#handle = handle;
-    this.#teller = teller;
+    this.#reporter = reporter;
   }
 
   async follow(signal: AbortSignal): Promise<void> {
@@ -97,18 +97,18 @@ class Follower {
     for (const event of seen.events) {
       if (event.sequence <= this.#seen) continue;
       this.#seen = event.sequence;
-      this.#teller.say(onOneLine(event.kind === 'warning' ? `warning: ${event.text}` : event.text));
-      this.#teller.tell({ type: 'event', ...event });
+      this.#reporter.say(onOneLine(event.kind === 'warning' ? `warning: ${event.text}` : event.text));
+      this.#reporter.emit({ type: 'event', ...event });
       this.#toldAt = Date.now();
     }
     const { figures } = seen;
     if (figures !== null && figures.calls !== this.#calls) {
       this.#calls = figures.calls;
-      this.#teller.tell({ type: 'progress', time: now(), ...figures });
+      this.#reporter.emit({ type: 'progress', time: now(), ...figures });
     }
     if (Date.now() - this.#toldAt < silenceMs) return;
     this.#toldAt = Date.now();
-    this.#teller.say(progressLine(seen));
+    this.#reporter.say(progressLine(seen));
   }
 }
 
@@ -167,7 +167,7 @@ function progressLine({ figures, failed, inPlay, doing, troubles }: SearchSnapsh
 }
 
 /** Prints the same as `ratchet gepa show` when the folder can be read here. */
-async function sayResult(result: PromptSearchResult, { say, print }: PromptSearchTeller): Promise<void> {
+async function sayResult(result: PromptSearchResult, { say, print }: PromptSearchReporter): Promise<void> {
   const { folder, failed, givenUp } = result;
   if (existsSync(folder)) {
     const found = await readSearchFolder(folder);

@@ -91,9 +91,9 @@ function notInstalled(folder: string, from: string): ListedPackage {
 }
 
 /** Name of a separate set, from the beginning of its folder's name. */
-function setOf(folder: string, usual: string): string | null {
+function setOf(folder: string, base: string): string | null {
   const name = path.basename(folder);
-  return name.endsWith(`-${usual}`) ? name.slice(0, -usual.length - 1) : null;
+  return name.endsWith(`-${base}`) ? name.slice(0, -base.length - 1) : null;
 }
 
 /** One line each, their columns aligned. */

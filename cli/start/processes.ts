@@ -17,7 +17,7 @@ import type { Clock } from '../output/clock.ts';
 import { connect, hasWorkers, temporalOf } from '../temporal/connection.ts';
 import { watchStack, whenLeft } from '../follow/watch-run.ts';
 
-type Teller = Pick<Clock, 'say' | 'part'>;
+type Reporter = Pick<Clock, 'say' | 'part'>;
 
 /** Connections that a command uses while the processes run. */
 interface AtWork {
@@ -36,12 +36,12 @@ interface AtWork {
  */
 export async function withProcesses<T>(
   needs: ProcessesNeeds,
-  teller: Teller,
+  reporter: Reporter,
   work: (at: AtWork) => Promise<T>,
   { interrupted, stop: stopListening } = whenLeft(),
 ): Promise<T | null> {
   const projectFolder = process.cwd();
-  const processes = await openProcesses(needs, projectFolder, teller, interrupted.signal);
+  const processes = await openProcesses(needs, projectFolder, reporter, interrupted.signal);
   if (!processes) return null;
   const { stack, pid, address, uiUrl } = processes;
   const { client, close } = await connect(temporalOf(processes, address));
@@ -105,7 +105,7 @@ export function needsOf(spec: RunSpec): ProcessesNeeds {
 export async function openProcesses(
   needs: ProcessesNeeds,
   projectFolder: string,
-  clock: Teller,
+  clock: Reporter,
   signal: AbortSignal,
 ): Promise<Processes | null> {
   for (;;) {
@@ -129,7 +129,7 @@ const otherStartMs = 60_000;
 async function attachHere(
   { playsOnly = false }: ProcessesNeeds,
   projectFolder: string,
-  clock: Teller,
+  clock: Reporter,
   signal: AbortSignal,
 ): Promise<Processes | null> {
   const running = await waitForRunningStack(projectFolder, otherStartMs, signal);
@@ -143,7 +143,7 @@ async function attachHere(
 async function startHere(
   { storeUri, workersSee, environmentsSee = [], weightsAt = [], spec, playsOnly = false }: ProcessesNeeds,
   projectFolder: string,
-  clock: Teller,
+  clock: Reporter,
   signal: AbortSignal,
 ): Promise<Processes> {
   const elsewhere = process.env['TEMPORAL_ADDRESS'];
@@ -184,7 +184,7 @@ function onlyPlays({ projectFolder, pid }: RunningStack): string {
   return `An evaluation or a prompt search is at work in ${projectFolder} (process ${pid}), with neither a GPU worker nor a policy server beside it. Wait until it has ended, or leave it with Ctrl-C: the same command continues with it. Then type this again.`;
 }
 
-async function findServer(clock: Teller, projectFolder: string): Promise<TemporalCli> {
+async function findServer(clock: Reporter, projectFolder: string): Promise<TemporalCli> {
   const cli = await ensureTemporalCli({ projectFolder, log: (line) => clock.say(`${clock.part(2)}${line}`) });
   clock.say(`${clock.part(2)}Temporal server: ${cli.serverVersion} (${cli.source})`);
   return cli;

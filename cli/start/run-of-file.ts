@@ -22,17 +22,17 @@ export async function runOfFile(
   const { name, store } = spec;
   const { file, over = [], dialect, overrides } = command;
   const again = (run: string): string => trainAgain({ file, over, overrides, name: run, ...present({ dialect }) });
-  const usual = { run: name, says: null };
+  const unchanged = { run: name, says: null };
   const names = await listRunNames(store.uri);
   const siblings = names.filter((other) => other.startsWith(name) && freshEnding.test(other.slice(name.length)));
-  if (siblings.length === 0 || !names.includes(name)) return usual;
+  if (siblings.length === 0 || !names.includes(name)) return unchanged;
   const likeness = await likenessOf(spec, name);
-  if (likeness === 'equal') return usual;
+  if (likeness === 'equal') return unchanged;
   const others = await Promise.all(siblings.map(async (run) => ({ run, is: await likenessOf(spec, run) })));
   const equal = others.filter(({ is }) => is === 'equal');
   const meant = equal.length > 0 || likeness === 'may continue' ? equal : others.filter(({ is }) => is !== 'other');
   const [first, ...further] = meant;
-  if (first === undefined) return usual;
+  if (first === undefined) return unchanged;
   if (further.length === 0) {
     const says = `the run is ${first.run}, which --fresh began with these settings; ${name} has others (to continue that: ${again(name)})`;
     return { run: first.run, says };

@@ -78,14 +78,14 @@ export async function connect(settings: TemporalSettings): Promise<{ client: Cli
  * `end` lets it fire first.
  */
 function callRetries(): { interceptor: ReturnType<typeof makeGrpcRetryInterceptor>; end: () => Promise<void> } {
-  const usual = defaultGrpcRetryOptions({ maxAttempts: callAttemptsMax });
+  const defaults = defaultGrpcRetryOptions({ maxAttempts: callAttemptsMax });
   let hasEnded = false;
   let nextAt = 0;
   return {
     interceptor: makeGrpcRetryInterceptor({
-      retryableDecider: (attempt, status) => !hasEnded && usual.retryableDecider(attempt, status),
+      retryableDecider: (attempt, status) => !hasEnded && defaults.retryableDecider(attempt, status),
       delayFunction: (attempt, status) => {
-        const delayMs = usual.delayFunction(attempt, status);
+        const delayMs = defaults.delayFunction(attempt, status);
         nextAt = Math.max(nextAt, Date.now() + delayMs);
         return delayMs;
       },

@@ -3,10 +3,10 @@ import { type Ending, endingOf, type Leaving } from '../follow/ending.ts';
 import { isTakenOver } from '../follow/follow-run.ts';
 import { resultOf } from './result-of.ts';
 import { rootMessage } from '../output/root-message.ts';
-import type { EndLine, Teller } from '../output/teller.ts';
+import type { EndLine, Reporter } from '../output/reporter.ts';
 
 export interface WatchOptions<Line> extends Leaving {
-  readonly teller: Teller<Line>;
+  readonly reporter: Reporter<Line>;
   /** The processes are this command's: they end with it. */
   readonly hasOwnStack: boolean;
 }
@@ -31,14 +31,14 @@ export async function watchWorkflow<T extends Workflow, Line>(
   options: WatchOptions<Line>,
   story: Story<T>,
 ): Promise<number> {
-  const { teller, interrupted, gone } = options;
-  teller.tell({ type: 'started', time: now(), workflow: handle.workflowId, attached: !options.hasOwnStack });
+  const { reporter, interrupted, gone } = options;
+  reporter.emit({ type: 'started', time: now(), workflow: handle.workflowId, attached: !options.hasOwnStack });
   const ended = new AbortController();
   const left = AbortSignal.any([interrupted, gone]);
   const following = story.follow(AbortSignal.any([ended.signal, left]));
   const end = (outcome: EndLine['outcome'], exitCode: number, message: string | null): number => {
-    if (message !== null) teller.say(message);
-    teller.tell({ type: 'end', time: now(), outcome, exit_code: exitCode, message });
+    if (message !== null) reporter.say(message);
+    reporter.emit({ type: 'end', time: now(), outcome, exit_code: exitCode, message });
     return exitCode;
   };
   try {

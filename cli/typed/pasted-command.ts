@@ -58,10 +58,10 @@ function afterOptions(words: readonly string[]): readonly string[] {
 
 /** The commands of the prime CLI that have a counterpart, and the words that may follow each. */
 const ofPrimeCli: Readonly<
-  Record<string, { readonly ours: string; readonly known: readonly string[]; readonly usual?: string }>
+  Record<string, { readonly ours: string; readonly known: readonly string[]; readonly byDefault?: string }>
 > = {
-  eval: { ours: 'eval', known: ['run', 'list', 'tui', 'show', 'compare', 'schedule', 'checkpoints'], usual: 'run' },
-  gepa: { ours: 'gepa', known: ['run', 'show', 'stop', 'raise', 'branch', 'adopt'], usual: 'run' },
+  eval: { ours: 'eval', known: ['run', 'list', 'tui', 'show', 'compare', 'schedule', 'checkpoints'], byDefault: 'run' },
+  gepa: { ours: 'gepa', known: ['run', 'show', 'stop', 'raise', 'branch', 'adopt'], byDefault: 'run' },
   env: { ours: 'env', known: ['init', 'install', 'uninstall', 'list', 'info', 'check'] },
   lab: { ours: 'lab', known: ['setup'] },
 };
@@ -93,15 +93,15 @@ function ofPrime([verb = '', ...rest]: readonly string[]): readonly string[] {
   if (trains) return ['train', ...(next === 'run' ? rest.slice(1) : rest)];
   const command = ofPrimeCli[verb];
   if (command === undefined) {
-    const usual =
+    const byDefault =
       verb === 'login'
         ? 'no account is needed here; PRIME_API_KEY is the key for models of Prime Inference'
         : 'of the prime CLI, eval, gepa, env, lab, rl and train have counterparts here: npx ratchet-rl --help lists all commands';
-    throw refusedPrime([verb], usual);
+    throw refusedPrime([verb], byDefault);
   }
-  const { ours, known, usual } = command;
+  const { ours, known, byDefault } = command;
   const isCommand = known.includes(next) || next === '' || next === '-h' || next === '--help';
-  return [ours, ...(isCommand || usual === undefined ? [] : [usual]), ...rest];
+  return [ours, ...(isCommand || byDefault === undefined ? [] : [byDefault]), ...rest];
 }
 
 function refusedPrime(words: readonly string[], instead: string): RatchetError {

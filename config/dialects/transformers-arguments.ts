@@ -35,7 +35,7 @@ export function argumentsOf(
   written: Table,
   { names, system, own }: { readonly names: readonly string[]; readonly system: string; readonly own: Own },
 ): Arguments {
-  const usual: KeyPath = ['trainer', 'args'];
+  const fallback: KeyPath = ['trainer', 'args'];
   const outside: string[] = [];
   const paths = new Map<string, KeyPath>();
   for (const name of names) {
@@ -44,12 +44,12 @@ export function argumentsOf(
     const at = found.map((table) => [...table, name]);
     paths.set(name, at.at(-1)!);
     if (found.length > 1) own.refuse({ paths: at, expected: `${name} in one place`, received: 'two of them' });
-    if (found.some((table) => table.length < usual.length)) outside.push(at[0]!.join('.'));
+    if (found.some((table) => table.length < fallback.length)) outside.push(at[0]!.join('.'));
   }
   if (outside.length > 0) {
     own.warn(`${outside.join(', ')}: ${system} reads [trainer.args] alone and leaves them out; here they count`);
   }
-  const path = (name: string): KeyPath => paths.get(name) ?? [...usual, name];
+  const path = (name: string): KeyPath => paths.get(name) ?? [...fallback, name];
   return { path, value: (name) => valueAt(written, path(name)) };
 }
 
@@ -158,7 +158,7 @@ export function verifiersFields(
 export function transformersTogether(
   { value, path }: Arguments,
   own: Own,
-  usual: { readonly evalSteps: number; readonly saveSteps: number; readonly schedule: 'constant' | 'linear' },
+  fallback: { readonly evalSteps: number; readonly saveSteps: number; readonly schedule: 'constant' | 'linear' },
 ): void {
   setRunName(own, value('run_name'), path('run_name'));
   setTrackers({ value, path }, own);
@@ -169,9 +169,9 @@ export function transformersTogether(
   if (typeof ratio === 'number' && !value('warmup_steps')) {
     own.set(['trainer', 'warmup_steps'], Math.ceil(ratio * maxSteps), path('warmup_ratio'));
   }
-  setSchedule({ value, path }, own, usual.schedule);
+  setSchedule({ value, path }, own, fallback.schedule);
 
-  const saveSteps = Number(value('save_steps') ?? usual.saveSteps);
+  const saveSteps = Number(value('save_steps') ?? fallback.saveSteps);
   const isSaved = value('save_strategy') !== 'no';
   own.set(
     ['checkpoints', 'interval'],
@@ -180,7 +180,7 @@ export function transformersTogether(
   );
 
   if (value('eval_strategy') === 'steps') {
-    own.set(['eval', 'interval'], stepsOf(Number(value('eval_steps') ?? usual.evalSteps)), path('eval_steps'));
+    own.set(['eval', 'interval'], stepsOf(Number(value('eval_steps') ?? fallback.evalSteps)), path('eval_steps'));
     own.set(['eval', 'skip_first_step'], value('eval_on_start') !== true, path('eval_on_start'));
   } else if (value('eval_steps') !== undefined || value('eval_on_start') !== undefined) {
     own.warn('eval_steps and eval_on_start have no effect without eval_strategy = "steps"');
@@ -190,11 +190,11 @@ export function transformersTogether(
 /**
  * In `get_scheduler` the constant schedule has no warm-up, and the others start at 0: the first step trains nothing.
  */
-function setSchedule({ value, path }: Arguments, own: Own, usual: 'constant' | 'linear'): void {
+function setSchedule({ value, path }: Arguments, own: Own, fallback: 'constant' | 'linear'): void {
   const warmup = Number(own.get(['trainer', 'warmup_steps']) ?? 0);
   if (warmup === 0) return;
   const from = path(value('warmup_steps') === undefined ? 'warmup_ratio' : 'warmup_steps');
-  if ((value('lr_scheduler_type') ?? usual) !== 'constant') {
+  if ((value('lr_scheduler_type') ?? fallback) !== 'constant') {
     own.set(['trainer', 'warmup_from'], 0, from);
     return;
   }

@@ -98,8 +98,8 @@ export function keyOf(value: string): { readonly variable: string | null } | und
 }
 
 /** The named variable, or the default one; null = no key is needed. */
-export function keyVariable(written: string | undefined, usual: string | null): string | null {
-  return written === undefined ? usual : (keyOf(written)?.variable ?? null);
+export function keyVariable(written: string | undefined, fallback: string | null): string | null {
+  return written === undefined ? fallback : (keyOf(written)?.variable ?? null);
 }
 
 /** Refuses a literal key without repeating it. */

@@ -54,7 +54,7 @@ const vllmBaseName = 'base';
  */
 export function vllmArguments(spec: VllmSpec, port: number): string[] {
   const { args, loraRank, host } = spec;
-  const usual: Record<string, unknown> =
+  const defaults: Record<string, unknown> =
     loraRank === null
       ? {}
       : { max_loras: adaptersAtOnce, max_cpu_loras: Math.max(adaptersAtHand, numberOf(args['max_loras'])) };
@@ -65,7 +65,7 @@ export function vllmArguments(spec: VllmSpec, port: number): string[] {
     logprobs_mode: 'processed_logprobs',
     ...(loraRank === null ? {} : { enable_lora: true, max_lora_rank: rankFor(loraRank) }),
   };
-  return Object.entries({ ...usual, ...args, ...ours }).flatMap(([name, value]) => argument(name, value));
+  return Object.entries({ ...defaults, ...args, ...ours }).flatMap(([name, value]) => argument(name, value));
 }
 
 /** Whether full weights must reach the running server, for which it needs its development routes. */

@@ -262,15 +262,15 @@ export function lossSpec(config: RatchetConfig): LossSpec {
   const { beta = droBeta } = trainer.loss;
   const type = lossTypeOf(config);
   const isDefaultOpd = kind === 'opd' && trainer.loss.type === undefined;
-  const usual = defaultMasks[isDefaultOpd ? 'opd' : type] ?? { low: 0, high: null, klTau: 0 };
+  const masks = defaultMasks[isDefaultOpd ? 'opd' : type] ?? { low: 0, high: null, klTau: 0 };
   const clip = defaultClips[type] ?? defaultClip;
   return {
     type,
     clipLow: clip_low ?? clip.low,
     clipHigh: trainer.loss.clip_high ?? trainer.clip_high ?? clip.high,
-    maskLow: mask_low ?? usual.low,
-    maskHigh: mask_high ?? usual.high,
-    klTau: type === 'dro' ? beta / 2 : (kl_tau ?? usual.klTau),
+    maskLow: mask_low ?? masks.low,
+    maskHigh: mask_high ?? masks.high,
+    klTau: type === 'dro' ? beta / 2 : (kl_tau ?? masks.klTau),
     advantageTau: adv_tau ?? (kind === 'opd' ? 0 : 1),
     teacherTau: teacher_tau ?? (kind === 'opd' ? 1 : 0),
     aggregation: aggregation ?? (lossTraits(type).comparesRows ? 'sequence' : 'token'),

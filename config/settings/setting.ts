@@ -66,9 +66,10 @@ export function setting<Type extends z.ZodType, const Name extends string = neve
 export function setting(
   type: z.ZodType,
   means: string,
-  { default: usual, ...more }: More<string> & { default?: unknown; neutral?: unknown; isLeftOut?: boolean } = {},
+  { default: ownDefault, ...more }: More<string> & { default?: unknown; neutral?: unknown; isLeftOut?: boolean } = {},
 ): Setting {
-  if (usual !== undefined) return { type, written: type.default(usual), spec: type.default(usual), means, ...more };
+  if (ownDefault !== undefined)
+    return { type, written: type.default(ownDefault), spec: type.default(ownDefault), means, ...more };
   const fallback = more.isLeftOut ? type.optional() : type.nullable().default(null);
   return {
     type,

@@ -10,8 +10,8 @@ export function commitIteration(state: SearchState, iteration: Iteration): void 
   const callsBefore = state.spent + iteration.paidBeforeValidation;
   state.spent += paid;
   state.idle = paid === 0 ? state.idle + 1 : 0;
-  const isFruitful = outcome === 'finished' && acceptedChildren(iteration).length > 0;
-  state.fruitless = isFruitful ? 0 : state.fruitless + 1;
+  const isAccepted = outcome === 'finished' && acceptedChildren(iteration).length > 0;
+  state.rejectedInARow = isAccepted ? 0 : state.rejectedInARow + 1;
   if (outcome === 'finished') {
     const isMerge = kind === 'merge';
     for (const child of acceptedChildren(iteration)) {

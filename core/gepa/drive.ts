@@ -73,10 +73,10 @@ function search(state: SearchState): boolean {
 }
 
 function begin(state: SearchState): boolean {
-  const { iterations, settings, fruitless } = state;
+  const { iterations, settings, rejectedInARow } = state;
   const looking = settings.overlapsValidation ? iterations.filter(({ stage }) => stage !== 'validate') : iterations;
   const { parallel, parallelMax = parallel } = settings;
-  if (looking.length >= Math.max(parallel, Math.min(parallelMax, parallel + fruitless))) return false;
+  if (looking.length >= Math.max(parallel, Math.min(parallelMax, parallel + rejectedInARow))) return false;
   state.stopReason ??= reasonToStop(state);
   return state.stopReason === null && beginIteration(state);
 }

@@ -331,7 +331,7 @@ export interface SearchState {
   /** Committed iterations since the best average rose. */
   sinceImprovement: number;
   /** Iterations in a row that brought no candidate. */
-  fruitless: number;
+  rejectedInARow: number;
   stopReason: StopReason | null;
   /** Candidates whose validation is completed at the end, best first. */
   finals: (SingleEvaluation & { readonly candidate: number; readonly isHeat?: true })[];

@@ -35,7 +35,7 @@ export function startSearch(settings: SearchSettings, start: Texts): SearchState
     merging: { due: 0, accepted: 0, isReady: false, seen: [] },
     idle: 0,
     sinceImprovement: 0,
-    fruitless: 0,
+    rejectedInARow: 0,
     stopReason: null,
     finals: [],
     events: [{ kind: 'optimization_start' }],

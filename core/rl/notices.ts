@@ -119,13 +119,13 @@ export class LineageWatch {
     if (!isAdded(this.#lengths, row, 'train/agg/all/num_output_tokens/mean')) return;
     const before = this.#lengths.slice(-stepsNow - stepsBefore, -stepsNow);
     if (before.length < stepsBefore / 2) return;
-    const [usual, now] = [meanOf(before), meanOf(this.#lengths.slice(-stepsNow))];
+    const [earlier, now] = [meanOf(before), meanOf(this.#lengths.slice(-stepsNow))];
     const { lengthFactor } = this.#limits;
-    if (now <= (usual * (1 + lengthFactor)) / 2) this.#told.delete('length');
-    if (usual <= 0 || now <= lengthFactor * usual || !this.#isNew('length')) return;
+    if (now <= (earlier * (1 + lengthFactor)) / 2) this.#told.delete('length');
+    if (earlier <= 0 || now <= lengthFactor * earlier || !this.#isNew('length')) return;
     const cut = row['train/agg/all/is_truncated/mean'];
     const truncated = typeof cut === 'number' ? `; ${Math.round(cut * 100)} % were cut` : '';
-    const text = `answers grew to ${Math.round(now)} tokens, ${(now / usual).toFixed(1)} times the ${Math.round(usual)} of the ${before.length} steps before${truncated}`;
+    const text = `answers grew to ${Math.round(now)} tokens, ${(now / earlier).toFixed(1)} times the ${Math.round(earlier)} of the ${before.length} steps before${truncated}`;
     yield this.#noticed('length', row, text);
   }
 

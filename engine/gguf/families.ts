@@ -65,7 +65,7 @@ type HasLayer = (layer: AttentionKind, at: number) => boolean;
 
 /** The layers that llama.cpp computes for a family. */
 function layersThere({ family }: ModelConfig): readonly [has: HasLayer, expected: string] {
-  const rotary: HasLayer = (layer) => layer.rotary === 'usual';
+  const rotary: HasLayer = (layer) => layer.rotary === 'global';
   if (family === 'gemma3_text')
     return [
       ({ window, rotary: of }) => window === null || of === 'local',
@@ -76,7 +76,7 @@ function layersThere({ family }: ModelConfig): readonly [has: HasLayer, expected
     return [(layer, i) => layer.window === null && rotary(layer, i), 'layers that attend to everything'];
   const expected = `positions told to all layers but every ${smollm3NoPositions}th`;
   return [
-    (layer, i) => layer.window === null && layer.rotary === ((i + 1) % smollm3NoPositions === 0 ? 'none' : 'usual'),
+    (layer, i) => layer.window === null && layer.rotary === ((i + 1) % smollm3NoPositions === 0 ? 'none' : 'global'),
     expected,
   ];
 }

@@ -10,7 +10,7 @@ import { z } from 'zod';
 const blank = '▁';
 
 /** Codes of `tokenizer.ggml.token_type`. */
-export const tokenTypes = { usual: 1, unknown: 2, control: 3, own: 4, unused: 5, byte: 6 } as const;
+export const tokenTypes = { normal: 1, unknown: 2, control: 3, own: 4, unused: 5, byte: 6 } as const;
 
 export interface Pieces {
   readonly tokens: readonly string[];
@@ -39,7 +39,7 @@ const isOneCharacter = (token: string): boolean =>
   token.length < 2 || token.length === String.fromCodePoint(token.codePointAt(0)!).length;
 
 function normalIds({ tokens, types }: Pick<Pieces, 'tokens' | 'types'>): Map<string, number> {
-  return new Map(tokens.flatMap((token, id) => (types[id] === tokenTypes.usual ? [[token, id] as const] : [])));
+  return new Map(tokens.flatMap((token, id) => (types[id] === tokenTypes.normal ? [[token, id] as const] : [])));
 }
 
 /** The cuts of a piece into two known pieces, ordered by the ids of the two. */

@@ -178,7 +178,7 @@ function sentencePieceValues(
   const isAdded = new Set(added.map(({ id }) => id));
   const kinds = types.map((type, id) => {
     if (tokens[id] === model.unk_token) return tokenTypes.unknown;
-    return type === tokenTypes.usual && isByte(tokens[id]!) ? tokenTypes.byte : type;
+    return type === tokenTypes.normal && isByte(tokens[id]!) ? tokenTypes.byte : type;
   });
   const merges = model.merges.map((merge) => {
     const [left = '', right = ''] = typeof merge === 'string' ? merge.split(' ') : merge;
@@ -207,7 +207,7 @@ function vocabulary({ model, added_tokens: added }: Tokenizer, { vocabularySize 
     tokens[id] = token;
     types[id] = type;
   };
-  for (const [token, id] of Object.entries(model.vocab)) put(token, id, tokenTypes.usual);
+  for (const [token, id] of Object.entries(model.vocab)) put(token, id, tokenTypes.normal);
   for (const { id, content, special } of added) put(content, id, special ? tokenTypes.control : tokenTypes.own);
   return { tokens, types };
 }

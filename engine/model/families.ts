@@ -22,7 +22,7 @@ export interface Family {
 const full = 'full_attention';
 const sliding = 'sliding_attention';
 
-const usual: Family = {
+const plain: Family = {
   isGemma: false,
   activation: 'silu',
   queryKeyNorm: false,
@@ -33,17 +33,17 @@ const usual: Family = {
   windows: false,
   layers: [full],
 };
-const qwen3: Family = { ...usual, queryKeyNorm: true, keyValueHeadCount: 32, headSize: 128 };
+const qwen3: Family = { ...plain, queryKeyNorm: true, keyValueHeadCount: 32, headSize: 128 };
 
 const table: Readonly<Record<(typeof families)[number], Family>> = {
-  llama: usual,
-  qwen2: { ...usual, keyValueHeadCount: 32 },
+  llama: plain,
+  qwen2: { ...plain, keyValueHeadCount: 32 },
   qwen3,
   qwen3_moe: { ...qwen3, keyValueHeadCount: 4, headSize: null },
-  mistral: { ...usual, keyValueHeadCount: 8, windows: true },
-  smollm3: { ...usual, keyValueHeadCount: 4, ropeTheta: 2_000_000, tiesEmbeddings: true },
+  mistral: { ...plain, keyValueHeadCount: 8, windows: true },
+  smollm3: { ...plain, keyValueHeadCount: 4, ropeTheta: 2_000_000, tiesEmbeddings: true },
   gemma3_text: {
-    ...usual,
+    ...plain,
     isGemma: true,
     activation: 'gelu_tanh',
     queryKeyNorm: true,
@@ -64,15 +64,15 @@ export interface AttentionKind {
   /** Number of visible tokens, the own one included; null = all before it. */
   readonly window: number | null;
   /**
-   * `usual`: by ropeTheta and ropeScaling; `local`: by localRopeTheta, not scaled; `none`: no rotary embedding (NoPE).
+   * `global`: by ropeTheta and ropeScaling; `local`: by localRopeTheta, not scaled; `none`: no rotary embedding (NoPE).
    */
-  readonly rotary: 'usual' | 'local' | 'none';
+  readonly rotary: 'global' | 'local' | 'none';
 }
 
 /** A window that is no shorter than the context counts as none. */
 export function attentionPattern(raw: HuggingFaceConfig, positionsMax: number): readonly AttentionKind[] {
   const windowOf = (size: number): number | null => (size < positionsMax ? size : null);
-  const everything: AttentionKind = { window: null, rotary: 'usual' };
+  const everything: AttentionKind = { window: null, rotary: 'global' };
   if (raw.model_type === 'mistral') {
     const size = raw.sliding_window === undefined ? mistralWindow : raw.sliding_window;
     return [{ ...everything, window: size === null ? null : windowOf(size) }];

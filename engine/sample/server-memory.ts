@@ -87,8 +87,8 @@ export function serverMemory(config: ModelConfig, use: ServerUse = {}): ServerMe
   const versionBytes = weightBytes + sessionBytes(config, quantize);
   const largest = Math.max(versionBytes, ...others.map((other) => other.versionBytes));
   const held = processBytes + others.reduce((sum, { workBytes }) => sum + workBytes, largest);
-  const usual = Math.min(budgetDefault, machineShareDefault * memory.totalBytes);
-  const budgetBytes = memoryGb === null ? Math.max(usual, held + workBytesDefault) : memoryGb * gigabyte;
+  const defaults = Math.min(budgetDefault, machineShareDefault * memory.totalBytes);
+  const budgetBytes = memoryGb === null ? Math.max(defaults, held + workBytesDefault) : memoryGb * gigabyte;
   if (budgetBytes < held + workBytesMin) throw new MemoryTooSmall(memoryGb!, held + workBytesMin, others.length > 0);
   const free = budgetBytes - held;
   const more = Math.min(
@@ -134,17 +134,17 @@ export class MemoryTooSmall extends RatchetError {
 }
 
 function limitsFor(config: ModelConfig, bytes: number, isBound: boolean): SamplingLimits {
-  const usual = defaultSamplingLimits;
-  const keyValueBytesMax = Math.min(usual.keyValueBytesMax, Math.floor(shares.keysValues * bytes));
+  const defaults = defaultSamplingLimits;
+  const keyValueBytesMax = Math.min(defaults.keyValueBytesMax, Math.floor(shares.keysValues * bytes));
   const atMost = (max: number, min: number, each: number, share: number): number =>
     Math.max(min, Math.min(max, Math.floor((share * bytes) / each)));
   return {
     keyValueBytesMax,
     // Without a configured budget, a row longer than the default limit may run alone.
-    aloneBytesMax: isBound ? keyValueBytesMax : usual.aloneBytesMax,
-    promptBytesMax: Math.min(usual.promptBytesMax, Math.floor(shares.prompts * bytes)),
-    prefillPositionsMax: atMost(usual.prefillPositionsMax, positionsMin, prefillBytes(config), shares.prefill),
-    rowsMax: atMost(usual.rowsMax, rowsMin, stepBytes(config), shares.step),
+    aloneBytesMax: isBound ? keyValueBytesMax : defaults.aloneBytesMax,
+    promptBytesMax: Math.min(defaults.promptBytesMax, Math.floor(shares.prompts * bytes)),
+    prefillPositionsMax: atMost(defaults.prefillPositionsMax, positionsMin, prefillBytes(config), shares.prefill),
+    rowsMax: atMost(defaults.rowsMax, rowsMin, stepBytes(config), shares.step),
   };
 }
 

@@ -107,12 +107,12 @@ function own(
     );
   }
   return spec.eval.environments.map((entry) => {
-    const usual = entry.sampling ?? spec.eval?.sampling ?? spec.sampling;
+    const fallback = entry.sampling ?? spec.eval?.sampling ?? spec.sampling;
     const changed = {
       ...entry,
       numExamples: numExamples ?? entry.numExamples,
       rolloutsPerExample: rolloutsPerExample ?? entry.rolloutsPerExample,
-      sampling: sampling === undefined ? entry.sampling : samplingOver(usual, sampling),
+      sampling: sampling === undefined ? entry.sampling : samplingOver(fallback, sampling),
     };
     const { workflowId, input } = onlineEvaluation({ run: handle, spec, policy, prompts }, changed, 'sampled', null);
     const name = `${entry.name}.${nameOf(policy)}`;

@@ -46,7 +46,7 @@ const writers = [
   'cli/commands/prepare/config.ts', // TOML, escaped
   'cli/commands/run/status.ts', // must know when it is written
   'cli/commands/services/temporal.ts', // our own words
-  'cli/output/teller.ts', // a clock's lines
+  'cli/output/reporter.ts', // a clock's lines
 ];
 
 test('a command writes by `print` and its like, which leave nothing that steers', () => {

@@ -34,9 +34,9 @@ test('what is to be known of an environment is said once, also of an evaluation 
       query: () => (looks++ === 0 && !isSeen ? Promise.reject(new Error('not yet')) : Promise.resolve(status)),
       result: () => Promise.resolve({ results: [] }),
     };
-    const teller = { say: (line: string) => void said.push(line), tell: () => undefined, print: () => undefined };
+    const reporter = { say: (line: string) => void said.push(line), emit: () => undefined, print: () => undefined };
     const exitCode = await watchEvaluation(handle as unknown as WorkflowHandle<typeof evaluate>, {
-      teller,
+      reporter,
       hasOwnStack: true,
       endsWithUs: false,
       abbreviated: true,

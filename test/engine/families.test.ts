@@ -81,7 +81,7 @@ function requireClose(actual: number, expected: number): void {
   assert.ok(Math.abs(actual - expected) <= 1e-4 * Math.max(1, Math.abs(expected)), `${actual} against ${expected}`);
 }
 
-const everything: ModelConfig['attention'] = [{ window: null, rotary: 'usual' }];
+const everything: ModelConfig['attention'] = [{ window: null, rotary: 'global' }];
 const readings: readonly [string, string, (config: ModelConfig) => ModelConfig][] = [
   ['mistral-window', 'sliding_window', (config) => ({ ...config, attention: everything })],
   ['gemma3', 'layer_types', (config) => ({ ...config, attention: everything })],
@@ -186,10 +186,10 @@ test('what Gemma 3 and SmolLM3 leave out of config.json is what transformers put
   };
   const rope = { rope_parameters: undefined, rope_theta: 1e6, rope_local_base_freq: 1e4 };
   const gemma = await parse('gemma3', { layer_types: undefined, sliding_window_pattern: 6, ...rope });
-  assert.deepEqual(gemma.attention.map(({ rotary }) => rotary).join(' '), 'local local local local local usual');
+  assert.deepEqual(gemma.attention.map(({ rotary }) => rotary).join(' '), 'local local local local local global');
   assert.deepEqual([gemma.ropeTheta, gemma.localRopeTheta, gemma.tiedEmbeddings], [1e6, 1e4, true]);
   const smollm = await parse('smollm3', { no_rope_layers: undefined });
-  assert.deepEqual(smollm.attention.map(({ rotary }) => rotary).join(' '), 'usual usual usual none');
+  assert.deepEqual(smollm.attention.map(({ rotary }) => rotary).join(' '), 'global global global none');
 });
 
 test('a window that Qwen2.5 carries unused is no window', async () => {

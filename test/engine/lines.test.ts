@@ -70,7 +70,7 @@ const shapes: Record<string, ModelConfig> = {
     ...tinyConfig,
     attention: [
       { window: null, rotary: 'none' },
-      { window: null, rotary: 'usual' },
+      { window: null, rotary: 'global' },
     ],
   },
 };
@@ -129,7 +129,7 @@ test('rows that do not begin alike, or count where they do, are never computed a
 });
 
 test('rows stay apart under a window, and where one line would be more work', () => {
-  assert.equal(pairCost({ ...tinyConfig, attention: [{ window: 4, rotary: 'usual' }] }), null);
+  assert.equal(pairCost({ ...tinyConfig, attention: [{ window: 4, rotary: 'global' }] }), null);
   const row: RowFacts = { tokens: 1001, counted: 999, weight: 999, shared: 2 };
   const limits = { rowsMax: 64, widthMax: 10_000, selectedMax: Infinity, pairCost: 3e-4 };
   assert.equal(joinRows([row, row], limits).length, 2);

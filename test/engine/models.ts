@@ -38,7 +38,7 @@ export const tinyConfig: ModelConfig = {
   feedForwardBias: false,
   embeddingScale: 1,
   attentionScale: 1 / 4,
-  attention: [{ window: null, rotary: 'usual' }],
+  attention: [{ window: null, rotary: 'global' }],
   ropeTheta: 30,
   ropeScaling: null,
   localRopeTheta: 10_000,

@@ -23,7 +23,7 @@ interface ChartProps {
 }
 
 const stepName = (step: number): string => `step ${step}`;
-const heights = { usual: 150, large: 260 };
+const heights = { normal: 150, large: 260 };
 const lineColors = Array.from({ length: 12 }, (_, i) => `--line-${i + 1}`);
 /** The colors from here on are dashed as well: twelve colors alone are hard to distinguish. */
 const dashedFrom = 6;
@@ -50,7 +50,7 @@ export function Chart({
   nameOf = stepName,
   isLarge = false,
 }: ChartProps): JSX.Element | null {
-  const height = isLarge ? heights.large : heights.usual;
+  const height = isLarge ? heights.large : heights.normal;
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const isDark = useIsDark();

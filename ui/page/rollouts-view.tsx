@@ -38,15 +38,15 @@ export function RolloutsView({ source, run, overview, news, asked, isReport }: V
     const query = new URLSearchParams([...words, ['limit', String(limit)]]).toString();
     return `/api/runs/${encodeURIComponent(run)}/rollouts?${query}`;
   };
-  const usual = useAnswer<RolloutsAnswer>(source, filter.end === '' ? pathOf(defaultEnd) : null, again);
+  const byDefault = useAnswer<RolloutsAnswer>(source, filter.end === '' ? pathOf(defaultEnd) : null, again);
   // A run that has trained on nothing yet shows groups of any fate.
-  const isDefault = filter.end === '' && (usual.answer?.matches !== 0 || usual.answer.searched !== undefined);
+  const isDefault = filter.end === '' && (byDefault.answer?.matches !== 0 || byDefault.answer.searched !== undefined);
   const wider = useAnswer<RolloutsAnswer>(
     source,
     isDefault ? null : pathOf(filter.end === anyEnd ? '' : filter.end),
     again,
   );
-  const { answer, error, isAsking } = isDefault ? usual : wider;
+  const { answer, error, isAsking } = isDefault ? byDefault : wider;
   const shownFilter = isDefault
     ? { ...filter, end: defaultEnd }
     : { ...filter, end: filter.end === '' ? anyEnd : filter.end };

@@ -72,12 +72,12 @@ export function TalkPanel({
           {trouble}
         </p>
       )}
-      <Saying text={text} setText={setText} say={say} field={field} stop={answering} />
+      <MessageField text={text} setText={setText} say={say} field={field} stop={answering} />
     </section>
   );
 }
 
-function Saying({
+function MessageField({
   text,
   setText,
   say,

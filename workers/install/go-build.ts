@@ -84,13 +84,13 @@ async function buildEnvironment(
   { module, version }: GoProgram,
 ): Promise<Record<string, string>> {
   const { stdout } = await promisify(execFile)(command, ['env', 'GOMODCACHE'], { env, timeout: 30_000 });
-  const usual = stdout.trim();
-  const hasSources = usual !== '' && existsSync(join(usual, `${module}@v${version}`));
+  const modulesOfGo = stdout.trim();
+  const hasSources = modulesOfGo !== '' && existsSync(join(modulesOfGo, `${module}@v${version}`));
   const folders = {
     GOBIN: join(room, 'bin'),
     GOCACHE: env['GOCACHE'] || join(room, 'build'),
     GOTMPDIR: join(room, 'tmp'),
-    GOMODCACHE: env['GOMODCACHE'] || (hasSources ? usual : join(room, 'modules')),
+    GOMODCACHE: env['GOMODCACHE'] || (hasSources ? modulesOfGo : join(room, 'modules')),
     GOPATH: join(room, 'path'),
   };
   for (const folder of Object.values(folders)) mkdirSync(folder, { recursive: true });

@@ -45,22 +45,22 @@ export function pendingFolderHere(
   }: { readonly named?: string | undefined; readonly temporary?: string } = {},
 ): string {
   if (named !== undefined) return openPendingFolder(named);
-  const usual = path.join(temporary, `ratchet-pending-${process.getuid?.() ?? os.userInfo().username}`);
+  const preferred = path.join(temporary, `ratchet-pending-${process.getuid?.() ?? os.userInfo().username}`);
   try {
-    return openPendingFolder(usual);
+    return openPendingFolder(preferred);
   } catch (error) {
-    const own = ownBeside(usual) ?? mkdtempSync(`${usual}-`);
+    const own = ownBeside(preferred) ?? mkdtempSync(`${preferred}-`);
     say(
-      `${usual} cannot be used (${(error as Error).message}). New weights wait in ${own}. Remove what is there, or set RATCHET_PENDING to a folder of yours.`,
+      `${preferred} cannot be used (${(error as Error).message}). New weights wait in ${own}. Remove what is there, or set RATCHET_PENDING to a folder of yours.`,
     );
     return openPendingFolder(own);
   }
 }
 
 /** A random-named folder made before: its name and owner show that only this user can have made it. */
-function ownBeside(usual: string): string | null {
-  const names = readdirSync(path.dirname(usual)).filter((name) => name.startsWith(`${path.basename(usual)}-`));
-  const folders = names.map((name) => path.join(path.dirname(usual), name));
+function ownBeside(preferred: string): string | null {
+  const names = readdirSync(path.dirname(preferred)).filter((name) => name.startsWith(`${path.basename(preferred)}-`));
+  const folders = names.map((name) => path.join(path.dirname(preferred), name));
   return folders.find((folder) => isPrivate(lstatSync(folder, { throwIfNoEntry: false }))) ?? null;
 }
 

@@ -6,8 +6,9 @@ import { takeLock } from './held-lock.ts';
  * The default port if it is free, else (or for 0) another free one. An unknown server on the port is never adopted. The
  * port is also reserved against other Ratchets that choose at the same moment, for the life of this process.
  */
-export async function choosePort(usual: number): Promise<number> {
-  if (usual !== 0 && (await isFree(usual)) && (reserved.has(usual) || (await reserve(usual)))) return usual;
+export async function choosePort(preferred: number): Promise<number> {
+  if (preferred !== 0 && (await isFree(preferred)) && (reserved.has(preferred) || (await reserve(preferred))))
+    return preferred;
   for (let attempt = 0; attempt < drawsMax; attempt++) {
     const port = randomInt(drawnFrom, drawnTo);
     if ((await isFree(port)) && (await reserve(port))) return port;

@@ -241,7 +241,7 @@ export class OnlineEvals {
     if (this.#left.has(key)) return;
     this.#pending.delete(key);
     this.#done.push(recorded.summary);
-    control.tell('eval', step, evalLine(recorded.summary, cost), { ...evalValues(recorded.summary), ...cost });
+    control.emit('eval', step, evalLine(recorded.summary, cost), { ...evalValues(recorded.summary), ...cost });
     this.#judge(entry.name, version, step, recorded.regression);
   }
 
@@ -263,7 +263,7 @@ export class OnlineEvals {
         this.#when === null
           ? 'no training rollout is sampled while an evaluation runs ([eval] when = "pause")'
           : 'an evaluation beside the training has them loaded back and forth ([eval] when = "beside")';
-      control.tell(
+      control.emit(
         'warning',
         null,
         `the inference servers sample from one version at a time: ${what}; when = "defer" evaluates after the last step`,
@@ -309,7 +309,7 @@ export class OnlineEvals {
     if (!isOurs && !(reason instanceof ActivityFailure)) throw reason;
     this.#pending.delete(key);
     const { spec, control } = this.#options;
-    control.tell(
+    control.emit(
       'warning',
       step,
       `eval v${step} on ${environment} failed: ${rootCause(reason).message} Once that is repaired: npx ratchet-rl eval checkpoints ${spec.name} --steps ${step}`,
@@ -340,7 +340,7 @@ export class OnlineEvals {
       difference: difference.mean,
       text,
     });
-    control.tell('regression', step, text, {
+    control.emit('regression', step, text, {
       environment,
       reward,
       best_step: best.step,

@@ -147,12 +147,12 @@ export class PromptBranches {
     const { control, spec } = this.#options;
     for (const branch of this.#pending.values()) {
       const values = { environment: branch.environment, verdict: 'cancelled' };
-      control.tell('prompt', null, branchCancelledLine(branch, why), values);
+      control.emit('prompt', null, branchCancelledLine(branch, why), values);
     }
     if (why === 'rewind') return; // it is an offer of another lineage
     for (const [environment, offered] of Object.entries(this.#offered)) {
       const values = { environment, verdict: 'unanswered', digest: offered.ref.sha256 };
-      control.tell('prompt', null, unansweredLine(spec.name, environment, offered), values);
+      control.emit('prompt', null, unansweredLine(spec.name, environment, offered), values);
     }
   }
 
@@ -204,7 +204,7 @@ export class PromptBranches {
     const carryOut = () => this.#carryOut(branch, policy, spec);
     // Servers with one version cannot sample for training while they have this one.
     const isAlone = held === 'single' && spec.eval?.when !== 'beside';
-    if (held === 'single') control.tell('warning', null, oneVersionLine(environment, versionName(policy), isAlone));
+    if (held === 'single') control.emit('warning', null, oneVersionLine(environment, versionName(policy), isAlone));
     await (isAlone ? serving.alone(carryOut) : carryOut());
     if (this.#isLeft(branch)) return;
     this.#pending.delete(keyOf({ environment, step }));
@@ -221,7 +221,7 @@ export class PromptBranches {
     const figures = { environment, calls, reflections: result.reflections, ...scored({ bestScore, startScore }) };
     if (best === 0 || bestPrompt === null || bestPrompt.sha256 === this.#inUse[environment]?.ref.sha256) {
       const text = foundNothingLine(environment, versionName(policy), calls);
-      return control.tell('prompt', null, text, { ...figures, verdict: 'nothing found' });
+      return control.emit('prompt', null, text, { ...figures, verdict: 'nothing found' });
     }
     const newest = this.#options.served() ?? policy;
     const trial = await control.waitFor(
@@ -251,7 +251,7 @@ export class PromptBranches {
     if (verdict === 'offered') this.#offered = { ...this.#offered, [environment]: winner };
     const low = difference === null ? {} : { difference: difference.mean, low: difference.low, high: difference.high };
     const text = verdictLine({ branch, trial, version: versionName(newest), verdict, run });
-    this.#options.control.tell('prompt', null, text, {
+    this.#options.control.emit('prompt', null, text, {
       ...of.figures,
       examples,
       ...scored({ before, after }),
@@ -302,7 +302,7 @@ export class PromptBranches {
     const { environment, step } = branch;
     const { control, spec } = this.#options;
     const text = branchFailedLine(spec.name, { environment, step }, rootCause(reason).message);
-    control.tell('warning', null, text, { environment, verdict: 'failed' });
+    control.emit('warning', null, text, { environment, verdict: 'failed' });
   }
 
   #asked(environment: string | null): string {
@@ -335,7 +335,7 @@ export class PromptBranches {
     const winner = this.#offered[name]!;
     this.#adopt(name, winner);
     const { control } = this.#options;
-    control.tell('prompt', null, adoptedLine(name, winner), {
+    control.emit('prompt', null, adoptedLine(name, winner), {
       environment: name,
       verdict: 'taken',
       digest: winner.ref.sha256,

@@ -122,7 +122,7 @@ export class RunControl {
     this.#noteAsked();
     this.#listen();
     this.#storesMissed = new StoresMissed(
-      (line, isBack) => this.tell(isBack ? 'recovery' : 'warning', null, line),
+      (line, isBack) => this.emit(isBack ? 'recovery' : 'warning', null, line),
       (problem) => this.ignored(problem),
     );
   }
@@ -185,12 +185,12 @@ export class RunControl {
   warnOnce(step: number | null, text: string): void {
     if (this.#warned.has(text)) return;
     this.#warned.add(text);
-    this.tell('warning', step, text);
+    this.emit('warning', step, text);
   }
 
   /** Defaults to the step committed last. */
   /** Emits an event as one line, whatever text of a model, an environment or an error it contains. */
-  tell(kind: RunEvent['kind'], step: number | null, text: string, values: RunEvent['values'] = {}): void {
+  emit(kind: RunEvent['kind'], step: number | null, text: string, values: RunEvent['values'] = {}): void {
     const sequence = (this.#events.at(-1)?.sequence ?? 0) + 1;
     const event = { sequence, time: now(), kind, step: step ?? this.#step, text: onOneLine(text), values };
     this.#events.push(event);
@@ -206,7 +206,7 @@ export class RunControl {
   ignored(problem: string): void {
     if (this.#ignored.has(problem) || this.#ignored.size >= ignoredTold) return;
     this.#ignored.add(problem);
-    this.tell('warning', null, problem);
+    this.emit('warning', null, problem);
   }
 
   /** A stopping run gives up its step instead of waiting for a person. */
@@ -216,7 +216,7 @@ export class RunControl {
     this.#pausedBecause = said;
     this.#isPausedByPerson = by === 'person';
     this.#noteAsked();
-    this.tell('paused', this.#step, `paused: ${said}`);
+    this.emit('paused', this.#step, `paused: ${said}`);
   }
 
   /** Better versions according to evaluations; empty when the reason already names a way back. */
@@ -244,8 +244,8 @@ export class RunControl {
 
   /** Ends the run after the step under way, for a reason that the run itself found. */
   stopBecause(reason: string): void {
-    if (this.isPaused) return this.tell('warning', null, `the run was to stop, but it is paused: ${reason}`);
-    this.tell('stopping', null, `stopping after step ${this.#lastIsUnderWay()}: ${reason}`);
+    if (this.isPaused) return this.emit('warning', null, `the run was to stop, but it is paused: ${reason}`);
+    this.emit('stopping', null, `stopping after step ${this.#lastIsUnderWay()}: ${reason}`);
   }
 
   #lastIsUnderWay(): number {
@@ -262,7 +262,7 @@ export class RunControl {
   /** The run ends with the step that is planned, or else with the last one that was made. */
   #leave(why: string): void {
     [this.#pausedBecause, this.#isPausedByPerson, this.#isLeft] = [null, false, true];
-    this.tell('stopping', null, `stopping at step ${this.#endAfter(Math.max(this.planned, this.#step))}, ${why}`);
+    this.emit('stopping', null, `stopping at step ${this.#endAfter(Math.max(this.planned, this.#step))}, ${why}`);
   }
 
   /** Seconds that a person's pauses lasted. */
@@ -374,7 +374,7 @@ export class RunControl {
     this.#noteAsked();
     const { name } = this.#options.spec;
     const resumed = before === null ? '' : ` The pause is over with it (it was: ${before}).`;
-    if (before !== null) this.tell('resumed', this.#step, `resumed by a rewind to step ${step}`);
+    if (before !== null) this.emit('resumed', this.#step, `resumed by a rewind to step ${step}`);
     return `Continuing from step ${step} in a new lineage once what is under way is done.${resumed} Later steps stay in the store: npx ratchet-rl audit ${name}`;
   }
 
@@ -383,7 +383,7 @@ export class RunControl {
     this.#pausedBecause = null;
     this.#isPausedByPerson = false;
     this.#noteAsked();
-    this.tell('resumed', this.#step, 'resumed');
+    this.emit('resumed', this.#step, 'resumed');
     const next = this.#step < this.lastStep ? ` Step ${this.#step + 1} of ${this.lastStep} is next.` : '';
     return `paused (${before}) → running. It continues after step ${this.#step}.${next}`;
   }
@@ -404,7 +404,7 @@ export class RunControl {
     const lines = describeSettings(settings, this.#settings());
     this.#overrides = withSettings(this.#overrides, settings);
     this.#noteAsked();
-    for (const line of lines) this.tell('set', null, line);
+    for (const line of lines) this.emit('set', null, line);
     const from = this.planned > this.#step ? this.planned + 1 : this.#step + 1;
     return `${lines.join('\n')}\nfrom step ${from} on; the run ends after step ${this.lastStep}`;
   }
@@ -422,7 +422,7 @@ export class RunControl {
       return `paused (${before}) → stopping at step ${this.lastStep}: what was sampled for a later one stays in the store. ${goOn}${forgotten}`;
     }
     const last = this.#lastIsUnderWay();
-    this.tell('stopping', null, `stopping after step ${last}, as asked`);
+    this.emit('stopping', null, `stopping after step ${last}, as asked`);
     const checkpoint =
       this.planned === last
         ? `Step ${last} is in training already: it gets a checkpoint only if it was to have one, and else is trained again from the one before, from stored rollouts.`

@@ -102,7 +102,7 @@ export class SearchControl {
     this.#state = state;
     for (const telling of tellings(state.events, state)) {
       if (telling.kind === 'given-up') this.#told = { ...this.#told, givenUp: this.#told.givenUp + 1 };
-      this.tell(telling);
+      this.emit(telling);
     }
   }
 
@@ -111,10 +111,10 @@ export class SearchControl {
     const known = this.#told;
     this.#told = { ...known, failed: known.failed + failed, firstFailure: known.firstFailure ?? firstFailure };
     if (known.firstFailure === null && firstFailure !== null)
-      this.tell({ kind: 'warning', text: `infrastructure: ${firstFailure}`, values: { failed } });
+      this.emit({ kind: 'warning', text: `infrastructure: ${firstFailure}`, values: { failed } });
   }
 
-  tell({ kind, text, values = {} }: Pick<PromptSearchEvent, 'kind' | 'text'> & Partial<PromptSearchEvent>): void {
+  emit({ kind, text, values = {} }: Pick<PromptSearchEvent, 'kind' | 'text'> & Partial<PromptSearchEvent>): void {
     const sequence = this.#told.sequence + 1;
     const event: PromptSearchEvent = { sequence, time: new Date().toISOString(), kind, text, values };
     this.#told = { ...this.#told, sequence, events: [...this.#told.events, event].slice(-eventsKept) };
@@ -123,7 +123,7 @@ export class SearchControl {
   compared({ before, after, examples }: HeldOutScores): void {
     const [was, is] = [before, after].map((score) => (score === null ? 'none' : score.toFixed(3)));
     const text = `on ${examples} examples that the search has not seen: first prompt ${was}, best prompt ${is}`;
-    this.tell({
+    this.emit({
       kind: 'compared',
       text,
       values: { examples, ...present({ before: before ?? undefined, after: after ?? undefined }) },
@@ -158,14 +158,14 @@ export class SearchControl {
 
   #stop(): string {
     this.wantsStop = true;
-    this.tell({ kind: 'stopping', text: 'stopping: what is under way is finished, and the best is validated' });
+    this.emit({ kind: 'stopping', text: 'stopping: what is under way is finished, and the best is validated' });
     this.#onStop();
     return 'The search ends: what is under way is finished, and the best prompt is validated.';
   }
 
   #raise(maxCalls: number): string {
     this.wantsCalls = maxCalls;
-    this.tell({ kind: 'set', text: `budget raised to ${maxCalls} calls`, values: { max_calls: maxCalls } });
+    this.emit({ kind: 'set', text: `budget raised to ${maxCalls} calls`, values: { max_calls: maxCalls } });
     return `The search may make ${maxCalls} calls.`;
   }
 

@@ -8,10 +8,10 @@ const heardMs = 900_000;
 /** Workers that report that they cannot see the run's store, or read its contents: they get no tasks until they can. */
 export class StoresMissed {
   readonly #away = new Map<string, { readonly since: number; heard: number; why: string }>();
-  readonly #tell: (line: string, isBack: boolean) => void;
+  readonly #emit: (line: string, isBack: boolean) => void;
 
-  constructor(tell: (line: string, isBack: boolean) => void, ignored: (problem: string) => void) {
-    this.#tell = tell;
+  constructor(emit: (line: string, isBack: boolean) => void, ignored: (problem: string) => void) {
+    this.#emit = emit;
     onSignal(storeMissedSignal, (told: StoreMissed) => this.#hear(told), ignored);
   }
 
@@ -25,12 +25,12 @@ export class StoresMissed {
     this.#forget();
     const known = this.#away.get(worker);
     if (why === null) {
-      if (this.#away.delete(worker)) this.#tell(`the ${worker} ${isOlder ? 'goes on' : 'sees the store again'}`, true);
+      if (this.#away.delete(worker)) this.#emit(`the ${worker} ${isOlder ? 'goes on' : 'sees the store again'}`, true);
     } else if (known) {
       Object.assign(known, { heard: Date.now(), why });
     } else {
       this.#away.set(worker, { since: Date.now(), heard: Date.now(), why });
-      this.#tell(`passed over until it ${isOlder ? 'is of the newer version' : 'sees the store'}: ${why}`, false);
+      this.#emit(`passed over until it ${isOlder ? 'is of the newer version' : 'sees the store'}: ${why}`, false);
     }
   }
 

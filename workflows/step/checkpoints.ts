@@ -40,7 +40,7 @@ export class Checkpoints {
       const replaced = await publishing.of(step);
       if (replaced?.replay) {
         const text = `checkpoint ${step} is left out: its parts were lost before their upload, and ${versionName(replaced)} took its place`;
-        return control.tell('warning', step, text);
+        return control.emit('warning', step, text);
       }
       await this.#save(step, commit);
     });
@@ -54,6 +54,6 @@ export class Checkpoints {
       { run, step, pinned, commit, ...keepsAll },
     ]);
     const { kept } = await control.waitFor(`save the checkpoint of step ${step}`, saving);
-    control.tell('checkpoint', step, `checkpoint ${step} sealed (kept: ${kept.join(', ')})`);
+    control.emit('checkpoint', step, `checkpoint ${step} sealed (kept: ${kept.join(', ')})`);
   }
 }

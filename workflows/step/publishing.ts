@@ -64,7 +64,7 @@ export class Publishing {
         }),
       );
       if (outcome === 'published') return asked;
-      if (outcome.recovery) this.#recoveries.tell(step + 1, outcome.recovery);
+      if (outcome.recovery) this.#recoveries.emit(step + 1, outcome.recovery);
       if (outcome.replay) [asked, state] = [outcome.replay, null];
     }
   }

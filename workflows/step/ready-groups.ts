@@ -7,7 +7,7 @@ import type { KeptGroups, RunHandle, SamplingRound } from '../../core/rl/run-sta
 import { batchSizeOf } from '../../core/rl/learning/selection.ts';
 import { eager } from '../options.ts';
 import type { CurriculumInTurn } from './curriculum-in-turn.ts';
-import { Harvest } from './harvest.ts';
+import { Collection } from './collection.ts';
 
 interface Options {
   readonly run: RunHandle;
@@ -21,7 +21,7 @@ interface Options {
 export class ReadyGroups {
   readonly #options: Options;
   #surplus: readonly KeptGroups[];
-  #harvest = new Harvest();
+  #collection = new Collection();
   #all: Record<'surplus' | 'kept' | 'all', readonly KeptGroups[]> | null = null;
   #baselines: Baselines | undefined;
   /** Whether groups are filtered with the widened bounds from here on. */
@@ -36,8 +36,8 @@ export class ReadyGroups {
     this.#baselines = baselines;
   }
 
-  get harvest(): Harvest {
-    return this.#harvest;
+  get collection(): Collection {
+    return this.#collection;
   }
 
   /** Baselines after the last batch that was taken. */
@@ -47,7 +47,7 @@ export class ReadyGroups {
 
   /** Kept groups that no step has trained yet; the same list until something changes. */
   get all(): readonly KeptGroups[] {
-    const [surplus, kept] = [this.#surplus, this.#harvest.kept];
+    const [surplus, kept] = [this.#surplus, this.#collection.kept];
     if (this.#all?.surplus !== surplus || this.#all.kept !== kept) {
       this.#all = { surplus, kept, all: [...surplus, ...kept] };
     }
@@ -72,24 +72,24 @@ export class ReadyGroups {
     const ordinals = decodeRanges(part.ordinals);
     const generatedAt = Date.now() - scoreS * 1000;
     const share = this.#shareOf(round, filtered, ordinals.length);
-    this.#harvest.add({ round, scored, filtered, ordinals }, { generateS, scoreS, generatedAt }, share);
+    this.#collection.add({ round, scored, filtered, ordinals }, { generateS, scoreS, generatedAt }, share);
   }
 
   /**
    * Takes a batch: `surplus` waits for the next one, together with later groups. Returns the results that the batch was
    * taken from.
    */
-  take(surplus: readonly KeptGroups[]): Harvest {
-    const taken = this.#harvest;
+  take(surplus: readonly KeptGroups[]): Collection {
+    const taken = this.#collection;
     this.#surplus = surplus;
-    this.#harvest = new Harvest();
+    this.#collection = new Collection();
     return taken;
   }
 
   /** Undoes a take: its results belong to the next batch. */
-  giveBack(taken: Harvest): void {
-    taken.absorb(this.#harvest);
-    this.#harvest = taken;
+  giveBack(taken: Collection): void {
+    taken.absorb(this.#collection);
+    this.#collection = taken;
   }
 
   /** The batch that was taken is one. */

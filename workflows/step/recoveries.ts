@@ -32,13 +32,13 @@ export class Recoveries {
   }
 
   /** `step`: the one for which the trainer restored. */
-  tell(step: number, recovery: Recovery): void {
+  emit(step: number, recovery: Recovery): void {
     const { account, control } = this.#context;
     const isFirstLoad = recovery.replayedSteps === 0 && recovery.restoredFrom === this.#head.step;
     const isExpected = isFirstLoad && step === this.#firstStep;
     if (!isExpected) account.restored(recovery.seconds);
     for (const { kind, text, values } of recoveryLines(step, recovery, this.#regenerated, isExpected)) {
-      control.tell(kind, step, text, values);
+      control.emit(kind, step, text, values);
     }
   }
 }

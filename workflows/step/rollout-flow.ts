@@ -76,12 +76,12 @@ export class RolloutFlow {
       const flow = this.#flows.get(first);
       if (flow !== undefined) flows.set(flow, [...(flows.get(flow) ?? []), first]);
     }
-    for (const [flow, rounds] of flows) this.#tell(flow, giveUpRoundsSignal, rounds).catch(() => undefined);
+    for (const [flow, rounds] of flows) this.#signal(flow, giveUpRoundsSignal, rounds).catch(() => undefined);
   }
 
   /** Ends the wait for a person in all workflows. */
   resume(): void {
-    for (const flow of new Set(this.#flows.values())) this.#tell(flow, resumeRoundsSignal).catch(() => undefined);
+    for (const flow of new Set(this.#flows.values())) this.#signal(flow, resumeRoundsSignal).catch(() => undefined);
   }
 
   /** Whether a workflow of an earlier execution generates this round. */
@@ -112,7 +112,7 @@ export class RolloutFlow {
   async leave(): Promise<void> {
     this.#isLeft = true;
     const own = await this.#own;
-    if (own !== null) await this.#tell(own.workflowId, leaveRoundsSignal);
+    if (own !== null) await this.#signal(own.workflowId, leaveRoundsSignal);
   }
 
   /**
@@ -156,7 +156,7 @@ export class RolloutFlow {
         if (flow !== undefined && round) flows.set(flow, [...(flows.get(flow) ?? []), round]);
       }
       for (const [flow, rounds] of flows) {
-        if (!(await this.#tell(flow, playRoundsSignal, rounds))) this.#lost.add(flow);
+        if (!(await this.#signal(flow, playRoundsSignal, rounds))) this.#lost.add(flow);
       }
     }
   }
@@ -169,7 +169,7 @@ export class RolloutFlow {
     const round = current();
     if (round === null) return;
     this.#flows.set(first, own.workflowId);
-    if (await this.#tell(own.workflowId, playRoundsSignal, [round])) {
+    if (await this.#signal(own.workflowId, playRoundsSignal, [round])) {
       await condition(() => current() === null || own.hasEnded);
     } else {
       this.#isLost(own);
@@ -212,7 +212,7 @@ export class RolloutFlow {
   }
 
   /** False when that workflow is gone. */
-  async #tell<Args extends unknown[]>(flow: string, signal: SignalDefinition<Args>, ...args: Args): Promise<boolean> {
+  async #signal<Args extends unknown[]>(flow: string, signal: SignalDefinition<Args>, ...args: Args): Promise<boolean> {
     try {
       await getExternalWorkflowHandle(flow).signal(signal, ...args);
       return true;

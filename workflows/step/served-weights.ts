@@ -104,7 +104,7 @@ export class ServedWeights {
       const result = await this.#broadcast(policy);
       this.#newest = result;
       this.#served = policy;
-      this.#tell(policy, result);
+      this.#emit(policy, result);
       if (!isHopeless(result)) return;
       control.pause(this.#why(policy, result));
       await control.untilResumed(); // sampling stays paused until then
@@ -140,17 +140,17 @@ export class ServedWeights {
     return control.waitFor(() => (isLetIn ? what : serving.heldUp(what)), sending);
   }
 
-  #tell(
+  #emit(
     policy: PolicyVersion,
     { quarantined = [], reloaded = [], threshold, isNoneLeft, unreadable }: BroadcastResult,
   ): void {
     const { control } = this.#context;
     const version = versionName(policy);
     if (unreadable !== undefined) {
-      control.tell('warning', policy.step, `canary: ${this.#servers} were not compared for ${version}: ${unreadable}`);
+      control.emit('warning', policy.step, `canary: ${this.#servers} were not compared for ${version}: ${unreadable}`);
     }
     for (const { server, difference } of reloaded) {
-      control.tell(
+      control.emit(
         'warning',
         policy.step,
         `canary: ${server} sampled from other weights than ${version}; given them again it agrees (${difference.toExponential(1)})`,
@@ -159,7 +159,7 @@ export class ServedWeights {
     control.progress.quarantinedServers = quarantined.map(({ server }) => server);
     if (isNoneLeft) return;
     for (const { server, difference } of quarantined) {
-      control.tell(
+      control.emit(
         'warning',
         policy.step,
         `canary: ${server} is quarantined: its logprobs of ${version} are ${difference.toExponential(1)} off the trainer's, expected ${threshold} at most; the others continue`,

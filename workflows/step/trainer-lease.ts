@@ -269,7 +269,7 @@ export class TrainerLease {
       if (isGivenBack || this.#scope.consideredCancelled) return;
       this.#preferred = null;
       const line = `the GPU worker ${held.holder} of this run is lost; another one continues from what is stored`;
-      this.#control.tell('recovery', null, line, { lost: held.holder, epoch });
+      this.#control.emit('recovery', null, line, { lost: held.holder, epoch });
     });
     return {
       epoch,
@@ -295,7 +295,7 @@ export class TrainerLease {
         this.#waitingFor = 'a GPU worker (Temporal did not list them)';
       }
       if (lookMs === firstLookMs && !looking.isOver)
-        this.#control.tell('warning', null, `waiting for ${this.#waitingFor}`);
+        this.#control.emit('warning', null, `waiting for ${this.#waitingFor}`);
     }
   }
 }

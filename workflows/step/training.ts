@@ -55,7 +55,7 @@ export class Training {
         ),
       );
       if (warm.loss !== null) {
-        control.tell('warm-up', 0, `warm-up (supervised) ${warm.step} of ${total}  loss ${warm.loss.toFixed(2)}`, {
+        control.emit('warm-up', 0, `warm-up (supervised) ${warm.step} of ${total}  loss ${warm.loss.toFixed(2)}`, {
           sft_step: warm.step,
           loss: warm.loss,
         });
@@ -76,7 +76,7 @@ export class Training {
       const trained = await this.attempt(step, attempts.length, collected);
       const { policy } = trained;
       if (policy !== null) return { ...trained, policy, attempts };
-      control.tell('refused', step, `step ${step}: batch refused (${trained.reason}); its groups are not trained`);
+      control.emit('refused', step, `step ${step}: batch refused (${trained.reason}); its groups are not trained`);
       if (attempts.length >= refusedAttemptsMax) {
         control.pause(
           `${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate, then resume: npx ratchet-rl set ${run.name} learning_rate=…`,
@@ -123,9 +123,9 @@ export class Training {
       control.progress.trains(null);
       if (result.policy === null) control.planned = 0; // settings made now can still reach this step
       if (result.lost) account.attemptsLost(result.lost);
-      if (result.recovery) recoveries.tell(step, result.recovery);
+      if (result.recovery) recoveries.emit(step, result.recovery);
       halvedTo = result.halvedTo ?? halvedTo;
-      if (result.halvedTo !== undefined) control.tell('warning', step, halvedLine(step, result));
+      if (result.halvedTo !== undefined) control.emit('warning', step, halvedLine(step, result));
       else if (result.replay === null) return result;
       else this.#takeReplay(result.replay);
     }

@@ -77,15 +77,15 @@ function withMarker(requirement: string, extra: string): string {
 
 /** The module of a package in a folder: `Wiki-Search` may be built from `wiki_search.py`. */
 export function moduleIn(folder: string, name: string): string {
-  const usual = moduleOf(name);
+  const expected = moduleOf(name);
   const there = ['', 'src'].flatMap((below) => {
     const place = path.join(folder, below);
     return existsSync(place) ? readdirSync(place) : [];
   });
   const modules = there.filter((entry) => !entry.endsWith('.dist-info')).map((entry) => entry.replace(/\.py$/, ''));
-  return modules.includes(usual)
-    ? usual
-    : (modules.find((one) => /^\w+$/.test(one) && isSameName(one, usual)) ?? usual);
+  return modules.includes(expected)
+    ? expected
+    : (modules.find((one) => /^\w+$/.test(one) && isSameName(one, expected)) ?? expected);
 }
 
 /** `wiki-search` → `wiki_search`: verifiers imports an environment by its id, with underscores. */

@@ -17,10 +17,10 @@ export async function hasRawLogprobs(server: ModelServer, model: string): Promis
     const [sample] = samplesIn(await server.post('/v1/completions', body), { count: 1, root: server.root });
     return { token: sample!.tokenIds[0]!, logprob: sample!.logprobs![0]! };
   };
-  const [cold, usual] = [await likeliest(0.5), await likeliest(1)];
+  const [cold, plain] = [await likeliest(0.5), await likeliest(1)];
   // The temperature changes the probability of the likeliest token. If top_k is applied as well, it is certain at both.
-  const isTold = cold.token === usual.token && usual.logprob < -sameLogprob;
-  return isTold && Math.abs(cold.logprob - usual.logprob) < sameLogprob;
+  const isTold = cold.token === plain.token && plain.logprob < -sameLogprob;
+  return isTold && Math.abs(cold.logprob - plain.logprob) < sameLogprob;
 }
 
 /** Servers that were found to be fit for training at every temperature. */

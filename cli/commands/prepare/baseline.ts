@@ -50,11 +50,11 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
   const read = await readRunFile(file, { projectFolder, over });
   const laid = laidOver(read.toml, over, options);
   const named = { projectFolder, read, ...laid };
-  const usual = (await loadRunConfig(file, { ...named, overrides: typed })).spec;
+  const ofFile = (await loadRunConfig(file, { ...named, overrides: typed })).spec;
   const groupSize =
-    options.rollouts === undefined ? usual.rolloutsPerExample : readCount('--rollouts', options.rollouts);
+    options.rollouts === undefined ? ofFile.rolloutsPerExample : readCount('--rollouts', options.rollouts);
   const groups = readCount('--examples', options.examples);
-  const run = `${usual.name.slice(0, 50)}-baseline-${randomBytes(2).toString('hex')}`;
+  const run = `${ofFile.name.slice(0, 50)}-baseline-${randomBytes(2).toString('hex')}`;
   const overrides = {
     ...typed,
     'rollouts-per-example': String(groupSize),
@@ -62,7 +62,7 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
     'oversampling-factor': '1',
     'max-async-level': '0',
     'max-steps': '1',
-    ...(usual.wandb === null ? {} : { 'wandb.mode': 'disabled' }),
+    ...(ofFile.wandb === null ? {} : { 'wandb.mode': 'disabled' }),
   };
   const { spec, sent } = await loadRunConfig(file, { ...named, overrides, run });
   await checkModel(spec);
@@ -74,18 +74,18 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
   const { signal } = left.interrupted;
   const measure = async ({ client }: { readonly client: Parameters<typeof sampleRound>[0] }): Promise<number> => {
     log.say(
-      `sampling ${groups} examples × ${groupSize} with ${usual.sft && usual.sft.steps > 0 ? 'the model after its warm-up' : spec.model}`,
+      `sampling ${groups} examples × ${groupSize} with ${ofFile.sft && ofFile.sft.steps > 0 ? 'the model after its warm-up' : spec.model}`,
     );
     const measured = await sampleRound(client, place, { file, laid, overrides, sent, groups, signal });
     const settings = {
       temperature: firstTemperature(spec),
       maxTokens: spec.sampling.maxTokens,
-      rolloutsPerExample: usual.rolloutsPerExample,
-      batchSize: usual.batchSize,
+      rolloutsPerExample: ofFile.rolloutsPerExample,
+      batchSize: ofFile.batchSize,
     };
     const baselines = measureBaseline(measured);
     const findings = judgeBaseline(baselines, settings);
-    if (options.json) printJson({ run: usual.name, settings, baselines, findings }, 2);
+    if (options.json) printJson({ run: ofFile.name, settings, baselines, findings }, 2);
     else print(describeBaselines(file, { baselines, findings, measured }).join('\n'));
     if (options.keep) log.say(`stored in: ${storeOf(place).uri}   (npx ratchet-rl rollouts ${run} --step 1)`);
     return findings.some(({ level }) => level === 'stop') ? 1 : 0;

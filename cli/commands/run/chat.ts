@@ -26,16 +26,16 @@ export const chatCommand = new Command('chat')
   .option(...storeOption)
   .action(async (named, options) => {
     const target = await openChatTarget(named, options);
-    const { sampling: usual } = target;
+    const { sampling: defaults } = target;
     const sampling: ConversationSampling = {
       system: options.system ?? null,
-      temperature: number('--temperature', options.temperature, usual.temperature),
-      topP: number('--top-p', options.topP, usual.topP),
-      topK: whole('--top-k', options.topK, usual.topK ?? 0),
-      minP: number('--min-p', options.minP, usual.minP),
-      maxTokens: options.maxTokens === undefined ? usual.maxTokens : readCount('--max-tokens', options.maxTokens),
-      stop: usual.stop,
-      templateArguments: usual.templateArguments,
+      temperature: number('--temperature', options.temperature, defaults.temperature),
+      topP: number('--top-p', options.topP, defaults.topP),
+      topK: whole('--top-k', options.topK, defaults.topK ?? 0),
+      minP: number('--min-p', options.minP, defaults.minP),
+      maxTokens: options.maxTokens === undefined ? defaults.maxTokens : readCount('--max-tokens', options.maxTokens),
+      stop: defaults.stop,
+      templateArguments: defaults.templateArguments,
       seed: whole('--seed', options.seed, 0),
     };
     const base = options.compare ? await target.openBase() : null;
@@ -105,15 +105,15 @@ function tellRefusal(error: unknown): null {
   return null;
 }
 
-function number(option: string, text: string | undefined, usual: number): number {
-  if (text === undefined) return usual;
+function number(option: string, text: string | undefined, fallback: number): number {
+  if (text === undefined) return fallback;
   const value = text.trim() === '' ? Number.NaN : Number(text);
   if (Number.isFinite(value) && value >= 0) return value;
   throw new RatchetError('ConfigInvalid', `${option}: expected a number from 0, got ${JSON.stringify(text)}.`);
 }
 
-function whole(option: string, text: string | undefined, usual: number): number {
-  const value = number(option, text, usual);
+function whole(option: string, text: string | undefined, fallback: number): number {
+  const value = number(option, text, fallback);
   if (Number.isSafeInteger(value)) return value;
   throw new RatchetError('ConfigInvalid', `${option}: expected a whole number, got ${JSON.stringify(text)}.`);
 }

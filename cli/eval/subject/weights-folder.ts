@@ -13,7 +13,7 @@ import { choiceOf, evaluateCheckpoints } from '../checkpoints.ts';
 import { checkpointFigures, curveLines } from '../checkpoint-figures.ts';
 import type { CheckpointOptions } from './checkpoint-subject.ts';
 import { settingsOf } from '../run-options.ts';
-import { openTeller } from '../../output/teller.ts';
+import { openReporter } from '../../output/reporter.ts';
 import { onStage } from '../stage.ts';
 import type { EvaluationLine } from '../watch-evaluation.ts';
 
@@ -56,7 +56,7 @@ async function evaluateFolder(folder: string, options: WeightsOptions): Promise<
       `${options.weightsDir} is not the weights folder of a run of Ratchet: --client.base-url names the server that is to load it, --env.id what it is evaluated on.`,
     );
   }
-  const teller = openTeller<EvaluationLine>(options);
+  const reporter = openReporter<EvaluationLine>(options);
   const found = await stepsIn(folder);
   const { steps, includesBase } = choiceOf(options);
   const { chosen, missing } = selectSteps([...found.keys()], { steps, includesBase: false });
@@ -74,11 +74,11 @@ async function evaluateFolder(folder: string, options: WeightsOptions): Promise<
   const base = includesBase ? (model ?? (await startedWith(server))) : null;
   const figures: CheckpointFigures[] = [];
   const storeUri = resolveStoreUri('file:outputs', process.cwd());
-  return onStage({ storeUri, environments: [], teller }, async (stage) => {
+  return onStage({ storeUri, environments: [], reporter }, async (stage) => {
     // One after another: a server may hold a single version.
     for (const step of base === null ? chosen : [0, ...chosen.filter((step) => step !== 0)]) {
       const weights = step === 0 && base !== null ? null : found.get(step)!;
-      if (weights !== null) teller.say(`${server.root} loads ${weights}`);
+      if (weights !== null) reporter.say(`${server.root} loads ${weights}`);
       const loaded =
         weights === null
           ? { model: base!, unload: () => Promise.resolve() }
@@ -91,7 +91,7 @@ async function evaluateFolder(folder: string, options: WeightsOptions): Promise<
       if (results === null) return stage.interrupted.aborted ? 130 : 1;
       for (const result of results) figures.push(await checkpointFigures(step, result));
     }
-    teller.print(curveLines(folder, figures).join('\n'));
+    reporter.print(curveLines(folder, figures).join('\n'));
     return 0;
   });
 }

@@ -77,9 +77,9 @@ function readable(value: JsonValue | Readonly<Record<string, JsonValue>>): strin
 
 /** Whether a section is open; during a search, those with a match are. */
 function isOpen({ id, isOpen: atFirst, text }: Section, { at, toggled }: Folds, search: string): boolean {
-  const usual =
+  const isOpenByDefault =
     at === 'first' ? atFirst || (search !== '' && text.toLowerCase().includes(search.toLowerCase())) : at === 'open';
-  return usual !== toggled.includes(id);
+  return isOpenByDefault !== toggled.includes(id);
 }
 
 const remembered = new WeakMap<ResultRow, { key: string; lines: readonly DocumentLine[] }>();

@@ -38,8 +38,8 @@ export function treeNodes({ evaluations }: BrowserData, toggled: readonly string
 
     function modelNodes([model, members]: [string, number[]]): TreeNode[] {
       const key = `${environment}\u0000${model}`;
-      const isUsuallyOpen = evaluations[members[0]!]!.of === 'evaluation';
-      const isModelOpen = isUsuallyOpen !== toggled.includes(key);
+      const isOpenByDefault = evaluations[members[0]!]!.of === 'evaluation';
+      const isModelOpen = isOpenByDefault !== toggled.includes(key);
       const node = {
         depth: 1,
         key,

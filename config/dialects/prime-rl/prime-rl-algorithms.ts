@@ -119,14 +119,14 @@ export function setOwnAlgorithms(written: Table, own: Own): void {
     own.refuse({ paths: [at], expected, received: JSON.stringify(algorithm) });
     return;
   }
-  const usual = defaultOf(all);
+  const fallback = defaultOf(all);
   const isPlayed = all.every(({ algorithm }) => kindOf[algorithm.type] === 'sft');
   const teaching = all.find(({ algorithm }) => isPlayed || kindOf[algorithm.type] === 'opd');
   for (const [i, said] of all.entries()) {
     const { algorithm, at } = said;
     const kind = kindOf[algorithm.type];
     const received = JSON.stringify(algorithm);
-    if (kind === 'rl') setOfRewards(own, said, { usual, ours: ['env', i] });
+    if (kind === 'rl') setOfRewards(own, said, { fallback, ours: ['env', i] });
     else if (kind !== 'opd' && !isPlayed) own.refuse({ paths: [at], expected: insteadOf(algorithm.type), received });
     else if (received !== JSON.stringify(teaching!.algorithm)) {
       const expected = `${JSON.stringify(teaching!.algorithm)}, as another source has it: the sources of a run learn from one teacher here`;
@@ -135,13 +135,17 @@ export function setOwnAlgorithms(written: Table, own: Own): void {
   }
 }
 
-function setOfRewards(own: Own, said: Said, { usual, ours }: { readonly usual: Said; readonly ours: KeyPath }): void {
+function setOfRewards(
+  own: Own,
+  said: Said,
+  { fallback, ours }: { readonly fallback: Said; readonly ours: KeyPath },
+): void {
   const { algorithm, at } = said;
   if (!isUnderstood(own, said)) return;
   const advantage = advantageOf[algorithm.type];
-  if (advantage !== advantageOf[usual.algorithm.type]) own.set([...ours, 'advantage'], advantage, at);
+  if (advantage !== advantageOf[fallback.algorithm.type]) own.set([...ours, 'advantage'], advantage, at);
   if (algorithm.type === 'echo') setEcho(own, said, [...ours, 'echo']);
-  const [penalty, ofRun] = [algorithm, usual.algorithm].map((one) => JSON.stringify(one['length_penalty'] ?? null));
+  const [penalty, ofRun] = [algorithm, fallback.algorithm].map((one) => JSON.stringify(one['length_penalty'] ?? null));
   if (penalty === ofRun || algorithm.type === 'max_rl') return;
   const expected = `length_penalty = ${ofRun}, as another source has it: lengths count alike in all groups of a run`;
   own.refuse({ paths: [at], expected, received: JSON.stringify(algorithm) });
@@ -177,11 +181,11 @@ function isUnderstood(own: Own, { algorithm, at }: Said): boolean {
   const keys = keysOf[type];
   const other = keys && Object.keys(more).find((key) => !keys.includes(key));
   if (other !== undefined) {
-    const usual = defaultOfGroups[other];
+    const fallback = defaultOfGroups[other];
     const expected =
-      usual === undefined
+      fallback === undefined
         ? `nothing: an algo of type = "${type}" has ${keys!.join(', ') || 'no further keys'} here`
-        : `${JSON.stringify(usual)}, which is what a run here does`;
+        : `${JSON.stringify(fallback)}, which is what a run here does`;
     own.refuse({ paths: [[...at, other]], expected, received: JSON.stringify(more[other]) });
     return false;
   }
@@ -222,8 +226,8 @@ function setEcho(own: Own, { algorithm, at }: Said, ours: KeyPath): void {
 function weightsOf(penalty: unknown): Table | null {
   if (!isTable(penalty)) return null;
   const { type = 'linear', ...written } = penalty;
-  const usual = { num_output_tokens_weight: 0.25, num_input_tokens_weight: 0.1, num_turns_weight: 0.1 };
-  const weights: Table = { ...usual, ...written };
+  const fallback = { num_output_tokens_weight: 0.25, num_input_tokens_weight: 0.1, num_turns_weight: 0.1 };
+  const weights: Table = { ...fallback, ...written };
   const isKnown =
     Object.keys(weights).length === 3 && Object.values(weights).every((one) => typeof one === 'number' && one >= 0);
   return type === 'linear' && isKnown ? weights : null;

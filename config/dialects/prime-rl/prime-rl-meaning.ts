@@ -8,7 +8,7 @@ import { agreed, found, hasTable, take } from './prime-rl-words.ts';
 /** Rules over several fields of prime-rl's files, common to all its versions. */
 
 /** Defaults of all versions. */
-export const usual: Table = {
+export const theirDefaults: Table = {
   model: 'Qwen/Qwen3-0.6B',
   learning_rate: 1e-6,
   seed: 42,

@@ -199,8 +199,8 @@ function setGroupSizes(written: Table, own: Own, sources: readonly Found[]): voi
     refuseGroupOfOne(own, sizes[tooSmall], 'orchestrator.group_size');
     return;
   }
-  const usual = isOne ? sizes[0] : all;
-  own.set(['rollouts_per_example'], usual?.value ?? 1, usual?.at);
+  const fallback = isOne ? sizes[0] : all;
+  own.set(['rollouts_per_example'], fallback?.value ?? 1, fallback?.at);
   for (const [i, size] of sizes.entries()) {
     if (!isOne && size !== all) own.set(['env', i, 'rollouts_per_example'], size?.value, size?.at);
   }

@@ -10,7 +10,7 @@ import { setLearned } from './prime-rl-learning.ts';
 import {
   advantageHint,
   setAlike,
-  usual,
+  theirDefaults,
   defaultTrainer,
   defaultTrainerSince08,
   type Version,
@@ -56,7 +56,7 @@ function primeRlOf(age: Exclude<Age, '0.4'>, title: string, defaults: Table): Di
     title,
     fields: primeRlFields,
     renames: primeRlRenames,
-    defaults: { ...usual, ...defaults },
+    defaults: { ...theirDefaults, ...defaults },
     prepare: (table) => withoutNulls(withSwitches(table, version), primeRl, primeRlTables),
     together: (written, own) => together(withInherited(written, own), own, age),
     proof: proofOf(age),
@@ -177,7 +177,8 @@ function setGpus(written: Table, own: Own): void {
 /** Numbers of GPUs, on one node or on several. */
 export function setDeployment(written: Table, own: Own): void {
   const at = (key: string): KeyPath => found(written, `deployment.${key}`)?.at ?? ['deployment'];
-  const number = (key: string, usual: number): number => Number(found(written, `deployment.${key}`)?.value ?? usual);
+  const number = (key: string, fallback: number): number =>
+    Number(found(written, `deployment.${key}`)?.value ?? fallback);
   if (!hasTable(written, 'deployment')) return;
   const perNode = number('gpus_per_node', 8);
   if (found(written, 'deployment.type')?.value === 'multi_node') {

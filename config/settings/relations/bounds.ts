@@ -17,11 +17,11 @@ export function* boundRelations(config: RatchetConfig): Relations {
   }
 }
 
-const others = [...settingsByPath].flatMap(([path, { otherPlaceOf: usual }]) => (usual ? [{ usual, path }] : []));
+const others = [...settingsByPath].flatMap(([path, { otherPlaceOf: setting }]) => (setting ? [{ setting, path }] : []));
 /** Settings with several places, the default one first. */
-export const settingsWithPlaces = [...new Set(others.map(({ usual }) => usual))].map((usual) => [
-  usual,
-  ...others.filter((other) => other.usual === usual).map(({ path }) => path),
+export const settingsWithPlaces = [...new Set(others.map(({ setting }) => setting))].map((setting) => [
+  setting,
+  ...others.filter((other) => other.setting === setting).map(({ path }) => path),
 ]);
 
 /** Several places of a setting must agree, or only one may be used. */

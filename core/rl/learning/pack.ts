@@ -276,12 +276,12 @@ function creditsOf(
 }
 
 /** The environment's advantage, else the run's. */
-export function ownAdvantage<Usual extends Advantage>(
+export function ownAdvantage<OwnAdvantage extends Advantage>(
   { environment }: Pick<ScoredGroup, 'environment'>,
-  usual: Usual,
+  fallback: OwnAdvantage,
   environments: readonly TrainedEnvironment[] = [],
-): Usual | AdvantageKind {
-  return environments.find(({ name }) => name === environment)?.advantage ?? usual;
+): OwnAdvantage | AdvantageKind {
+  return environments.find(({ name }) => name === environment)?.advantage ?? fallback;
 }
 
 /** The temperature if it differs from that of `[sampling]`, which is the plan's. */

@@ -17,10 +17,10 @@ import {
   timedOut,
 } from './chunk-play.ts';
 import { leaveUnfinished, leftBefore } from './left-chunk.ts';
-import { GroupHarvest } from './group-harvest.ts';
+import { GroupCollector } from './group-collector.ts';
 import { byGroup, GroupsInPlay } from './groups-in-play.ts';
 
-export interface HarvestedChunk extends GeneratedChunk {
+export interface CollectedChunk extends GeneratedChunk {
   /** Parts that the run may not have received. */
   readonly parts: readonly PlayedPart[];
 }
@@ -44,42 +44,42 @@ interface Around {
  * finds finished groups, rollouts and turns in the store and generates only what is missing, with the same random
  * numbers.
  */
-export async function harvestChunk(
+export async function collectChunk(
   dependencies: GenerateDependencies,
   input: ChunkInput,
   attempt: ChunkAttempt,
   around: Around,
-): Promise<HarvestedChunk> {
+): Promise<CollectedChunk> {
   const { cancelled, say, tell, isRetry } = around;
   const place = chunkPlace(input);
   const { store, prefix, ended } = place;
-  const harvest = await GroupHarvest.open(dependencies, input, { signal: cancelled, tell, isRetry });
+  const collector = await GroupCollector.open(dependencies, input, { signal: cancelled, tell, isRetry });
   const left = await store.read(`${ended}.json`);
-  if (left) return { ...leftBefore(left, `${ended}.json`, attempt), parts: harvest.untold };
+  if (left) return { ...leftBefore(left, `${ended}.json`, attempt), parts: collector.untold };
 
   const journal = await RolloutJournal.open(store, `${prefix}/`, input.round.leases.sha256);
   journal.keep();
-  if (harvest.hasWhole) journal.adopt(await generatedAsOne(store, `${prefix}.jsonl`));
+  if (collector.hasWhole) journal.adopt(await generatedAsOne(store, `${prefix}.jsonl`));
   const opened = await openChunk(dependencies, input, attempt, { journal, cancelled });
-  const wanted = opened.wanted.filter(({ place }) => !harvest.has(place.group));
-  for (const { place } of opened.wanted) if (harvest.has(place.group)) journal.release(place.group);
-  harvest.onStored = (ordinal) => journal.release(ordinal);
-  const stored = (): StoredWork => addSizes(journal.size(), harvest.size);
+  const wanted = opened.wanted.filter(({ place }) => !collector.has(place.group));
+  for (const { place } of opened.wanted) if (collector.has(place.group)) journal.release(place.group);
+  collector.onStored = (ordinal) => journal.release(ordinal);
+  const stored = (): StoredWork => addSizes(journal.size(), collector.size);
   attempt.goOnFrom(stored());
   const isMissing = ({ place }: LeasedPlace): boolean => !journal.has(place);
   const missing = wanted.filter(isMissing);
   const leases = new Map(wanted.map(({ lease }) => [lease.ordinal, lease]));
   const groups = new GroupsInPlay((group, times) =>
-    harvest.add({ lease: leases.get(group)!, members: journal.of(group), ...times, generateS: attempt.seconds() }),
+    collector.add({ lease: leases.get(group)!, members: journal.of(group), ...times, generateS: attempt.seconds() }),
   );
   const inGroups = byGroup(wanted, ({ place }) => place.group);
   for (const [i, group] of [...leases.keys()].entries()) groups.add(group, inGroups[i]!.filter(isMissing).length);
-  const adopted = wanted.length - missing.length + harvest.size.rollouts;
+  const adopted = wanted.length - missing.length + collector.size.rollouts;
   const failed = await generateMissing(opened, missing, {
     say,
     onFinished: ({ group }, playedS) => groups.finish(group, playedS),
   });
-  const open = wanted.filter((one) => !harvest.has(one.place.group) && isMissing(one));
+  const open = wanted.filter((one) => !collector.has(one.place.group) && isMissing(one));
   const endedBy =
     failed.length > 0 && !opened.signal.aborted
       ? 'failures'
@@ -94,20 +94,20 @@ export async function harvestChunk(
     }
   }
   if (endedBy === undefined) {
-    if (!(await harvest.isScoredWithin(scoringGraceMs))) {
+    if (!(await collector.isScoredWithin(scoringGraceMs))) {
       attempt.beginScoring();
       await journal.flush();
     }
     await failpoint('play.generated');
   }
-  await harvest.close().catch((reason: unknown) => {
+  await collector.close().catch((reason: unknown) => {
     if (!cancelled.aborted) throw reason;
   });
-  const isWhole = wanted.every(({ place }) => harvest.has(place.group));
+  const isWhole = wanted.every(({ place }) => collector.has(place.group));
   if (isWhole) {
     journal.forget();
-    const { rollouts } = harvest.size;
-    return { rollouts, adopted, seconds: attempt.seconds(), ...attempt.lost(), parts: harvest.untold };
+    const { rollouts } = collector.size;
+    return { rollouts, adopted, seconds: attempt.seconds(), ...attempt.lost(), parts: collector.untold };
   }
   await journal.flush();
   const rest = await leaveUnfinished(place, {
@@ -119,7 +119,7 @@ export async function harvestChunk(
     stored: stored(),
   });
   journal.forget();
-  return { ...rest, parts: harvest.untold };
+  return { ...rest, parts: collector.untold };
 }
 
 /** The rollouts of a chunk that was generated as one object and then scored, as until 28 November 2026 at level 0. */

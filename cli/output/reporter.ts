@@ -17,18 +17,18 @@ export type EndLine = {
 };
 
 /** Receiver of a workflow's reports: a person, as lines, or a program, as objects with the lines on stderr. */
-export interface Teller<Line = never> {
+export interface Reporter<Line = never> {
   readonly say: (line: string) => void;
-  readonly tell: (line: Line | StartedLine | EndLine) => void;
+  readonly emit: (line: Line | StartedLine | EndLine) => void;
   /** Text of several lines. */
   readonly print: (text: string) => void;
 }
 
-export function openTeller<Line>({ json = false }: { readonly json?: boolean }): Teller<Line> {
+export function openReporter<Line>({ json = false }: { readonly json?: boolean }): Reporter<Line> {
   const out = (text: string): void => void (json ? process.stderr : process.stdout).write(text);
   return {
     say: startClock(out).say,
-    tell: (line) => void (json && printJson(line)),
+    emit: (line) => void (json && printJson(line)),
     print: json ? printAside : print,
   };
 }

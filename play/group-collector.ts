@@ -47,7 +47,7 @@ const scoringLookMs = 5;
  * of each part; its activity's result has all others. Parts that an earlier attempt stored are in this result as well,
  * since it is unknown which of them the run has received.
  */
-export class GroupHarvest {
+export class GroupCollector {
   readonly #of: OfChunk;
   readonly #spec: RunSpec;
   readonly #scorer: ChunkScorer;
@@ -104,19 +104,19 @@ export class GroupHarvest {
       readonly tell: (part: PlayedPart) => Promise<boolean>;
       readonly isRetry: boolean;
     },
-  ): Promise<GroupHarvest> {
+  ): Promise<GroupCollector> {
     const scorer = await openScorer(dependencies, of, signal);
-    const harvest = new GroupHarvest(of, await specOf(of.run), scorer, {
+    const collector = new GroupCollector(of, await specOf(of.run), scorer, {
       tell,
       isRetry,
       slowPlayS: dependencies.slowPlayS ?? slowPlayS,
     });
     const { parts, whole, isBegun, isGenerated } = await storedOf(of);
-    harvest.hasWhole = isGenerated;
-    for (const name of parts) await harvest.#takeStored(name);
-    if (whole !== null) await harvest.#adopt(whole, null);
-    else if (parts.length === 0 && isBegun) await harvest.#adoptOfRound();
-    return harvest;
+    collector.hasWhole = isGenerated;
+    for (const name of parts) await collector.#takeStored(name);
+    if (whole !== null) await collector.#adopt(whole, null);
+    else if (parts.length === 0 && isBegun) await collector.#adoptOfRound();
+    return collector;
   }
 
   has(ordinal: number): boolean {
