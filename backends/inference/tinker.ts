@@ -41,7 +41,7 @@ type ServedSteps = Pick<Sample, 'servedStep' | 'servedThrough'>;
  * has lost the model behind a path (it was restarted, or the trainer's session ended), the version is loaded again from
  * its training checkpoint, into a model of this process's own.
  *
- * A server that holds one model samples from what was saved for it last. It is asked after a turn which version that
+ * Some servers sample from what a model has saved last, whichever path is asked for. It is asked after a turn which version that
  * was, and a lost version is looked for in the model that is there before one is made.
  */
 export class TinkerInference implements Inference {
@@ -125,7 +125,7 @@ export class TinkerInference implements Inference {
   }
 
   async hold(policy: ServedPolicy): Promise<HoldOutcome> {
-    return holdsOne(await this.#versionOf(policy)) ? 'single' : 'held';
+    return servesLatest(await this.#versionOf(policy)) ? 'single' : 'held';
   }
 
   close(): void {
@@ -150,7 +150,7 @@ export class TinkerInference implements Inference {
           const latest = this.#latest.get(path);
           try {
             const output = await ask({ version, path });
-            return { output, steps: holdsOne(version) ? await this.#stepsOf(policy, version, path, latest) : {} };
+            return { output, steps: servesLatest(version) ? await this.#stepsOf(policy, version, path, latest) : {} };
           } catch (error) {
             if (isTrouble(error, 'lost', 'missing')) await this.#revive(version, path);
             throw inferenceError(error, policy);
@@ -228,7 +228,7 @@ export class TinkerInference implements Inference {
     this.#say(`the Tinker server has lost ${version.samplerPath}: loading it again from ${version.trainingPath}`);
     const { baseModel, rank, seed, trainingPath: from } = version;
     const wish = { baseModel, rank, seed, from, optimizer: false };
-    if (holdsOne(version)) return this.#find(version, lostPath, wish);
+    if (servesLatest(version)) return this.#find(version, lostPath, wish);
     const model = await loadModel(this.#client, wish, this.#say);
     const path = await model.saveForSampler(`again-${Date.now().toString(36)}`, null);
     const revived: Revived = { model, path, inUse: 0, isOwn: true, idle: undefined };
@@ -237,7 +237,7 @@ export class TinkerInference implements Inference {
   }
 
   /**
-   * The version in the model that a server with room for one has now: the trainer, or another sampler, may have loaded it
+   * The version in the model that the server has now: the trainer, or another sampler, may have loaded it
    * again. Where none is, it is made here; the trainer unloads it when it needs the room.
    */
   async #find(version: TinkerVersion, lostPath: string, wish: Parameters<typeof loadModel>[1]): Promise<Revived> {
@@ -265,8 +265,8 @@ async function unloadOwn({ model, isOwn }: Revived): Promise<void> {
   if (isOwn) await model.unload();
 }
 
-function holdsOne({ server }: TinkerVersion): boolean {
-  return server?.models === 'one';
+function servesLatest({ server }: TinkerVersion): boolean {
+  return server?.sampling === 'latest';
 }
 
 function signals(signal: AbortSignal | undefined, timeoutS: number): AbortSignal {

@@ -2,7 +2,7 @@ import { type MaskedSample, type Rows, rowsOf, type TrainSample } from '../../co
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { isTinkerLoss } from '../../config/models/tinker-spec.ts';
 import { LogprobLoss, metricsRow } from '../../engine/index.ts';
-import { gradientBatch, inRequests, isFinite, policyBatch, scoreDatum, type ServerBatch } from './batch.ts';
+import { gradientBatch, inRequests, lossCall, isFinite, policyBatch, scoreDatum, type ServerBatch } from './batch.ts';
 import type { TinkerModel } from './model.ts';
 import { supervisedPassMetrics } from './pass-metrics.ts';
 import { lossBy, type ServerLoss } from './server-facts.ts';
@@ -30,13 +30,18 @@ interface PassResult {
 export class BatchGradient {
   /** How the server adds losses up. */
   server: ServerLoss = lossBy('sum');
+  /** Losses that the server computes as the API says; null = all. */
+  losses: readonly string[] | null = null;
   readonly #loss = new LogprobLoss();
 
   async compute(model: TinkerModel, { plan, batch, referenceLogprobs }: PassInput): Promise<PassResult> {
     const { loss, klBeta, temperature } = plan;
     const { rows } = rowsOf(batch);
     const options = { loss, klBeta, temperature, ...(referenceLogprobs && { referenceLogprobs }) };
-    if (!isTinkerLoss(loss, klBeta)) {
+    const isComputedThere =
+      isTinkerLoss(loss, klBeta) &&
+      (loss.type === 'cross_entropy' || this.losses === null || this.losses.includes(lossCall(loss).lossFn));
+    if (!isComputedThere) {
       const logprobs = await tokenLogprobs(model, batch);
       const { gradients, metrics } = await this.#loss.pass(batch, options, logprobs);
       const flat = flatness(gradients);

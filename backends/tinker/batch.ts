@@ -98,7 +98,8 @@ export function isFinite(data: readonly Datum[]): boolean {
   return data.every(({ inputs }) => Object.values(inputs).every((tensor) => tensor.data.every(Number.isFinite)));
 }
 
-function lossCall({ type, clipLow = 0, clipHigh }: LossSettings): LossCall {
+/** A policy loss in the words of the API. */
+export function lossCall({ type, clipLow = 0, clipHigh }: LossSettings): LossCall {
   const config = { clip_low_threshold: clipLow, clip_high_threshold: clipHigh };
   if (type === 'cispo') return { lossFn: 'cispo', config };
   if (type === 'grpo') return { lossFn: 'ppo', config };

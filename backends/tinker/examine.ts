@@ -1,7 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { TinkerClient } from './client.ts';
 import { loadModel, type ModelWish } from './load-model.ts';
-import { measureAdam, measureLoss, samplesInModel } from './measure.ts';
+import { measureAdam, measureLoss, measureLosses, measureSampling } from './measure.ts';
 import type { TinkerModel } from './model.ts';
 import type { ServerFacts } from './server-facts.ts';
 import { isTrouble } from './trouble.ts';
@@ -19,20 +19,18 @@ export async function examineServer(
   const model = await firstModel(client, begun, say);
   try {
     const loss = await measureLoss(model, client.http.address.url);
+    const losses = loss && (await measureLosses(model, loss));
     const linearIn = loss?.linearIn ?? 'weights';
     const adam = await measureAdam(model, linearIn);
     const models = (await holdsAnother(client, begun)) ? 'several' : 'one';
-    const isInModel =
-      models === 'several' &&
-      (await samplesInModel(model, linearIn, (path) =>
-        client.sample({
-          path,
-          baseModel: wish.baseModel,
-          prompt: [1, 2],
-          params: { max_tokens: 1, temperature: 1, seed: 0 },
-        }),
-      ));
-    return { loss, models, sampling: isInModel ? 'in the model' : 'apart', ...adam };
+    const sampleFrom = async (path: string): Promise<number> => {
+      const params = { max_tokens: 1, temperature: 1, seed: 0 };
+      const { sequences } = await client.sample({ path, baseModel: wish.baseModel, prompt: [1, 2], params });
+      return sequences[0]?.logprobs[0] ?? Number.NaN;
+    };
+    // A server with one model is not asked: it may start an engine for it, and what was saved last is right everywhere.
+    const sampling = models === 'one' ? 'latest' : await measureSampling(model, linearIn, sampleFrom);
+    return { loss, losses, models, sampling, ...adam };
   } finally {
     await model.unload();
   }

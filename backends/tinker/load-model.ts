@@ -88,8 +88,8 @@ async function createWhenThereIsRoom(
 const modelsSearched = 50;
 
 /**
- * The sampler's paths of a version on a server that holds one model: the trainer and the samplers save it there under
- * one name, in whichever model has it then. The latest comes first.
+ * The sampler's paths of a version on a server that samples what was saved last: the trainer and the samplers save it
+ * there under one name, in whichever model has it then. The latest comes first.
  */
 export async function pathsOf(
   client: TinkerClient,

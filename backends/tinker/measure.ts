@@ -1,7 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import { linearLoss } from './batch.ts';
 import type { TinkerModel } from './model.ts';
-import type { AdamSetting, ServerLoss } from './server-facts.ts';
+import { type AdamSetting, policyLosses, type PolicyLoss, type ServerFacts, type ServerLoss } from './server-facts.ts';
 import { isTrouble } from './trouble.ts';
 import type { AdamParams, Datum, LossCall } from './types.ts';
 
@@ -22,7 +22,7 @@ import type { AdamParams, Datum, LossCall } from './types.ts';
  */
 export async function measureLoss(model: TinkerModel, url: string): Promise<ServerLoss | null> {
   for (const linearIn of ['weights', 'advantages'] as const) {
-    const gauge = new Gauge(model, linearIn);
+    const gauge = new Gauge(model, linearLoss(linearIn));
     const unit = await gauge.of([row(linearIn, 1)]);
     if (unit === 'none') return null;
     if (unit === 'refused' || unit === 0) continue;
@@ -51,10 +51,12 @@ type Reading = number | 'none' | 'refused';
 class Gauge {
   readonly #model: TinkerModel;
   readonly #loss: LossCall;
+  /** What the last reading is of. */
+  by: 'norm' | 'loss' = 'loss';
 
-  constructor(model: TinkerModel, linearIn: ServerLoss['linearIn']) {
+  constructor(model: TinkerModel, loss: LossCall) {
     this.#model = model;
-    this.#loss = linearLoss(linearIn);
+    this.#loss = loss;
   }
 
   /** The size of the gradient of these requests, in any unit. The step has no length. */
@@ -68,13 +70,59 @@ class Gauge {
       }
       const told = await this.#model.optimStep(adam({ learning_rate: 0 }));
       const norm = Object.entries(told).find(([name]) => /(?:^|\/)grad_norm/.test(name))?.[1];
-      const size = norm !== undefined && Number.isFinite(norm) ? norm : loss;
+      this.by = norm !== undefined && Number.isFinite(norm) ? 'norm' : 'loss';
+      const size = this.by === 'norm' ? norm! : loss;
       return size === null ? 'none' : Math.abs(size);
     } catch (error) {
       if (isTrouble(error, 'refused')) return 'refused';
       throw error;
     }
   }
+}
+
+/**
+ * The losses that a server computes as the API says, by a row of one token with advantage A and the ratio ρ of its new to
+ * its old probability; ℓ is its log probability, g the gradient of that:
+ *
+ *                            A = −2, ρ = 1          A = 1, ρ = e
+ *                            gradient   loss        gradient   loss
+ *     importance_sampling    2 g        2           e g        e
+ *     ppo, 0.8 to 1.2        2 g        2           0          1.2
+ *     cispo, 0.8 to 1.2      2 g        2 |ℓ|       1.2 g      1.2 |ℓ|
+ */
+export async function measureLosses(model: TinkerModel, { linearIn }: ServerLoss): Promise<PolicyLoss[]> {
+  const g = await new Gauge(model, linearLoss(linearIn)).of([row(linearIn, 1)]);
+  const { logprobs } = await model.forward([row('weights', 1)]);
+  const l = logprobs[0]![0]!;
+  const found: PolicyLoss[] = [];
+  for (const lossFn of policyLosses) {
+    const config = lossFn === 'importance_sampling' ? null : { clip_low_threshold: 0.8, clip_high_threshold: 1.2 };
+    const gauge = new Gauge(model, { lossFn, config });
+    const [plain, far] = [
+      await gauge.of([policyRow(linearIn, -2, l)]),
+      await gauge.of([policyRow(linearIn, 1, l - 1)]),
+    ];
+    const isOfNorm = gauge.by === 'norm';
+    const unit = isOfNorm ? Number(g) : lossFn === 'cispo' ? Math.abs(l) : 1;
+    const expected = lossFn === 'importance_sampling' ? Math.E : lossFn === 'ppo' && isOfNorm ? 0 : 1.2;
+    const isSame = (reading: Reading, wanted: number): boolean =>
+      typeof reading === 'number' && Math.abs(reading / unit - wanted) < tolerance * Math.max(wanted, 1);
+    if (isSame(plain, 2) && isSame(far, expected)) found.push(lossFn);
+  }
+  return found;
+}
+
+function policyRow(linearIn: ServerLoss['linearIn'], advantage: number, logprob: number): Datum {
+  const floats = (data: readonly number[]) => ({ dtype: 'float32' as const, data });
+  return {
+    tokens: tokens.slice(0, 1),
+    inputs: {
+      target_tokens: { dtype: 'int64', data: tokens.slice(1, 2) },
+      logprobs: floats([logprob]),
+      advantages: floats([advantage]),
+      ...(linearIn === 'advantages' ? { weights: floats([1]) } : {}),
+    },
+  };
 }
 
 /** Rounding of 16-bit floats stays below it; the ratios that are told apart differ by more than a tenth. */
@@ -169,22 +217,28 @@ export async function measureAdam(
   };
 }
 
-/** Whether sampling from a checkpoint puts its weights into the model that made it. */
-export async function samplesInModel(
+/** Gives the log probability of a token that is sampled from a path, by one seed. */
+export type SampleFrom = (path: string) => Promise<number>;
+
+/** What a sampler's path is sampled from. The model must be one that is thrown away. */
+export async function measureSampling(
   model: TinkerModel,
   linearIn: ServerLoss['linearIn'],
-  sampleFrom: (path: string) => Promise<unknown>,
-): Promise<boolean> {
+  sampleFrom: SampleFrom,
+): Promise<ServerFacts['sampling']> {
   const mover = new Mover(model, linearIn);
-  let path: string;
   try {
-    path = await model.saveForSampler('ratchet-probe', null);
-    if (!(await mover.moves(1, {}))) return true; // nothing can be seen, and to load a model again is right everywhere
+    const first = await model.saveForSampler('ratchet-probe-1', null);
+    // If nothing can be seen, the answer is the one that is right everywhere: each step loads a model of its own.
+    if (!(await mover.moves(1, {}))) return 'in the model';
     const before = await mover.look();
-    await sampleFrom(path);
-    return mover.isOther(before, await mover.look());
+    const asSaved = await sampleFrom(first); // once the model has moved: SkyRL loads a checkpoint once
+    if (mover.isOther(before, await mover.look())) return 'in the model';
+    const noise = Math.abs((await sampleFrom(first)) - asSaved);
+    await model.saveForSampler('ratchet-probe-2', null);
+    return Math.abs((await sampleFrom(first)) - asSaved) > Math.max(1e-3, 4 * noise) ? 'latest' : 'apart';
   } catch (error) {
-    if (isTrouble(error, 'refused', 'missing', 'failed')) return false; // nobody samples there
+    if (isTrouble(error, 'refused', 'missing', 'failed')) return 'apart'; // nobody samples there
     throw error;
   }
 }

@@ -18,8 +18,10 @@ type Begun = Pick<TinkerVersion, 'baseModel' | 'rank' | 'seed'>;
  * what the server was found to do:
  *
  *     sampling in the model    (SkyRL's JAX backend) it is only sampled from, and another one is loaded from its checkpoint
- *     sampling apart           (the hosted service, TuFT, twinkle, SkyRL's Megatron) it is trained on
- *     one model at a time      (SkyRL's FSDP backend, and all weights) it is trained on; its latest weights are sampled from
+ *     sampling apart           (the hosted service, TuFT, twinkle) it is trained on
+ *     sampling the latest      (SkyRL's Megatron and FSDP backends) it is trained on, and what it saved last is sampled
+ *
+ * Of these, SkyRL's FSDP backend and full weights have room for one model, so another one has to go first.
  *
  * A model that was lost is replaced by a new one, from the version's training checkpoint: no gradient of a broken step is
  * left in it.
@@ -98,7 +100,7 @@ export class ModelRoom {
       () => model.saveWeights(name, ttlS),
       () => model.saveForSampler(samplerName(name), ttlS),
     ];
-    if (this.facts?.models === 'one') {
+    if (this.facts?.sampling === 'latest') {
       const trainingPath = await training();
       return { trainingPath, samplerPath: await sampler() };
     }
@@ -167,9 +169,11 @@ export class ModelRoom {
   async #restored(): Promise<TinkerModel> {
     const version = this.#version!;
     const from = version.trainingPath;
+    // Its path would still be sampled from the model that has it, which may be at later weights.
+    if (this.facts?.sampling === 'latest') await this.#makeRoom();
     const model = await this.#load(version, { from, optimizer: this.#withOptimizer });
     // The server samples from what was saved for it last, and that was another version, or in another model.
-    if (this.facts?.models === 'one') await model.saveForSampler(samplerName(from), null);
+    if (this.facts?.sampling === 'latest') await model.saveForSampler(samplerName(from), null);
     return model;
   }
 

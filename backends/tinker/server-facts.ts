@@ -16,14 +16,23 @@ export const ServerLoss = z.strictObject({
 });
 export type ServerLoss = z.infer<typeof ServerLoss>;
 
+/** Losses of the API with a factor of their own, which a server may compute in another way, or not at all. */
+export const policyLosses = ['importance_sampling', 'ppo', 'cispo'] as const;
+export type PolicyLoss = (typeof policyLosses)[number];
+
 /** What a server was found to do, by asking it: see measure.ts. */
 export const ServerFacts = z.strictObject({
   /** null = it tells neither a gradient's norm nor a loss. */
   loss: ServerLoss.nullable(),
+  /** Losses that it computes as the API says; others are computed here. null = could not be measured. */
+  losses: z.array(z.enum(policyLosses)).nullable(),
   /** Whether it held a second model beside the first. */
   models: z.enum(['one', 'several']),
-  /** Whether sampling replaces the weights of a model in training by those of the checkpoint. */
-  sampling: z.enum(['apart', 'in the model']),
+  /**
+   * What a sampler's path is sampled from: its own weights; those as well, which thereby replace what is in training; or
+   * what was saved for the sampler last from its model.
+   */
+  sampling: z.enum(['apart', 'in the model', 'latest']),
   ignored: z.array(z.enum(adamSettings)),
   /** What could not be found out. */
   unknown: z.array(z.enum(adamSettings)),

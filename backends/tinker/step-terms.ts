@@ -2,7 +2,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { isTinkerLoss } from '../../config/models/tinker-spec.ts';
 import type { LoraSpec, OptimizerSpec, TinkerTrainerSpec } from '../../config/run-spec.ts';
-import { lossBy, type ServerFacts, type ServerLoss } from './server-facts.ts';
+import { lossBy, policyLosses, type ServerFacts, type ServerLoss } from './server-facts.ts';
 import type { AdamParams } from './types.ts';
 
 /** A run's settings of a step, in the words of the Tinker API. */
@@ -50,6 +50,16 @@ export function adam(
 export function stepMetrics(told: Readonly<Record<string, number>>): Record<string, number> {
   const norm = Object.entries(told).find(([name]) => /(?:^|\/)grad_norm/.test(name))?.[1];
   return Number.isFinite(norm) ? { grad_norm: norm! } : {};
+}
+
+/** Names the losses that are computed here, because the server's of that name is another one. */
+export function otherLossLines(facts: ServerFacts | null, url: string): string[] {
+  const known = facts?.losses ?? policyLosses;
+  const others = policyLosses.filter((name) => !known.includes(name));
+  if (others.length === 0) return [];
+  return [
+    `${others.join(', ')}: the Tinker server at ${url} does not compute it as the API says, or not at all. It is computed here from log probabilities, for a third more work a step`,
+  ];
 }
 
 /** Names the settings that a server takes no notice of, with their values. */

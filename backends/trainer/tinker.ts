@@ -20,7 +20,15 @@ import { type ClientOptions, isTrouble, TinkerClient, type TinkerModel, TinkerTr
 import { onlyModelOf, trainerError } from '../tinker/load-model.ts';
 import { ModelRoom } from '../tinker/model-room.ts';
 import { refusalOf, supervisedPassMetrics } from '../tinker/pass-metrics.ts';
-import { adam, ignoredLines, layersOf, requireKnown, serverLossOf, stepMetrics } from '../tinker/step-terms.ts';
+import {
+  adam,
+  ignoredLines,
+  layersOf,
+  otherLossLines,
+  requireKnown,
+  serverLossOf,
+  stepMetrics,
+} from '../tinker/step-terms.ts';
 import {
   endTokensIn,
   readVersion,
@@ -346,6 +354,8 @@ export class TinkerTrainer implements Trainer {
   /** What the server does is measured once, and then stands in every version. */
   async #know(version: Pick<TinkerVersion, 'baseModel' | 'rank' | 'seed' | 'server'>): Promise<void> {
     const facts = await this.#room.know(version);
+    this.#gradients.losses = facts?.losses ?? null;
+    for (const line of otherLossLines(facts, this.#spec.url)) this.#sayOnce(line);
     this.#gradients.server = serverLossOf(facts, this.#spec, (line) => this.#sayOnce(line));
   }
 

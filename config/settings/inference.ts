@@ -86,8 +86,9 @@ export function inferenceSpec(config: RatchetConfig): InferenceSpec {
 /** Requirements on vLLM: adapters, and whether their base is the model that it starts with. */
 export function weightsTaken(config: RatchetConfig): Pick<VllmSpec, 'loraRank' | 'servesBase'> {
   const { model, sft, trainer } = config;
-  const isAsItWas = sft === undefined || trainerTraits(trainer).trains === 'adapters';
-  return { loraRank: loraSpec(config)?.r ?? null, servesBase: isAsItWas && !model.startsWith('preset:') };
+  const lora = loraSpec(config);
+  const isAsItWas = sft === undefined || (lora !== null && trainerTraits(trainer).trains === 'adapters');
+  return { loraRank: lora?.r ?? null, servesBase: isAsItWas && !model.startsWith('preset:') };
 }
 
 /** The vLLM of a run, from [inference] and the settings of model and adapters. */

@@ -28,7 +28,10 @@ interface TrainerTraits {
   readonly engine: 'embedded' | 'its own';
   /** Whether it may get a GPU of this machine, by `provider` and `gpu_ids`. */
   readonly takesGpus: boolean;
-  /** Target of training. If adapters, the warm-up trains adapters as well. */
+  /**
+   * Target of training. If adapters, they are what a file trains that says nothing of it, and the warm-up trains them as
+   * well; all weights are trained where the file says so and the server takes them.
+   */
   readonly trains: 'all weights or adapters' | 'adapters';
   /** The only alpha that its adapters can have, which are scaled by alpha / rank; null = the run file's. */
   readonly alpha: number | null;

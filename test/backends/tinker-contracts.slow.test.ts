@@ -50,3 +50,29 @@ tinkerContracts('a Tinker server that speaks as the hosted service', {
     };
   },
 });
+
+// Like SkyRL's FSDP backend: one model, trained in place, and sums. Its settings of Adam are heeded: they show in digests.
+tinkerContracts('a Tinker server that holds one model', {
+  preset,
+  startsAfresh: true,
+  holdsOne: true,
+  async start(root) {
+    const folder = path.join(root, 'server');
+    const options = { holdsOne: true, heedsOptimizer: true, sessionTimeoutMs: 25_000 };
+    const server = await startTinkerStandIn({ folder, model: preset, ...options });
+    return { url: server.url, base: path.join(folder, 'base'), close: () => server.close() };
+  },
+});
+
+// Protobuf alone, requests in order, samples in sessions, and weights in a folder of its own.
+tinkerContracts('a Tinker server like TuFT', {
+  preset,
+  startsAfresh: true,
+  async start(root) {
+    const folder = path.join(root, 'server');
+    const options = { isLikeTuft: true, heedsOptimizer: true, maxAdapters: 512 };
+    const server = await startTinkerStandIn({ folder, model: preset, ...options });
+    const checkpointDir = path.join(folder, 'checkpoints');
+    return { url: server.url, checkpointDir, base: path.join(folder, 'base'), close: () => server.close() };
+  },
+});

@@ -16,7 +16,8 @@ import type { ServedPolicy, StepPlan } from '../../core/rl/run-state.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { decodeSafetensors, EngineOptimizer, presetFiles } from '../../engine/index.ts';
 import { StandInProcess } from '../stand-ins/tinker/process.ts';
-import { type StandIn, type StandInOptions, startTinkerStandIn } from '../stand-ins/tinker/server.ts';
+import type { StandInOptions } from '../stand-ins/tinker/options.ts';
+import { type StandIn, startTinkerStandIn } from '../stand-ins/tinker/server.ts';
 
 const model = 'preset:reverse-text-0.2m';
 const targetModules = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'];
@@ -27,6 +28,7 @@ const grpo: LossSettings = { type: 'grpo', clipLow: 0.8, clipHigh: 1.2, aggregat
 
 /** Those that hold one model: SkyRL's FSDP backend. */
 const fsdp = { holdsOne: true, ignoresAdam: true, heedsOptimizer: true } as const;
+const megatron = { samplesLatest: true, ignoresAdam: true, heedsOptimizer: true } as const;
 const tuft = { isLikeTuft: true, heedsOptimizer: true } as const;
 
 let root: string;
@@ -57,7 +59,8 @@ function openInference(t: TestContext, url: string): TinkerInference {
 
 describe('what a server does is found out by tiny steps of models that are thrown away', () => {
   const sum = { reduction: 'sum', over: 'step', linearIn: 'weights' };
-  const known = { ignored: [], unknown: [] };
+  const losses = ['importance_sampling', 'ppo', 'cispo'];
+  const known = { losses, ignored: [], unknown: [] };
   for (const [what, options, facts] of [
     [
       'SkyRL’s JAX backend',
@@ -67,23 +70,33 @@ describe('what a server does is found out by tiny steps of models that are throw
     [
       'SkyRL’s FSDP backend',
       fsdp,
-      { loss: sum, models: 'one', sampling: 'apart', ignored: ['beta1 and beta2', 'epsilon'], unknown: ['weight_decay'] }, // prettier-ignore
+      { loss: sum, models: 'one', sampling: 'latest', losses, ignored: ['beta1 and beta2', 'epsilon'], unknown: ['weight_decay'] }, // prettier-ignore
+    ],
+    [
+      'SkyRL’s Megatron backend',
+      megatron,
+      { loss: sum, models: 'several', sampling: 'latest', ...known, ignored: ['beta1 and beta2', 'epsilon'], unknown: ['weight_decay'] }, // prettier-ignore
     ],
     ['TuFT', tuft, { loss: sum, models: 'several', sampling: 'apart', ...known }],
     [
       'a mean over rows',
       { ...fsdp, ignoresAdam: false, adding: { by: 'row_mean', over: 'step' } },
-      { loss: { reduction: 'row_mean', over: 'step', linearIn: 'weights' }, models: 'one', sampling: 'apart', ...known }, // prettier-ignore
+      { loss: { reduction: 'row_mean', over: 'step', linearIn: 'weights' }, models: 'one', sampling: 'latest', ...known }, // prettier-ignore
     ],
     [
       'a mean over the tokens of a request',
       { ...fsdp, ignoresAdam: false, adding: { by: 'token_mean', over: 'request' } },
-      { loss: { reduction: 'token_mean', over: 'request', linearIn: 'advantages' }, models: 'one', sampling: 'apart', ...known }, // prettier-ignore
+      { loss: { reduction: 'token_mean', over: 'request', linearIn: 'advantages' }, models: 'one', sampling: 'latest', ...known }, // prettier-ignore
+    ],
+    [
+      'one that computes cross_entropy whatever is asked for',
+      { ...tuft, replacesLosses: true },
+      { loss: sum, models: 'several', sampling: 'apart', ...known, losses: [] },
     ],
     [
       'one that tells nothing',
       { ...fsdp, ignoresAdam: false, isSilent: true },
-      { loss: null, models: 'one', sampling: 'apart', ...known },
+      { loss: null, models: 'one', sampling: 'latest', ...known, losses: null },
     ],
   ] as const) {
     test(what, async (t) => {
@@ -129,6 +142,7 @@ for (const [what, options] of [
   ['that takes means of rows', { ...fsdp, ignoresAdam: false, adding: { by: 'row_mean', over: 'step' } }],
   ['that takes means of tokens', { ...fsdp, ignoresAdam: false, adding: { by: 'token_mean', over: 'request' } }],
   ['like TuFT', tuft],
+  ['that computes cross_entropy whatever is asked for', { ...fsdp, ignoresAdam: false, replacesLosses: true }],
 ] as const) {
   test(`the same batch gives the update of the embedded engine on a server ${what}`, async (t) => {
     const server = await started(t, options);
@@ -145,6 +159,32 @@ for (const [what, options] of [
     await assertSameAdapter(last, engine);
   });
 }
+
+describe('a server that samples what a model has saved last', () => {
+  for (const [what, options] of [
+    ['and holds one model', fsdp],
+    ['and holds several', megatron],
+  ] as const) {
+    test(`${what}: a step that was given up leaves the committed version to sample from`, async (t) => {
+      const server = await started(t, options);
+      const trainer = openTrainer(server.url);
+      t.after(() => trainer.close());
+      const inference = openInference(t, server.url);
+      const [v0, v1] = [await mkdtemp(path.join(root, 'given-')), await mkdtemp(path.join(root, 'given-'))];
+      await trainer.makeBase(v0, { ...part, files: presetFiles(model) });
+      await trainer.trainStep(stepOf(0.1, 1));
+      const state = await trainer.saveOptimizer();
+      await trainer.exportTo(v1);
+      const committed = await sampleOf(inference, v1, 1);
+      await trainer.trainStep(stepOf(50, 2)); // its worker dies before the commit
+      assert.notDeepEqual((await sampleOf(inference, v1, 1)).logprobs, committed.logprobs, 'v2 is sampled');
+      await trainer.open(v1, part);
+      await trainer.restoreOptimizer(state);
+      const { servedStep, servedThrough, ...again } = await sampleOf(inference, v1, 1);
+      assert.deepEqual([servedStep, servedThrough, again], [undefined, undefined, committed]);
+    });
+  }
+});
 
 describe('a server that holds one model', () => {
   test('has one for the whole run, whose settings of Adam that it ignores are named', async (t) => {

@@ -46,11 +46,16 @@ export interface TinkerSuiteOptions {
   readonly start: (folder: string) => Promise<ServedTinker>;
   /** It loads an adapter without Adam's moments where that is asked. */
   readonly startsAfresh: boolean;
+  /** It holds one model: no reference of a KL penalty, and no second version to sample from. */
+  readonly holdsOne?: boolean;
   /** Value for `node:test`'s skip option. */
   readonly skip?: string | false;
 }
 
-export function tinkerContracts(name: string, { preset, start, startsAfresh, skip = false }: TinkerSuiteOptions): void {
+export function tinkerContracts(
+  name: string,
+  { preset, start, startsAfresh, holdsOne = false, skip = false }: TinkerSuiteOptions,
+): void {
   describe(`${name} keeps the contracts`, { skip }, () => {
     let folder: string;
     let server: ServedTinker;
@@ -122,7 +127,7 @@ export function tinkerContracts(name: string, { preset, start, startsAfresh, ski
       promises: {
         losses: contractLosses,
         aggregations: ['token', 'sequence', 'dr_grpo'],
-        penalizesKl: true,
+        penalizesKl: !holdsOne,
         exactReplay: true,
         savesOptimizer: true,
         startsAfresh,
@@ -133,6 +138,7 @@ export function tinkerContracts(name: string, { preset, start, startsAfresh, ski
       },
     });
 
+    if (holdsOne) return;
     inferenceContract(name, {
       versions: () => (versions ??= trainVersions()),
       open: () => Promise.resolve(new TinkerInference({ ...address(), timeoutS: 60, maxConcurrent: 64 })),

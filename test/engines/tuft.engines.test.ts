@@ -54,6 +54,7 @@ describe('TuFT trains', { skip }, () => {
     t.after(() => client.close());
     assert.deepEqual(await examineServer(client, { baseModel: tuftModel, rank: 4, seed: 1 }, () => undefined), {
       loss: { reduction: 'sum', over: 'step', linearIn: 'weights' },
+      losses: ['importance_sampling', 'ppo', 'cispo'],
       models: 'several',
       sampling: 'apart',
       ignored: [],

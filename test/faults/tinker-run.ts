@@ -1,7 +1,7 @@
 /** The run of cells on a Tinker server, and that server: the stand-in, a process beside the stage. Its arithmetic is our own engine's. */
 import path from 'node:path';
 import { StandInProcess } from '../stand-ins/tinker/process.ts';
-import type { StandInOptions } from '../stand-ins/tinker/server.ts';
+import type { StandInOptions } from '../stand-ins/tinker/options.ts';
 import { heartbeatTimeoutMs, type RunOptions } from './fake-run.ts';
 import type { Surroundings } from './stage-kinds.ts';
 

@@ -1,5 +1,6 @@
 /** The stand-in as a process of its own, to be killed: `tsx main.ts FOLDER MODEL PORT [OPTIONS as JSON]`. */
-import { type StandInOptions, startTinkerStandIn } from './server.ts';
+import type { StandInOptions } from './options.ts';
+import { startTinkerStandIn } from './server.ts';
 
 const [folder, model, port, more = '{}'] = process.argv.slice(2);
 const options = JSON.parse(more) as Partial<StandInOptions>;

@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { choosePort } from '../../../workers/stack/ports.ts';
-import type { StandInOptions } from './server.ts';
+import type { StandInOptions } from './options.ts';
 
 /** The stand-in as a process that can be killed, and started again on the same folder and port. */
 export class StandInProcess {

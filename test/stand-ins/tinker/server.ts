@@ -10,62 +10,13 @@ import { z } from 'zod';
 import { hash32 } from '../../../core/random.ts';
 import { createPreset, saveModelFolder } from '../../../engine/index.ts';
 import type { SampledLine } from '../../faults/fake-inference.ts';
-import type { Adding, LossRequest } from './engine.ts';
+import { lossRequest, lossSum, passOutput } from './losses.ts';
+import type { StandInOptions } from './options.ts';
 import { Journal, type Outcome, type Sampled } from './journal.ts';
 import { Slots } from './slots.ts';
 import { decodePass, encodeResult, protobufType } from './protobuf.ts';
 import { tar, tarGz } from './tar.ts';
-import { Adam, Forward, type LossInput, name, Pass, SampleWish, Wrong } from './words.ts';
-
-/**
- * A Tinker server as SkyRL 0.3.0 is one, over the embedded engine, so that a run against it learns. It does what SkyRL was seen to do
- * when things go wrong: models are gone after a restart while sessions, promises and checkpoints are kept; an optim_step that is sent
- * twice is applied twice; a name that is taken is 409; failures of work are 400 with their words; a loss it does not know is 422;
- * sampling loads a checkpoint into the slot of its model, in training or not; a session without heartbeats loses its models.
- */
-export interface StandInOptions {
-  /** Its database, its checkpoints and its base model. */
-  readonly folder: string;
-  /** A preset of ours, or a folder of Hugging Face files. */
-  readonly model: string;
-  readonly port?: number;
-  /** Slots for adapters, the base's among them. */
-  readonly maxAdapters?: number;
-  readonly sessionTimeoutMs?: number;
-  /** Loads moments only where they are asked for, as the hosted service and later SkyRLs; 0.3.0 always does. */
-  readonly heedsOptimizer?: boolean;
-  /**
-   * Behaves like the hosted service: requires this key, uses protobuf, adds up losses, samples from any checkpoint
-   * whatever is loaded, and serves weights file by file.
-   */
-  readonly hostedKey?: string;
-  /**
-   * Holds one model at a time, like SkyRL's FSDP backend: a second one is refused, checkpoints are loaded only by the first
-   * request of a model, and its latest weights are sampled, whatever is asked for.
-   */
-  readonly holdsOne?: boolean;
-  /**
-   * Like TuFT: passes travel in protobuf alone (JSON is 415), requests must come in the order of their numbers, a started
-   * server restores its models from their newest checkpoints, and one that is unloaded takes its checkpoints along. An
-   * archive is the address of a folder of its own machine. Samples are taken in sessions, which a restart forgets.
-   */
-  readonly isLikeTuft?: boolean;
-  /** Samples only where the base model is named beside the path, like twinkle. */
-  readonly wantsBase?: boolean;
-  readonly adding?: Adding;
-  readonly ignoresAdam?: boolean;
-  /** Samplers get the merged weights of the whole model, in a plain tar. */
-  readonly merges?: boolean;
-  readonly takesRankZero?: boolean;
-  /** Tells no gradient's norm, and no loss. */
-  readonly isSilent?: boolean;
-  /** Milliseconds that each call takes beyond its arithmetic, by its route's last word. */
-  readonly callMs?: Readonly<Record<string, number>>;
-  /** Milliseconds of a sampled token, for any number of turns at once. */
-  readonly tokenMs?: number;
-  /** A file: a line for each answer that was fetched, `SampledLine`. Single tokens are no answers: they ask whether it lives. */
-  readonly sampledLog?: string;
-}
+import { Adam, Forward, name, Pass, SampleWish, Wrong } from './words.ts';
 
 /** One piece of training's work at the server, in milliseconds of the system clock. */
 export interface Span {
@@ -101,12 +52,12 @@ export async function startTinkerStandIn(options: StandInOptions): Promise<Stand
   const journal = new Journal(options.folder);
   const isHosted = options.hostedKey !== undefined;
   const { holdsOne = false, isLikeTuft = false, ignoresAdam = false, merges = false, takesRankZero = false } = options;
-  const sums = isHosted || holdsOne || isLikeTuft;
+  const sums = isHosted || holdsOne || isLikeTuft || options.samplesLatest === true;
   const slots = await Slots.open({
     base,
     folder: options.folder,
     count: (options.maxAdapters ?? 8) - 1,
-    sampling: holdsOne ? 'latest' : isHosted || isLikeTuft ? 'apart' : 'in the model',
+    sampling: holdsOne || options.samplesLatest ? 'latest' : isHosted || isLikeTuft ? 'apart' : 'in the model',
     adding: options.adding ?? { by: sums ? 'sum' : 'sequence_mean', over: 'step' },
     holdsOne,
     ignoresAdam,
@@ -265,12 +216,10 @@ class Service {
         this.#requireTurn(body);
         const { model_id: model, forward_backward_input: input } = Pass.parse(body);
         this.#requireModel(model);
+        const request = lossRequest(input, this.#options.replacesLosses);
         return this.#promise(word, async () => {
-          const logprobs = await this.#slots.get(model).forwardBackward(lossRequest(input));
-          return passOutput(
-            logprobs,
-            this.#options.isLikeTuft ? { 'loss:sum': lossSum(lossRequest(input), logprobs) } : {},
-          );
+          const logprobs = await this.#slots.get(model).forwardBackward(request);
+          return passOutput(logprobs, this.#options.isLikeTuft ? { 'loss:sum': lossSum(request, logprobs) } : {});
         });
       }
       case 'forward':
@@ -509,21 +458,6 @@ function outcomeOf(work: Promise<unknown>): Promise<Outcome> {
 
 function failed(error: unknown): Outcome {
   return { error: error instanceof Error ? error.message : String(error) };
-}
-
-function lossRequest(input: z.infer<typeof LossInput>): LossRequest {
-  return { data: input.data, loss_fn: input.loss_fn, loss_fn_config: input.loss_fn_config };
-}
-
-/** Of cross_entropy, or of cispo within equal bounds. */
-function lossSum({ data, loss_fn }: LossRequest, logprobs: readonly (readonly number[])[]): number {
-  const factors = data.map(({ loss_fn_inputs: inputs }) => inputs[loss_fn === 'cross_entropy' ? 'weights' : 'advantages']!.data); // prettier-ignore
-  return logprobs.flatMap((row, i) => row.map((logprob, t) => 0 - factors[i]![t]! * logprob)).reduce((sum, one) => sum + one, 0); // prettier-ignore
-}
-
-function passOutput(logprobs: readonly (readonly number[])[], metrics: Record<string, number> = {}): unknown {
-  const outputs = logprobs.map((data) => ({ logprobs: { data, dtype: 'float32', shape: [data.length] } }));
-  return { loss_fn_output_type: 'scalar', loss_fn_outputs: outputs, metrics };
 }
 
 function jsonIn(bytes: Buffer): unknown {
