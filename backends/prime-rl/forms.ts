@@ -2,13 +2,14 @@ import { existsSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
+import { present } from '../../core/present.ts';
 import type { LoraSpec } from '../../config/run-spec.ts';
 import type { BatchColumns } from './batch-columns.ts';
 import type { BatchFile, StepSettings } from './given-batches.ts';
 import { LogLines } from './log-lines.ts';
 import { MetricsRows } from './metrics-rows.ts';
 import { writeMicroBatches } from './micro-batch-wire.ts';
-import { packRows } from './packing.ts';
+import { packRows, type PackingOptions } from './packing.ts';
 import { mainSettings, olderSettings, type StartSettings, type TrainerSettings } from './settings-file.ts';
 import { writeTrainingBatch } from './training-batch-wire.ts';
 
@@ -52,6 +53,7 @@ interface BatchOptions {
   readonly cp: number;
   /** The run’s step. */
   readonly step: number;
+  readonly cost?: PackingOptions['cost'];
 }
 
 interface BatchForm {
@@ -67,8 +69,8 @@ export const mainForm: TrainerForm = {
   batchFolder: (step) => path.join('rollouts', `step_${step}`),
   broadcastFolder: (step) => path.join('broadcasts', `step_${step}`),
   numberOf: (step) => step,
-  batch(columns, { fields, seqLen, ranks, cp }) {
-    const grid = packRows(columns.lengths, { seqLen, ranks: ranks / cp, padToMultipleOf: cp });
+  batch(columns, { fields, seqLen, ranks, cp, cost }) {
+    const grid = packRows(columns.lengths, { seqLen, ranks: ranks / cp, padToMultipleOf: cp, ...present({ cost }) });
     const files = grid.map((batches, rank): BatchFile => ({
       name: `rank_${rank}.bin`,
       write: (out) => writeMicroBatches(out, columns, batches, fields),
@@ -120,7 +122,7 @@ export const olderForm: TrainerForm = {
       parts: ofRank,
     };
   },
-  isReady: async ({ log }) => (await LogLines.read(log)).includes('Starting training loop'),
+  isReady: ({ log }) => new LogLines(log).hasBegun(),
   figures: ({ log }) => new LogLines(log),
   // It prints three digits.
   rateTolerance: 6e-3,

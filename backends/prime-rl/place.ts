@@ -1,5 +1,5 @@
 import { createHash, randomBytes } from 'node:crypto';
-import { mkdirSync, readdirSync, readFileSync, readlinkSync, realpathSync, rmSync, statSync } from 'node:fs';
+import { lstatSync, mkdirSync, readdirSync, readFileSync, readlinkSync, realpathSync, rmSync, statSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
@@ -20,24 +20,35 @@ export async function openPlace(parent: string): Promise<string> {
   if (process.platform !== 'linux')
     throw new RatchetError('Unsupported', 'prime-rl’s trainer runs on Linux alone: its processes are found in /proc.');
   mkdirSync(parent, { recursive: true, mode: 0o700 });
-  if (statSync(parent).uid !== process.getuid?.())
+  // In a shared folder, another user may have put a link there that leads to a folder of this user.
+  for (const { uid } of [lstatSync(parent), statSync(parent)]) {
+    if (uid === process.getuid?.()) continue;
     throw new RatchetError(
       'Unsupported',
-      `${parent} belongs to somebody else; set RATCHET_PENDING to a folder of yours, on a disk with room for checkpoints.`,
+      `${parent} belongs to somebody else (user ${uid}); set RATCHET_PENDING to a folder of yours, on a disk with room for checkpoints.`,
     );
+  }
   const root = realpathSync(parent); // processes see it without links
   const machine = nameOfMachine();
   for (const name of readdirSync(root)) {
     const [where, pid, began] = name.split('-');
-    if (where !== machine || (began !== undefined && beganAt(Number(pid)) === began)) continue;
-    await requireEnded(path.join(root, name));
-    rmSync(path.join(root, name), { recursive: true, force: true });
+    const [other, isHere] = [path.join(root, name), where === machine];
+    if (isHere ? began !== undefined && beganAt(Number(pid)) === began : !isOld(other)) continue;
+    if (isHere) await requireEnded(other);
+    rmSync(other, { recursive: true, force: true });
   }
   const own = [machine, process.pid, beganAt(process.pid), randomBytes(4).toString('hex')].join('-');
   const folder = path.join(root, own);
   mkdirSync(folder, { mode: 0o700 });
   return folder;
 }
+
+/** Of another machine, or of this one before it was started again: a trainer makes folders there with every step. */
+function isOld(folder: string): boolean {
+  return Date.now() - (statSync(folder, { throwIfNoEntry: false })?.mtimeMs ?? Infinity) > abandonedMs;
+}
+
+const abandonedMs = 7 * 24 * 3_600_000;
 
 /** Ends the processes of a folder, and throws where one cannot be ended. */
 export async function requireEnded(folder: string): Promise<void> {

@@ -7,6 +7,7 @@ import type { LoraSpec, OptimizerSpec } from '../../config/run-spec.ts';
 import type { BatchColumns } from './batch-columns.ts';
 import { type GivenBatch, GivenBatches, settingsOf } from './given-batches.ts';
 import { linkFolder } from './link-files.ts';
+import type { PackingOptions } from './packing.ts';
 import { openPlace, trainersFolder } from './place.ts';
 import { installationOf, type Profile, profileOf } from './profiles.ts';
 import type { Table, TrainerSettings } from './settings-file.ts';
@@ -27,6 +28,8 @@ export interface Origin {
   readonly model: string;
   readonly lora: LoraSpec | null;
   readonly seed: number;
+  /** What a row costs a rank. */
+  readonly cost: NonNullable<PackingOptions['cost']>;
   /** Its weights are an adapter’s, which prime-rl cannot load. */
   readonly isAdapter: boolean;
 }
@@ -119,7 +122,7 @@ export class TrainerStarts {
     if (runStep !== null && this.#at === (this.#state?.step ?? 0)) this.#offset = runStep - step;
     const { seqLen, ranks, cp = 1 } = this.#options;
     const { fields, form } = await this.#found();
-    const made = form.batch(columns, { fields, seqLen, ranks, cp, step });
+    const made = form.batch(columns, { fields, seqLen, ranks, cp, step, cost: this.#origin!.cost });
     // Kept before anything starts: the same bytes are given after a death.
     const settings = { ...settingsOf(optimizer, learningRate), ...made.settings };
     const batch = await (await this.#batches()).write(step, made.files, settings);

@@ -16,13 +16,18 @@ interface Row {
 }
 
 const fields: Readonly<Record<string, WriteField>> = {
-  prompt_ids: (out, { columns, start, middle }) => list(out, out.wholes, columns.tokenIds.subarray(start, middle)),
-  prompt_mask: (out, { columns, start, middle }) => list(out, out.flags, columns.mask.subarray(start, middle)),
-  completion_ids: (out, { columns, middle, end }) => list(out, out.wholes, columns.tokenIds.subarray(middle, end)),
-  completion_mask: (out, { columns, middle, end }) => list(out, out.flags, columns.mask.subarray(middle, end)),
-  completion_logprobs: (out, { columns, middle, end }) => list(out, out.floats, columns.logprobs.subarray(middle, end)),
+  prompt_ids: (out, { columns, start, middle }) =>
+    list(out, (values) => out.wholes(values), columns.tokenIds.subarray(start, middle)),
+  prompt_mask: (out, { columns, start, middle }) =>
+    list(out, (values) => out.flags(values), columns.mask.subarray(start, middle)),
+  completion_ids: (out, { columns, middle, end }) =>
+    list(out, (values) => out.wholes(values), columns.tokenIds.subarray(middle, end)),
+  completion_mask: (out, { columns, middle, end }) =>
+    list(out, (values) => out.flags(values), columns.mask.subarray(middle, end)),
+  completion_logprobs: (out, { columns, middle, end }) =>
+    list(out, (values) => out.floats(values), columns.logprobs.subarray(middle, end)),
   completion_temperatures: (out, { columns, at, middle, end }) =>
-    list(out, out.floats, new Float64Array(end - middle).fill(columns.temperatures[at]!)),
+    list(out, (values) => out.floats(values), new Float64Array(end - middle).fill(columns.temperatures[at]!)),
   teacher_logprobs: (out) => out.nil(),
   advantage: (out, row) => out.floats([advantageOf(row)]),
   reward: (out) => out.nil(),
@@ -71,5 +76,5 @@ async function list<T>(
   values: T & { readonly length: number },
 ): Promise<void> {
   await out.arrayHeader(values.length);
-  await write.call(out, values);
+  await write(values);
 }

@@ -6,6 +6,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { LoraSpec } from '../../config/run-spec.ts';
 import { decodeSafetensors, encodeSafetensors, readTextFiles } from '../../engine/index.ts';
 import { linkFile, linkFolder } from './link-files.ts';
+import { packingCost } from './packing-cost.ts';
 
 /** Weights as prime-rl leaves them, and as others read them. */
 
@@ -103,13 +104,15 @@ function withDtype(text: string, dtype: string): string {
   return `${JSON.stringify({ ...config, [name]: dtype }, null, 2)}\n`;
 }
 
-/** Tokens that the model knows. */
-export async function vocabularyOf(folder: string): Promise<number> {
+/** What of a model's config decides how a batch for it is checked and packed. */
+export async function modelFacts(
+  folder: string,
+): Promise<{ vocabulary: number; cost: ReturnType<typeof packingCost> }> {
   const config = JSON.parse(await readFile(path.join(folder, 'config.json'), 'utf8')) as {
     readonly vocab_size?: unknown;
     readonly text_config?: { readonly vocab_size?: unknown };
   };
   const size = config.vocab_size ?? config.text_config?.vocab_size;
-  if (typeof size === 'number') return size;
+  if (typeof size === 'number') return { vocabulary: size, cost: packingCost(config) };
   throw new RatchetError('ModelUnsupported', `${folder}/config.json: expected vocab_size, got ${String(size)}.`);
 }

@@ -8,8 +8,8 @@ import { inTemporaryFolder } from '../../store/temporary-folder.ts';
 import { filesOf, readState, saveState } from '../prime-rl/saved-state.ts';
 import { metricsOf, refusalOf, requireRate } from '../prime-rl/step-figures.ts';
 import { faultOf, objectiveOf, policyBatch, requireKnown, supervisedRows } from '../prime-rl/step-rows.ts';
-import { type PrimeRlOptions, TrainerStarts, type WantedStep } from '../prime-rl/trainer-starts.ts';
-import { digestOf, holdFiles, takeVersion, vocabularyOf, writeVersion } from '../prime-rl/versions.ts';
+import { type Origin, type PrimeRlOptions, TrainerStarts, type WantedStep } from '../prime-rl/trainer-starts.ts';
+import { digestOf, holdFiles, takeVersion, modelFacts, writeVersion } from '../prime-rl/versions.ts';
 import type { AnyTrainer, SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
 
 /** In folders of this trainer. */
@@ -20,6 +20,7 @@ interface Opened {
   readonly model: string;
   readonly isAdapter: boolean;
   readonly vocabulary: number;
+  readonly cost: Origin['cost'];
 }
 
 interface Version {
@@ -58,9 +59,10 @@ export class PrimeRlTrainer implements AnyTrainer {
     const model = await this.#hold(adapter?.baseFolder ?? folder);
     const own = isAdapter ? await this.#hold(folder) : model;
     const digest = await digestOf(own);
-    this.#opened = { folder: own, part, model, isAdapter, vocabulary: await vocabularyOf(model) };
+    this.#opened = { folder: own, part, model, isAdapter, ...(await modelFacts(model)) };
     this.#version = { folder: own, digest, isAdapter };
-    await this.#starts.beginAt({ model, lora: part.lora, seed: part.seed, isAdapter });
+    const { cost } = this.#opened;
+    await this.#starts.beginAt({ model, lora: part.lora, seed: part.seed, isAdapter, cost });
     for (const last of before ? [before.folder, before.model] : []) await rm(last, { recursive: true, force: true });
     return { digest };
   }
@@ -165,9 +167,9 @@ export class PrimeRlTrainer implements AnyTrainer {
   /** The version that is held goes on without moments, as a model that prime-rl can load. */
   async #beginAnew(): Promise<void> {
     if (this.#starts.at === 0) return;
-    const { model, part, folder: opened } = this.#model();
+    const { model, part, cost, folder: opened } = this.#model();
     const { folder, isAdapter } = this.#current();
-    const origin = { model, lora: part.lora, seed: part.seed, isAdapter };
+    const origin = { model, lora: part.lora, seed: part.seed, isAdapter, cost };
     if (isAdapter || folder === opened) return this.#starts.beginAt(origin);
     const whole = await this.#starts.newFolder('model');
     await writeVersion(folder, whole, { texts: model, base: '', isAdapter, dtype: 'bfloat16' });

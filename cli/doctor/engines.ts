@@ -5,6 +5,8 @@ import { RatchetError } from '../../core/errors.ts';
 import { sizeOfEngine } from '../../workers/install/engine.ts';
 import { gpusHere } from '../../workers/stack/gpus-here.ts';
 import { pythonWithVllm } from '../../workers/stack/vllm-role.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import { programObstacles } from '../start/engine-lacks.ts';
 import type { Check, Needs } from './machine.ts';
 
 /** PyTorch and vLLM, where this machine has GPUs for them or the run has PyTorch train. */
@@ -50,6 +52,15 @@ function engineCheck(engine: 'torch' | 'vllm', python: string | null, missing: C
   if (python !== null) return { name, state: 'ok', says: python };
   const fix = `npx ratchet-rl engine install ${engine} (${sizeOfEngine(engine)})`;
   return { name, state: missing, says: `no Python here has ${enginePackages[engine].modules.join(', ')}`, fix };
+}
+
+/** The Python or the checkout that a run names for its trainer. It is not run, since the file may be somebody else's. */
+export async function checkTrainerProgram(spec: Pick<RunSpec, 'trainer'>): Promise<Check[]> {
+  const { trainer } = spec;
+  if (!('program' in trainer) || trainer.program === null) return [];
+  const [missing] = await programObstacles(spec);
+  if (!missing) return [{ name: 'trainer', state: 'ok', says: trainer.program }];
+  return [{ name: 'trainer', state: 'bad', says: missing.says, fix: missing.remedies.join('; ') }];
 }
 
 function noPython(error: unknown): null {

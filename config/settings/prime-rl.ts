@@ -1,7 +1,6 @@
 import { z } from 'zod';
 import { args, whole } from '../toml/values.ts';
-import type { RatchetConfig } from './index.ts';
-import { inSpec, setting, specFields } from './setting.ts';
+import { inSpec, setting, specFields, type WrittenIn } from './setting.ts';
 import { honouredByTorch, torch } from './torch.ts';
 
 /** Keys of kind "prime-rl" beside those of PyTorch. */
@@ -43,7 +42,15 @@ export const PrimeRlTrainerSpec = z.strictObject({
 });
 export type PrimeRlTrainerSpec = z.infer<typeof PrimeRlTrainerSpec>;
 
-type Written = Pick<RatchetConfig, 'trainer' | 'seq_len' | 'max_steps' | 'checkpoints'>;
+interface Written {
+  readonly trainer: WrittenIn<typeof primeRl & typeof honoured & typeof torch> & {
+    readonly ac_freq?: number | undefined;
+    readonly gpu_ids?: number[] | undefined;
+  };
+  readonly seq_len?: number | undefined;
+  readonly max_steps: number;
+  readonly checkpoints: { readonly interval: number };
+}
 
 /** `ranks`: as many as the file says in whatever words. A relation has seen to `seq_len`. */
 export function primeRlTrainerSpec(

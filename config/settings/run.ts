@@ -167,7 +167,11 @@ export const rows = {
     default: false,
     as: 'zeroTruncated',
   }),
-  seq_len: setting(whole(1), 'tokens of the longest row that is trained; any when missing', { most: tokensBound }),
+  seq_len: setting(
+    whole(1),
+    'tokens of the longest row that is trained; any when missing. With kind "prime-rl" those of a micro-batch, and needed',
+    { most: tokensBound },
+  ),
   token_scores: setting(
     flag(),
     'whether what the trainer computes of each token that counts, its log probability and the entropy there, is kept for the page: 8 bytes a token, and of two million tokens a step at most',

@@ -3,10 +3,13 @@ import { setting } from './setting.ts';
 
 /** Keys of kind "torch". */
 export const torch = {
-  program: setting(text(), 'of kind "torch": the Python that has its packages; by default looked for'),
+  program: setting(
+    text(),
+    'of kind "torch": the Python that has its packages; by default looked for. Of kind "prime-rl": its checkout, or its Python',
+  ),
   ranks: setting(
     whole(1),
-    'of kind "torch": processes of a machine that share the weights and the batch, one on each GPU; by default as many as `gpu_ids` or `gpus` has',
+    'of kind "torch" and "prime-rl": processes of a machine that share the weights and the batch, one on each GPU; by default as many as `gpu_ids` or `gpus` has',
     { neutral: 1, most: [64, 'one machine has no more GPUs', 'at most the GPUs of the machine'] },
   ),
   launcher: setting(
@@ -33,7 +36,7 @@ export const honouredByTorch = {
   ),
   rank_timeout: setting(
     whole(1),
-    'of kind "torch": seconds that ranks wait for one another; a group that gives no sign for so long is ended, and its step repeated',
+    'of kind "torch" and "prime-rl": seconds that ranks wait for one another; a group that gives no sign for so long is ended, and its step repeated',
     { default: 600, as: 'rankTimeoutS' },
   ),
   dtype: setting(

@@ -95,7 +95,8 @@ describe('a run that prime-rl trains and the embedded server samples', { skip },
       const ended = await struck.result();
       assert.deepEqual([ended.step, ended.ledger.isSound], [steps, true]);
       assert.equal(ended.policyDigest, calm.policyDigest, 'the weights of the run that nobody disturbed');
-      await checkRun(folder, started);
+      const state = await readdir(path.join(folder, 'outputs/struck/checkpoints', `step_${steps}`, 'optimizer'));
+      assert.ok(state.includes('.metadata') && state.includes('__1_0.distcp'), state.join()); // prime-rl's, of both ranks
     });
   }
 });
@@ -113,12 +114,4 @@ function hasRanks(pending: string): boolean {
   } catch {
     return false; // it is just being started
   }
-}
-
-/** Steps learned from what was sampled, and the checkpoint is prime-rl's of both ranks. */
-async function checkRun(folder: string, started: StartedRun): Promise<void> {
-  const rows = started.rows().filter((row) => 'train/grad_norm' in row || 'grad_norm' in row);
-  assert.ok(rows.length >= steps, `${rows.length} rows of steps`);
-  const state = await readdir(path.join(folder, 'outputs/struck/checkpoints', `step_${steps}`, 'optimizer'));
-  assert.ok(state.includes('.metadata') && state.includes('__1_0.distcp'), state.join());
 }

@@ -15,5 +15,6 @@ testCells([
   { row: 'engine process killed (real engine)', column: 'commit' },
   { row: 'GPU worker lost, one that trained another model takes over (real engine)', column: 'train' },
   { row: 'Tinker server killed', column: 'optim_step' },
+  { row: 'torchrun killed (prime-rl)', column: 'rank_files' },
   { row: 'vLLM killed', column: 'load_lora_adapter' },
 ]);

@@ -16,7 +16,7 @@ import {
   checkSandbox,
   checkTemporalCli,
 } from '../../doctor/machine.ts';
-import { checkEngines } from '../../doctor/engines.ts';
+import { checkEngines, checkTrainerProgram } from '../../doctor/engines.ts';
 import { checkRunFile, checkTemporalServer } from '../../doctor/services.ts';
 import { needsCuda } from '../../start/engine-lacks.ts';
 import { type ConfigLine, readConfigLine } from '../../typed/config-line.ts';
@@ -63,6 +63,7 @@ async function allChecks(line: ConfigLine | null, dialect: string | undefined, i
     checkGpu(needs),
     checkEngines(needs),
     checkSandbox(needs),
+    spec ? checkTrainerProgram(spec) : [],
   ]);
   return [checkNode(), checkMemory(), checkOpenFiles(), ...outOfFile.flat(), checkKeys(), ...ofFile];
 }

@@ -27,15 +27,3 @@ const promises = {
 } as const;
 
 trainerContract('prime-rl’s trainer on two ranks, as a stand-in', { open: open(2), promises });
-
-trainerContract('prime-rl’s trainer on one, as a stand-in', {
-  open: open(1),
-  promises: { ...promises, aggregations: ['token'], temperatures: [0.7], exportsModels: false },
-});
-
-trainerContract('prime-rl’s trainer with adapters, as a stand-in', {
-  open: open(1),
-  part: { lora: { r: 4, alpha: 8, dropout: 0, targetModules: ['q_proj', 'v_proj', 'o_proj', 'down_proj'] }, seed: 3 },
-  // It begins with new adapters alone.
-  promises: { ...promises, aggregations: ['token'], startsAfresh: false },
-});

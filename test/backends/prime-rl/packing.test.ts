@@ -8,6 +8,7 @@ import type { BatchColumns } from '../../../backends/prime-rl/batch-columns.ts';
 import { writeMicroBatches } from '../../../backends/prime-rl/micro-batch-wire.ts';
 import { MsgpackWriter } from '../../../backends/prime-rl/msgpack.ts';
 import { packRows } from '../../../backends/prime-rl/packing.ts';
+import { packingCost } from '../../../backends/prime-rl/packing-cost.ts';
 import { mainMicroBatch } from '../../../backends/prime-rl/profiles.ts';
 
 interface Recorded {
@@ -41,6 +42,22 @@ for (const { seq_len: seqLen, num_train_workers: ranks, pad_to_multiple_of: padT
     }
   });
 }
+
+const costs = JSON.parse(readFileSync(new URL('../../data/prime-rl/packing-cost.json', import.meta.url), 'utf8')) as {
+  readonly name: string;
+  readonly config: Readonly<Record<string, unknown>>;
+  readonly cost: readonly [number, number];
+}[];
+
+for (const { name, config, cost } of costs)
+  test(`a row costs what prime-rl says: a model with ${name}`, () => {
+    const { linear, quadratic } = packingCost(config);
+    assert.deepEqual([linear, quadratic], cost);
+    assert.deepEqual(packingCost({ text_config: config }), { linear, quadratic });
+  });
+
+test('rows of a config in other words cost their tokens', () =>
+  assert.deepEqual(packingCost({ d_model: 512 }), { linear: 1, quadratic: 0 }));
 
 test('each row is in one micro-batch, none is too long, and every rank has equally many', () => {
   const lengths = fc.array(fc.integer({ min: 1, max: 64 }), { minLength: 1, maxLength: 60 });

@@ -50,7 +50,7 @@ async function main(): Promise<void> {
     if (isLast) break;
     await train(model, step, await batchOf(packed++));
   }
-  await save(model, settings.max_steps!);
+  await save(model, settings.max_steps);
   mkdirSync(place('sync'), { recursive: true });
   writeFileSync(place('sync', 'end'), '');
 }

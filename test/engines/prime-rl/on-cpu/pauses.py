@@ -4,7 +4,7 @@ RATCHET_PRIME_RL_PAUSES. The file is then called NAME.reached.
     backward     gradients of the first micro-batch are there
     update       the optimizer has changed the weights
     weights      the broadcast's files are written, its marker is not
-    marker       the marker is there, the row of metrics is not
+    marker       the marker is there, the row of metrics is not (v0.4.0 tells its figures before)
     checkpoint   a checkpoint's shards are written, its metadata are not
 """
 
@@ -54,6 +54,7 @@ def after_import(folder):
 
     return {
         "prime_rl.transports.weights.filesystem": in_broadcast,
+        "prime_rl.trainer.rl.broadcast.filesystem": in_broadcast,  # of v0.4.0
         "torch.distributed.checkpoint.filesystem": in_checkpoint,
         "torch": in_step,
         "torch.optim.optimizer": in_optimizer,
