@@ -78,8 +78,8 @@ const nextHere = [
 ];
 
 const withoutPrimeRl = [
-  '       prime-rl itself is not installed: these files are read here as prime-rl reads them, and trained by the engine that [ratchet.trainer]',
-  '       names: the embedded one, a Tinker or SkyRL server (docs/guide/tinker.md), or a module of yours (docs/guide/adapters.md)',
+  '       Nothing was installed. PyTorch or the embedded engine trains these files, or what [ratchet.trainer] names (docs/guide/trainers.md).',
+  "       For prime-rl's own trainer, which has to be cloned and installed: npx ratchet-rl engine install prime-rl   says what to type",
 ];
 
 function nextElsewhere(kind: Exclude<StarterKind, 'ratchet'>): string[] {
