@@ -61,7 +61,8 @@ export async function programObstacles({ trainer }: Pick<RunSpec, 'trainer'>): P
       () => false, // not there, or not ours to run
     );
   if (isProgram) return trainer.kind === 'torch' ? packageObstacles(trainer.program, file) : [];
-  const says = `[trainer] program = ${JSON.stringify(trainer.program)} is no program that can be started here`;
+  const looked = file === trainer.program ? '' : `: ${file}`;
+  const says = `[trainer] program = ${JSON.stringify(trainer.program)} is no program that can be started here${looked}`;
   if (trainer.kind === 'prime-rl') return [{ about: 'machine', says, remedies: [`name a checkout of prime-rl, or its Python; to make one: ${installingPrimeRl.join(' && ')}`] }]; // prettier-ignore
   return [{ about: 'machine', says, remedies: ['name the Python of an environment: "/path/to/venv/bin/python"'] }];
 }
