@@ -77,7 +77,9 @@ test('one that the run names has to be a program; it is not run', async (t) => {
   const own = path.join(folder, 'python');
   for (const wrong of [own, folder, './nowhere/python']) {
     const [lack] = await lacksOf(wrong);
-    assert.equal(lack?.says, `[trainer] program = ${JSON.stringify(wrong)} is no program that can be started here`);
+    const looked = path.isAbsolute(wrong) ? '' : `: ${path.resolve(wrong)}`;
+    const says = `[trainer] program = ${JSON.stringify(wrong)} is no program that can be started here${looked}`;
+    assert.equal(lack?.says, says);
   }
   stand(own, false);
   assert.deepEqual([await lacksOf(own), await lacksOf('python3')], [[], []]);
