@@ -78,7 +78,7 @@ export async function chooseTrainer(
   const byTorch = {
     [`${table}.kind`]: 'torch',
     ...(isSaid('dtype') ? {} : { [`${table}.dtype`]: dtype }),
-    ...(isMac ? { [`${table}.gpu_ids`]: '[0]' } : {}),
+    ...(isMac ? { [`${table}.gpu_ids`]: '[0]', [`${table}.gpus`]: '1' } : {}),
   };
   const embedded = (why: string, more: Pick<ChosenTrainer, 'isLacking'> = {}): ChosenTrainer => ({
     overrides: {},

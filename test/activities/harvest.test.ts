@@ -144,9 +144,14 @@ test('an attempt that takes the place of a slow one stores no group that this on
   const first = new MockActivityEnvironment();
   const playing = first.run(roles.playGroups, input) as Promise<PlayedChunk>;
   const scoredKeys = async () => (await one.store.list(layout.allRounds('main'))).filter((key) => layout.isScored(key));
+  const storedGroups = async () =>
+    (
+      await Promise.all((await scoredKeys()).map(async (key) => readRows<ScoredGroup>(run, await refOf(one, key))))
+    ).flat();
   const quick = new WordsInference();
   quick.sample = async (request) => {
-    await until('what the slow one stored', async () => (await scoredKeys()).length > 0);
+    // All but the one that is held: at the same moment both could store one.
+    await until('what the slow one stored', async () => (await storedGroups()).length === count - 1);
     return WordsInference.prototype.sample.call(quick, request);
   };
   const { parts } = (await new MockActivityEnvironment({ attempt: 2 }).run(
@@ -156,10 +161,7 @@ test('an attempt that takes the place of a slow one stores no group that this on
   first.cancel();
   await playing.catch(() => undefined);
   assert.deepEqual(ordinalsIn(parts), [1, 2, 3, 4]);
-  const stored = await Promise.all(
-    (await scoredKeys()).map(async (key) => readRows<ScoredGroup>(run, await refOf(one, key))),
-  );
-  const ordinals = stored.flat().map(({ ordinal }) => ordinal);
+  const ordinals = (await storedGroups()).map(({ ordinal }) => ordinal);
   assert.equal(new Set(ordinals).size, ordinals.length, `each group once: ${ordinals.join(' ')}`);
 });
 

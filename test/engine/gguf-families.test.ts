@@ -93,7 +93,7 @@ test('Mistral with a window: the file’s context ends where the window does', a
   await writeGguf(assembleModel(files, parametersAs(model, files['config.json'])), file, { type: 'f32' });
   const back = await readGguf(file);
   assert.equal(back.config.positionsMax, 32);
-  assert.deepEqual(back.config.attention, [{ window: null, rotary: 'usual' }]);
+  assert.deepEqual(back.config.attention, [{ window: null, rotary: 'global' }]);
 });
 
 function parametersAs({ parameters }: ModelFolder, config: string) {

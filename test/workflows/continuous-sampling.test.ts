@@ -768,18 +768,25 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
 
   test('nor where the last of them end while others are drawn', async () => {
     const gate = new Gate();
+    const { playGroups } = holdingFirst(gate);
+    let inPlay = 0;
     const run: BegunRun = await begin({
       settings: { ...continuous, maxSteps: 3, maxOffPolicySteps: 20 },
       fakes: {
-        ...holdingFirst(gate),
+        playGroups: async (input, call) => {
+          inPlay += 1;
+          try {
+            return await playGroups!(input, call);
+          } finally {
+            inPlay -= 1;
+          }
+        },
         leaseGroups: async (input, { usual }) => {
           if (input.curriculum.nextOrdinal <= 33 || gate.isOpen) return usual();
-          // All others have ended by the third time.
-          if (run.inputs('leaseGroups').length > 3) {
+          // The end of each other group is followed by a draw: the one after the last finds only the first group in play.
+          if (inPlay === 1) {
             gate.open();
-            await until('the first have ended', async () =>
-              (await flowsOf(run)).every(({ status }) => status !== 'RUNNING'),
-            );
+            await until('the first group has ended', () => inPlay === 0);
             await aWhile();
           }
           return { round: null, chunks: [], curriculum: input.curriculum };

@@ -152,9 +152,9 @@ class Collection {
    */
   isBatch({ selection }: Ready): boolean {
     const { share } = selection;
-    const { isInPlay, byRounds, isWidened, collection } = this.#window;
+    const { isInPlay, byRounds, isWidened, collected } = this.#window;
     const { batchFill } = this.#context.spec;
-    const { hasRounds: hasSampled, roundsWithoutBatch } = collection;
+    const { hasRounds: hasSampled, roundsWithoutBatch } = collected;
     const isLong = roundsWithoutBatch >= roundsBeforeWidening;
     const isOnce = batchFill === 'once' && roundsWithoutBatch >= 1;
     const isHalf = batchFill === 'half' && roundsWithoutBatch >= 1;
@@ -179,11 +179,11 @@ class Collection {
     const { step, steps } = this.#asked;
     const { trained, stale, surplus, groupsPerBatch } = selection;
     const { curriculum, open, inPlay, isWidened } = this.#window;
-    const collection = this.#window.take(surplus);
+    const collected = this.#window.take(surplus);
     this.#window.fillBeside({ step, groups, groupsPerBatch }, steps());
-    collection.settle();
-    if (stale !== '') collection.ended.push({ stale });
-    const { scored, issued, ended, lost } = collection;
+    collected.settle();
+    if (stale !== '') collected.ended.push({ stale });
+    const { scored, issued, ended, lost } = collected;
     const packing = this.#asked.packWith((lease) =>
       eager.packBatch({
         run,
@@ -200,9 +200,9 @@ class Collection {
     control.progress.collected();
     if (!packed.hasSignal) {
       const ordinals = encodeRanges(trained.flatMap((source) => decodeRanges(source.ordinals)));
-      collection.ended.push({ 'filtered:no_signal': ordinals });
+      collected.ended.push({ 'filtered:no_signal': ordinals });
       this.#tellWarning(`no token of ${groups} groups has an advantage; they are not trained`);
-      this.#window.giveBack(collection);
+      this.#window.giveBack(collected);
       return null;
     }
     const grownOld = ended.reduce((sum, { stale: ranges = '' }) => sum + decodeRanges(ranges).length, 0);
@@ -229,7 +229,7 @@ class Collection {
         ...packed.metrics,
         kept_groups: groups,
         ended_groups: groups + countEnded(ended),
-        ...collection.figures(),
+        ...collected.figures(),
         ...(utilisation === null ? {} : { window_utilisation: utilisation }),
       },
       lost,
@@ -238,19 +238,19 @@ class Collection {
 
   get isToBeWidened(): boolean {
     const { onStarvation } = this.#context.spec.filter;
-    const { isWidened, collection } = this.#window;
-    return onStarvation === 'widen' && !isWidened && collection.roundsWithoutBatch >= roundsBeforeWidening;
+    const { isWidened, collected } = this.#window;
+    return onStarvation === 'widen' && !isWidened && collected.roundsWithoutBatch >= roundsBeforeWidening;
   }
 
   /** Adds the groups of all rounds that the difficulty filter had left out. */
   async widen({ groups, selection: { groupsPerBatch } }: Ready): Promise<void> {
     const { run } = this.#context;
-    const { collection } = this.#window;
-    const { all, none } = collection.solved;
+    const { collected } = this.#window;
+    const { all, none } = collected.solved;
     this.#window.widen();
-    const judging = collection.judge(({ round, scored }) => eager.filterGroups({ run, round, scored, widened: true }));
+    const judging = collected.judge(({ round, scored }) => eager.filterGroups({ run, round, scored, widened: true }));
     await this.#context.control.waitFor(`filter the groups of step ${this.#asked.step} with wider bounds`, judging);
-    const rounds = Math.round(collection.roundsWithoutBatch);
+    const rounds = Math.round(collected.roundsWithoutBatch);
     const kept = `they kept ${groups} of the ${groupsPerBatch} groups a batch needs (${all} groups all right, ${none} all wrong)`;
     const isFirst = this.#context.control.explains('widening');
     this.#tellWarning(
@@ -259,7 +259,7 @@ class Collection {
   }
 
   #widenedMeans(kept: number): string {
-    const { all, none } = this.#window.collection.solved;
+    const { all, none } = this.#window.collected.solved;
     const { name } = this.#context.run;
     const means = 'This step now takes every group whose rewards differ, and an eighth of a batch is enough.';
     if (all > kept + none)
@@ -270,20 +270,20 @@ class Collection {
   }
 
   async pauseIfStarved({ groups, selection: { groupsPerBatch } }: Ready): Promise<void> {
-    const { collection } = this.#window;
-    if (collection.roundsWithoutBatch < samplingRoundsMax) return;
+    const { collected } = this.#window;
+    if (collected.roundsWithoutBatch < samplingRoundsMax) return;
     const { name } = this.#context.run;
     const { step } = this.#asked;
-    const { all, none } = collection.solved;
+    const { all, none } = collected.solved;
     const reason = [
-      `no-signal: ${Math.round(collection.roundsWithoutBatch)} sampling rounds for step ${step} kept ${groups} of the ${groupsPerBatch} groups a batch needs (${all} groups all right, ${none} all wrong).`,
-      ...collection.account.describe(),
+      `no-signal: ${Math.round(collected.roundsWithoutBatch)} sampling rounds for step ${step} kept ${groups} of the ${groupsPerBatch} groups a batch needs (${all} groups all right, ${none} all wrong).`,
+      ...collected.account.describe(),
       all > groups + none
         ? `The policy solves nearly all of these examples, and resuming alone will not help: end the run with its evaluations (npx ratchet-rl stop ${name}), or train a new one on harder examples.`
         : 'Choose easier or harder examples, or widen [difficulty_filter]; then resume.',
     ];
     await this.#pause(reason.join(' '));
-    collection.forgetRounds();
+    collected.forgetRounds();
   }
 
   firstRound(policyStep: number): RoundToLease | null {
@@ -348,7 +348,7 @@ class Collection {
    */
   #size(): BatchSize {
     const size = batchSizeOf(this.#context.spec);
-    const { sizePerGroup } = this.#window.collection;
+    const { sizePerGroup } = this.#window.collected;
     if (size.total === null || sizePerGroup === null) return size;
     return { ...size, groups: Math.ceil(size.total / sizePerGroup) };
   }
@@ -356,13 +356,13 @@ class Collection {
   /** Groups that a batch lacks; for a batch counted in tokens or rollouts, the groups that those take. */
   #missing({ groups, selection: { groupsPerBatch } }: Ready): number {
     if (this.#context.spec.batchFill !== 'once' || this.#size().total === null) return groupsPerBatch - groups;
-    return this.#size().groups * (1 - (this.#window.collection.roundsWithoutBatch % 1));
+    return this.#size().groups * (1 - (this.#window.collected.roundsWithoutBatch % 1));
   }
 
   /** Pauses the run when too many rollouts failed. */
   async pauseIfBroken(): Promise<void> {
     this.#window.throwIfFailed();
-    const { account } = this.#window.collection;
+    const { account } = this.#window.collected;
     const tooMuch = account.breakerReason(this.#context.spec.breaker, this.#asked.step);
     if (tooMuch === null) return;
     await this.#pause(tooMuch);

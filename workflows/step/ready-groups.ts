@@ -7,7 +7,7 @@ import type { KeptGroups, RunHandle, SamplingRound } from '../../core/rl/run-sta
 import { batchSizeOf } from '../../core/rl/learning/selection.ts';
 import { eager } from '../options.ts';
 import type { CurriculumInTurn } from './curriculum-in-turn.ts';
-import { Collection } from './collection.ts';
+import { Collected } from './collected.ts';
 
 interface Options {
   readonly run: RunHandle;
@@ -21,7 +21,7 @@ interface Options {
 export class ReadyGroups {
   readonly #options: Options;
   #surplus: readonly KeptGroups[];
-  #collection = new Collection();
+  #collected = new Collected();
   #all: Record<'surplus' | 'kept' | 'all', readonly KeptGroups[]> | null = null;
   #baselines: Baselines | undefined;
   /** Whether groups are filtered with the widened bounds from here on. */
@@ -36,8 +36,8 @@ export class ReadyGroups {
     this.#baselines = baselines;
   }
 
-  get collection(): Collection {
-    return this.#collection;
+  get collected(): Collected {
+    return this.#collected;
   }
 
   /** Baselines after the last batch that was taken. */
@@ -47,7 +47,7 @@ export class ReadyGroups {
 
   /** Kept groups that no step has trained yet; the same list until something changes. */
   get all(): readonly KeptGroups[] {
-    const [surplus, kept] = [this.#surplus, this.#collection.kept];
+    const [surplus, kept] = [this.#surplus, this.#collected.kept];
     if (this.#all?.surplus !== surplus || this.#all.kept !== kept) {
       this.#all = { surplus, kept, all: [...surplus, ...kept] };
     }
@@ -72,24 +72,24 @@ export class ReadyGroups {
     const ordinals = decodeRanges(part.ordinals);
     const generatedAt = Date.now() - scoreS * 1000;
     const share = this.#shareOf(round, filtered, ordinals.length);
-    this.#collection.add({ round, scored, filtered, ordinals }, { generateS, scoreS, generatedAt }, share);
+    this.#collected.add({ round, scored, filtered, ordinals }, { generateS, scoreS, generatedAt }, share);
   }
 
   /**
    * Takes a batch: `surplus` waits for the next one, together with later groups. Returns the results that the batch was
    * taken from.
    */
-  take(surplus: readonly KeptGroups[]): Collection {
-    const taken = this.#collection;
+  take(surplus: readonly KeptGroups[]): Collected {
+    const taken = this.#collected;
     this.#surplus = surplus;
-    this.#collection = new Collection();
+    this.#collected = new Collected();
     return taken;
   }
 
   /** Undoes a take: its results belong to the next batch. */
-  giveBack(taken: Collection): void {
-    taken.absorb(this.#collection);
-    this.#collection = taken;
+  giveBack(taken: Collected): void {
+    taken.absorb(this.#collected);
+    this.#collected = taken;
   }
 
   /** The batch that was taken is one. */

@@ -135,7 +135,7 @@ export class RoundsInPlay {
     curriculum.goOnFrom(found.curriculum);
     flow.keepCarried(found.rounds.map(({ first }) => first));
     for (const { isIssued, chunks, groups, parts, ...round } of found.rounds) {
-      if (!isIssued) ready.collection.issue(round.first, round.last);
+      if (!isIssued) ready.collected.issue(round.first, round.last);
       const left = groups === undefined ? {} : { left: new Set(decodeRanges(groups)) };
       const playing = this.#hold({ round, chunks, ...left });
       this.#watch(async () => {
@@ -196,7 +196,7 @@ export class RoundsInPlay {
   giveUpStale(step: number): void {
     const { maxOffPolicySteps } = this.#context.spec;
     const stale = this.#chunks.giveUpStale(step, maxOffPolicySteps);
-    this.#parts.ready.collection.ended.push(...stale.map(({ ordinals }) => ({ stale: ordinals })));
+    this.#parts.ready.collected.ended.push(...stale.map(({ ordinals }) => ({ stale: ordinals })));
     this.#context.flow.giveUp([...new Set(stale.map(({ first }) => first))]);
   }
 
@@ -244,7 +244,7 @@ export class RoundsInPlay {
     size.workers = workers ?? size.workers;
     if (round === null) return null;
     set(leased.curriculum);
-    ready.collection.issue(round.first, round.last);
+    ready.collected.issue(round.first, round.last);
     const rollouts = Math.round((round.last - round.first + 1) * rolloutsPerGroup(spec));
     control.progress.leased({ policyStep: round.policyStep, rollouts });
     return { round, chunks };
@@ -328,7 +328,7 @@ export class RoundsInPlay {
   async #addPlayed(played: RoundsPlayed['played']): Promise<void> {
     if ('failed' in played) throw ApplicationFailure.nonRetryable(played.failed.message, played.failed.type);
     const { parts, adopted, lost } = played;
-    this.#parts.ready.collection.spend({ adopted, lost });
+    this.#parts.ready.collected.spend({ adopted, lost });
     for (const part of parts.toSorted((a, b) => firstOf(a) - firstOf(b))) await this.#addPart(part);
   }
 

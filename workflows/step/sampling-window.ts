@@ -10,7 +10,7 @@ import { levelOf } from '../../core/rl/sampling/window.ts';
 import type { WindowRoom } from '../../core/rl/sampling/window-room.ts';
 import type { StepsAhead } from './collect-step.ts';
 import { CurriculumInTurn } from './curriculum-in-turn.ts';
-import type { Collection } from './collection.ts';
+import type { Collected } from './collected.ts';
 import { ReadyGroups } from './ready-groups.ts';
 import { type RoundsContext, RoundsInPlay, type RoundToLease } from './rounds-in-play.ts';
 import { StaleShare } from './stale-share.ts';
@@ -107,13 +107,13 @@ export class SamplingWindow {
   collects(step: number): void {
     const { spec, control } = this.#context;
     const inPlay = Math.round(this.#rounds.chunks.groups * rolloutsPerGroup(spec));
-    const [kept, round] = [countGroups(this.ready), this.collection.issued.length];
+    const [kept, round] = [countGroups(this.ready), this.collected.issued.length];
     control.progress.collects({ step, needed: this.#size.groupsPerBatch, kept, round, inPlay });
   }
 
   /** Results of sampling since the last batch was taken. */
-  get collection(): Collection {
-    return this.#ready.collection;
+  get collected(): Collected {
+    return this.#ready.collected;
   }
 
   get baselines(): Baselines | undefined {
@@ -288,7 +288,7 @@ export class SamplingWindow {
       inPlay: this.#rounds.chunks.each(),
       groupsPerBatch: this.#size.issuedPerBatch,
       maxOffPolicySteps: this.#context.spec.maxOffPolicySteps,
-      staleBudget: this.#staleBudget - this.collection.stale,
+      staleBudget: this.#staleBudget - this.collected.stale,
     });
   }
 
@@ -324,11 +324,11 @@ export class SamplingWindow {
     if (!this.changesInFlight) this.#rounds.giveUpStale(step);
   }
 
-  take(surplus: readonly KeptGroups[]): Collection {
+  take(surplus: readonly KeptGroups[]): Collected {
     return this.#ready.take(surplus);
   }
 
-  giveBack(taken: Collection): void {
+  giveBack(taken: Collected): void {
     this.#ready.giveBack(taken);
   }
 

@@ -25,7 +25,7 @@ interface SpentOnPart {
 }
 
 /** Results of sampling since the last batch was taken: for the next batch, and its commit. */
-export class Collection {
+export class Collected {
   readonly account = new RoundAccount();
   readonly scored: ObjectRef[] = [];
   readonly ended: EndedRanges[] = [];
@@ -112,7 +112,7 @@ export class Collection {
   }
 
   /** Merges later results into this. */
-  absorb(later: Collection): void {
+  absorb(later: Collected): void {
     this.#issued.push(...later.issued);
     this.ended.push(...later.ended);
     for (const added of later.#added) this.add(...added);
