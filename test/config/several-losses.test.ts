@@ -65,7 +65,7 @@ const refused: Readonly<Record<string, readonly [text: string, path: string, exp
   'a trainer that has one loss': [
     `${head}trainer = { kind = "module", import = "./mine.ts" }\n${echoed}`,
     'env[0].echo',
-    /computed by the embedded engine or PyTorch/,
+    /kind = "onnx", "torch" or "prime-rl": only these compute several losses/,
   ],
   'rows of one turn': [
     `${head}trajectory_strategy = "branching"\n${echoed}`,

@@ -83,8 +83,8 @@ function* severalLossesRelations(config: RatchetConfig): Relations {
   const hasSeveral = kindsOf(config).size > 1;
   const at = hasSeveral ? lossAt : echoAt;
   if (!trainerTraits(trainer).severalLosses && (hasSeveral || hasEcho)) {
-    const { names, are } = kindsWith(trainers, ({ severalLosses }) => severalLosses);
-    const expected = `nothing, or kind = ${names}: several losses of one batch are computed by ${are} alone`;
+    const { names } = kindsWith(trainers, ({ severalLosses }) => severalLosses);
+    const expected = `nothing, or kind = ${names}: only these compute several losses of one batch`;
     yield problem([at, 'trainer.kind'], expected, `kind = "${trainer.kind}"`);
   }
   if (config.trajectory_strategy === 'branching' && hasEcho) {
