@@ -92,6 +92,8 @@ async function unpackTar(tar: ByteReader, folder: string, where: string): Promis
     }
     await tar.skip(padding);
   }
+  // A block of zeros is its end: without it, files may be missing.
+  if ((await tar.peek(blockBytes)).length < blockBytes) throw new CutOff();
   return [...names];
 }
 

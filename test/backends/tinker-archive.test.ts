@@ -103,6 +103,7 @@ describe('the archive of weights', () => {
     ['a short text', Buffer.from('<html>')],
     ['bytes that only begin like a gzip', Buffer.concat([Buffer.from([0x1f, 0x8b]), Buffer.alloc(600, 7)])],
     ['an archive that is cut off', gzipSync(entry('x', Buffer.alloc(2000))[0]!)],
+    ['an archive that is cut off behind a file', Buffer.concat(entry('x', Buffer.from('x')))],
     ['a gzip that is cut off', packed(entry('x', Buffer.from('x'.repeat(5_000)))).subarray(0, 60)],
     ['a size below zero', whole(withSize((field) => field.write('-1000'), Buffer.alloc(0)))],
     ['a size that is no number', whole(withSize((field) => field.write('7x'), Buffer.alloc(0)))],
