@@ -85,5 +85,12 @@ describe('a run that prime-rl’s trainer trains', () => {
     assert.equal('ep' in chosen.spec.trainer, false);
   });
 
+  test('a setting that two kinds have is refused beside a third with both', () => {
+    const { expected } = only(
+      'model = "m"\nmax_steps = 1\n[[env]]\nid = "reverse-text"\n[trainer]\nkind = "onnx"\nprogram = "/opt/x"\n',
+    );
+    assert.match(expected, /^kind = "torch" or "prime-rl" beside it/);
+  });
+
   test('names the length of its micro-batches', () => assert.deepEqual(problemsOf(parse(kind, '')), ['seq_len']));
 });
