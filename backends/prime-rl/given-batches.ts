@@ -1,10 +1,11 @@
 import { createHash } from 'node:crypto';
-import { type FileHandle, link, mkdir, open, rename, rm } from 'node:fs/promises';
+import { type FileHandle, mkdir, open, rename, rm } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
 import type { OptimizerSpec } from '../../config/run-spec.ts';
 import { sha256OfFile } from '../../store/file-store.ts';
+import { linkFile } from './link-files.ts';
 import { MsgpackWriter } from './msgpack.ts';
 
 /**
@@ -111,7 +112,7 @@ export async function placeBatch({ folder, files }: GivenBatch, target: string):
       );
     const partial = path.join(target, `${name}.tmp`);
     await rm(partial, { force: true });
-    await link(path.join(folder, name), partial);
+    await linkFile(path.join(folder, name), partial);
     await rename(partial, path.join(target, name));
   }
 }

@@ -155,17 +155,25 @@ function pop(heap: Partition[]): Partition {
   return first;
 }
 
+/**
+ * Pairs that are compared at most, which takes a second: every swap looks at all of them, and thousands of micro-batches have millions. The loads of so
+ * many are even before. It is a count and no time, so that the same lengths are always packed alike.
+ */
+const comparisonsMax = 5e7;
+
 /** Swaps the pair of micro-batches that evens the loads most, until none does. */
 function refineBySwapping(weights: readonly number[], given: readonly (readonly number[])[]): number[][] {
   const parts = given.map((part) => [...part]);
   const loads = parts.map((part) => part.reduce((sum, i) => sum + weights[i]!, 0));
-  for (;;) {
+  const comparisons = ((parts.length * (parts.length - 1)) / 2) * parts[0]!.length ** 2;
+  for (let left = comparisonsMax; ; left -= comparisons) {
+    if (comparisons > left) return parts;
     const best = bestSwap(weights, parts, loads);
     if (best === null) return parts;
-    const { left, right, i, j, moved } = best;
-    [parts[left]![i], parts[right]![j]] = [parts[right]![j]!, parts[left]![i]!];
-    loads[left] = loads[left]! + moved;
-    loads[right] = loads[right]! - moved;
+    const { left: one, right: other, i, j, moved } = best;
+    [parts[one]![i], parts[other]![j]] = [parts[other]![j]!, parts[one]![i]!];
+    loads[one] = loads[one]! + moved;
+    loads[other] = loads[other]! - moved;
   }
 }
 

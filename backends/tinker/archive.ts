@@ -34,6 +34,8 @@ export async function unpackArchive(
 ): Promise<string[]> {
   const counted = new Counted(archive);
   const packed = new ByteReader(counted);
+  // The end of a stream that is left early would be told in place of what was wrong.
+  let wrong: { readonly error: unknown } | null = null;
   try {
     const isZipped = (await packed.peek(2)).equals(Buffer.from([0x1f, 0x8b]));
     if (!isZipped) return await unpackTar(packed, folder, where);
@@ -43,12 +45,16 @@ export async function unpackArchive(
       try {
         names = await unpackTar(tar, folder, where);
         for await (const _ of tar.rest()); // what is left ends the pipeline, within the same bounds
+      } catch (error) {
+        wrong = { error };
+        throw error;
       } finally {
         await tar.close();
       }
     });
     return names;
-  } catch (error) {
+  } catch (caught) {
+    const { error } = wrong ?? { error: caught };
     if (error instanceof CutOff) throw new TinkerTrouble('failed', `${where}: the archive is cut off.`);
     if (!isZlibError(error)) throw error;
     throw new TinkerTrouble('failed', `${where}: expected a tar or tar.gz of weights, got ${counted.bytes} other bytes.`, { cause: error }); // prettier-ignore
@@ -58,7 +64,7 @@ export async function unpackArchive(
 }
 
 async function unpackTar(tar: ByteReader, folder: string, where: string): Promise<string[]> {
-  const names = new Set<string>();
+  const [names, folders] = [new Set<string>(), new Set<string>()];
   let extra: { name?: string | undefined; size?: number | undefined } = {};
   let total = 0;
   while ((await tar.peek(blockBytes)).some((byte) => byte !== 0)) {
@@ -82,8 +88,12 @@ async function unpackTar(tar: ByteReader, folder: string, where: string): Promis
       else {
         if (type !== '0' && type !== '\0') throw refused(where, name, 'no plain file');
         const clean = cleanName(name, where);
-        if (names.has(clean)) throw refused(where, name, 'a second file of its name');
+        if (names.has(clean) || folders.has(clean)) throw refused(where, name, 'a second file of its name');
         names.add(clean);
+        for (let at = path.posix.dirname(clean); at !== '.'; at = path.posix.dirname(at)) {
+          if (names.has(at)) throw refused(where, name, 'below a file');
+          folders.add(at);
+        }
         if (names.size > filesMax) throw refused(where, name, `one file too many (${filesMax} are read)`);
         const file = path.join(folder, clean);
         await mkdir(path.dirname(file), { recursive: true });
@@ -92,6 +102,8 @@ async function unpackTar(tar: ByteReader, folder: string, where: string): Promis
     }
     await tar.skip(padding);
   }
+  // A block of zeros is its end: without it, files may be missing.
+  if ((await tar.peek(blockBytes)).length < blockBytes) throw new CutOff();
   return [...names];
 }
 
@@ -183,13 +195,12 @@ function nameIn(header: Buffer): string {
 }
 
 function cleanName(name: string, where: string): string {
-  const clean = name.replace(/^(?:\.\/)+/, '');
-  const parts = clean.split('/');
-  const leadsOut = clean.startsWith('/') || /[\\\0]/.test(clean) || parts.includes('..');
+  const parts = name.split('/').filter((part) => part !== '' && part !== '.');
+  const leadsOut = name.startsWith('/') || /[\\\0]/.test(name) || parts.includes('..');
   if (leadsOut) throw refused(where, name, 'a path that leads out of the archive');
-  if (clean === '' || clean.endsWith('/') || parts.some((part) => part.length > nameCharsMax))
-    throw refused(where, name, 'no name of a file');
-  return clean;
+  const isNone = parts.length === 0 || name.endsWith('/') || parts.some((part) => part.length > nameCharsMax);
+  if (isNone) throw refused(where, name, 'no name of a file');
+  return parts.join('/');
 }
 
 function text(bytes: Uint8Array): string {

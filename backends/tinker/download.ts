@@ -65,7 +65,15 @@ async function archive(download: Download, folder: string): Promise<void> {
   }
   if (!(taken instanceof FileUrl)) return;
   if (checkpointDir === null) throw noBytes(where, `names a folder of its own machine (${taken.href})`);
-  await copyWeights(fileURLToPath(taken), folder, checkpointDir);
+  await copyWeights(placeOf(taken, where), folder, checkpointDir);
+}
+
+function placeOf(url: FileUrl, where: string): string {
+  try {
+    return fileURLToPath(url);
+  } catch (cause) {
+    throw new TinkerTrouble('refused', `${where}: expected the place of a folder, as file:///path/of/it, got ${url.href}.`, { cause }); // prettier-ignore
+  }
 }
 
 function noBytes(where: string, does: string): RatchetError {

@@ -73,7 +73,9 @@ export function decodePassOutput(bytes: Uint8Array): PassOutput {
   const logprobs: number[][] = [];
   const metrics: Record<string, number> = {};
   read(bytes, {
-    2: (reader) => logprobs.push(...logprobsOfRecord(reader.bytes())),
+    2: (reader) => {
+      for (const row of logprobsOfRecord(reader.bytes())) logprobs.push(row);
+    },
     3: (reader) => {
       let [name, value] = ['', 0];
       read(reader.bytes(), { 1: (r) => (name = r.string()), 2: (r) => (value = r.double()) });

@@ -142,6 +142,15 @@ export class PrimeRlTrainer implements AnyTrainer {
     const fault = faultOf(wanted.columns, { seqLen, vocabulary: this.#model().vocabulary });
     if (fault !== null) return { applied: false, reason: fault, metrics: {} };
     const done = await this.#starts.step(wanted);
+    try {
+      return await this.#taken(done, wanted);
+    } catch (error) {
+      await this.#starts.drop(); // its processes have ended before another trainer starts its own
+      throw error;
+    }
+  }
+
+  async #taken(done: Awaited<ReturnType<TrainerStarts['step']>>, wanted: WantedStep): Promise<SftOutcome> {
     requireRate(done, wanted.learningRate);
     const metrics = metricsOf(done, done.parts, wanted.columns);
     const reason = refusalOf(metrics);

@@ -250,7 +250,7 @@ export class TinkerTrainer implements Trainer {
         }),
       });
       metrics = computed.metrics;
-      if (number < parts.length) logprobs.push(...(computed.logprobs ?? []));
+      if (number < parts.length) for (const row of computed.logprobs ?? []) logprobs.push(row);
       const refused = computed.refused ?? refusalOf(metrics);
       if (refused !== null) return refuse(refused);
       await failpoint('tinker.gradients');

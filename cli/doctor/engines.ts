@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs';
 import { enginePackages, modulesLacking } from '../../backends/python/engine-python.ts';
+import { findPrimeRlPython } from '../../backends/prime-rl/find-python.ts';
 import { findTorchPython } from '../../backends/torch/find-python.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { sizeOfEngine } from '../../workers/install/engine.ts';
@@ -59,8 +60,14 @@ export async function checkTrainerProgram(spec: Pick<RunSpec, 'trainer'>): Promi
   const { trainer } = spec;
   if (!('program' in trainer) || trainer.program === null) return [];
   const [missing] = await programObstacles(spec);
+  if (!missing && trainer.kind === 'prime-rl') return [notAsked(trainer.program, await findPrimeRlPython(trainer.program, process.cwd()))]; // prettier-ignore
   if (!missing) return [{ name: 'trainer', state: 'ok', says: trainer.program }];
   return [{ name: 'trainer', state: 'bad', says: missing.says, fix: missing.remedies.join('; ') }];
+}
+
+function notAsked(program: string, python: string): Check {
+  const says = `${program}: whether it has a prime-rl that can be driven is seen when it starts`;
+  return { name: 'trainer', state: 'warn', says, fix: `ask it: ${python} -c 'import torch, msgspec, prime_rl'` };
 }
 
 function noPython(error: unknown): null {

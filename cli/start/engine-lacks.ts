@@ -49,7 +49,7 @@ export function nodesObstacles({ trainer }: Pick<RunSpec, 'trainer'>): Obstacle[
   return [{ about: 'machine', says, remedies: [`set MASTER_ADDR to an address of this machine (${guide})`] }];
 }
 
-/** The Python that the run names for its trainer: whether it is there, and has PyTorch's packages. It is not run, since the file may be somebody else's. */
+/** The Python that the run names for its trainer: whether it is there, and has its packages. It is not run, since the file may be somebody else's. */
 export async function programObstacles({ trainer }: Pick<RunSpec, 'trainer'>): Promise<Obstacle[]> {
   if (!('program' in trainer) || !trainer.program?.includes('/')) return []; // a name is looked for on the PATH
   const find = trainer.kind === 'torch' ? findTorchPython : findPrimeRlPython;
@@ -60,9 +60,14 @@ export async function programObstacles({ trainer }: Pick<RunSpec, 'trainer'>): P
       (found) => found.isFile(),
       () => false, // not there, or not ours to run
     );
-  if (isProgram) return trainer.kind === 'torch' ? packageObstacles(trainer.program, file) : [];
+  if (isProgram && trainer.kind === 'torch') return packageObstacles(trainer.program, file);
+  const lacking = isProgram ? (modulesLacking(file, ['torch', 'msgspec', 'prime_rl']) ?? []) : [];
+  if (isProgram && lacking.length === 0) return [];
   const looked = file === trainer.program ? '' : `: ${file}`;
-  const says = `[trainer] program = ${JSON.stringify(trainer.program)} is no program that can be started here${looked}`;
+  const named = `[trainer] program = ${JSON.stringify(trainer.program)}`;
+  const says = isProgram
+    ? `${named} lacks ${lacking.join(', ')}, which prime-rl’s trainer needs`
+    : `${named} is no program that can be started here${looked}`;
   if (trainer.kind === 'prime-rl') return [{ about: 'machine', says, remedies: [`name a checkout of prime-rl, or its Python; to make one: ${installingPrimeRl.join(' && ')}`] }]; // prettier-ignore
   return [{ about: 'machine', says, remedies: ['name the Python of an environment: "/path/to/venv/bin/python"'] }];
 }

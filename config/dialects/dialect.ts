@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import type { TrainerKind } from '../../core/kinds/trainers.ts';
 import { settingsByPath } from '../settings/index.ts';
 import type { RelationProblem } from '../settings/relations/problem.ts';
 import { formatPath, type KeyPath, pathKey } from '../toml/positions.ts';
@@ -79,10 +80,20 @@ export type Fate =
   | { readonly kind: 'together'; readonly what: string }
   /** Only one value has the meaning of a run here; any other is refused. */
   | { readonly kind: 'only'; readonly value: unknown; readonly because: string }
-  /** Accepted with one warning that explains why it has no effect here. */
-  | { readonly kind: 'ignored'; readonly why: string }
+  /**
+   * Accepted with one warning that explains why it has no effect here. `passes`: where one kind of trainer takes it, the setting of ours that it is
+   * then.
+   */
+  | { readonly kind: 'ignored'; readonly why: string; readonly passes?: Passes }
   /** Refused by name: ignoring it would change what is trained. `instead`: advice. */
   | { readonly kind: 'refused'; readonly instead: string };
+
+interface Passes {
+  readonly trainer: TrainerKind;
+  readonly path: string;
+  /** The value that is left out: the trainer’s own choice. */
+  readonly unless?: unknown;
+}
 
 type More = Omit<Field, 'schema' | 'fate'> & { readonly isShared?: true };
 
@@ -125,6 +136,11 @@ export const ignored = (why: string, schema: z.ZodType, more: Omit<Field, 'schem
   schema,
   fate: { kind: 'ignored', why },
   ...more,
+});
+/** Passed on to one kind of trainer, and without effect beside others. */
+export const passed = (passes: Passes, why: string, schema: z.ZodType): Field => ({
+  schema,
+  fate: { kind: 'ignored', why, passes },
 });
 export const refused = (instead: string): Field => ({
   schema: z.never().meta({ expected: 'nothing here' }),
@@ -322,7 +338,9 @@ function applyFate(
   own: Own,
   warned: Set<string>,
 ): void {
-  if (fate.kind === 'ignored' && !warned.has(path)) {
+  if (fate.kind === 'ignored' && fate.passes && fate.passes.trainer === trainerIn(own.asWritten)) {
+    if (value !== fate.passes.unless) own.set(placed(fate.passes.path, at), value, at);
+  } else if (fate.kind === 'ignored' && !warned.has(path)) {
     warned.add(path);
     own.warn(`${path.replaceAll('[]', '')} has no effect here: ${fate.why}`);
   }
@@ -331,6 +349,11 @@ function applyFate(
   const ours = placed(fate.path, at);
   const made = fate.convert ? fate.convert(value as never) : value;
   if (made !== undefined) own.set(ours, made, at);
+}
+
+/** The kind of trainer that a file asks for in our own words. */
+function trainerIn(written: Table): unknown {
+  return valueAt(written, [ownTable, 'trainer', 'kind']);
 }
 
 function leavesOf(table: Table, path: KeyPath = []): [KeyPath, unknown][] {

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
 import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
@@ -99,10 +100,17 @@ describe('the archive of weights', () => {
     ['a link', packed(entry('x', Buffer.alloc(0), '2'))],
     ['a device', packed(entry('x', Buffer.alloc(0), '3'))],
     ['one name twice', packed(entry('x', Buffer.from('1')), entry('./x', Buffer.from('2')))],
+    ['one name twice in other words', whole(entry('a/x', Buffer.from('1')), entry('a/.//x', Buffer.from('2')))],
+    ['a file below a file', whole(entry('x', Buffer.from('1')), entry('x/y', Buffer.from('2')))],
+    ['a file in the place of a folder', whole(entry('x/y', Buffer.from('1')), entry('x', Buffer.from('2')))],
+    ['a folder’s name for a file', whole(entry('.', Buffer.from('1')))],
+    ['a file of a hundred megabytes out of a few', packed(entry('x', Buffer.alloc(100 * 2 ** 20)))],
+    ['a link before a large file', packed(entry('x', Buffer.alloc(0), '2'), entry('y', randomBytes(2 ** 20)))],
     ['no archive', Buffer.from('<html>'.repeat(200))],
     ['a short text', Buffer.from('<html>')],
     ['bytes that only begin like a gzip', Buffer.concat([Buffer.from([0x1f, 0x8b]), Buffer.alloc(600, 7)])],
     ['an archive that is cut off', gzipSync(entry('x', Buffer.alloc(2000))[0]!)],
+    ['an archive that is cut off behind a file', Buffer.concat(entry('x', Buffer.from('x')))],
     ['a gzip that is cut off', packed(entry('x', Buffer.from('x'.repeat(5_000)))).subarray(0, 60)],
     ['a size below zero', whole(withSize((field) => field.write('-1000'), Buffer.alloc(0)))],
     ['a size that is no number', whole(withSize((field) => field.write('7x'), Buffer.alloc(0)))],

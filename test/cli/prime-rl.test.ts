@@ -43,7 +43,15 @@ test('a checkout is a program where its environment is made; it is not run', asy
   assert.equal(await findPrimeRlPython(checkout, '/'), python);
   assert.equal(await findPrimeRlPython('.venv/bin/python', checkout), python);
   assert.equal(await findPrimeRlPython('python3', checkout), 'python3');
-  assert.deepEqual(await checkTrainerProgram(named(checkout)), [{ name: 'trainer', state: 'ok', says: checkout }]);
+  const [unasked] = await checkTrainerProgram(named(checkout));
+  assert.deepEqual([unasked?.state, unasked?.fix], ['warn', `ask it: ${python} -c 'import torch, msgspec, prime_rl'`]);
+  // An environment that was begun, and has not all of it.
+  const packages = path.join(checkout, '.venv/lib/python3.12/site-packages');
+  mkdirSync(path.join(packages, 'torch'), { recursive: true });
+  writeFileSync(path.join(checkout, '.venv/pyvenv.cfg'), 'include-system-site-packages = false\n');
+  assert.match((await programObstacles(named(checkout)))[0]?.says ?? '', /lacks msgspec, prime_rl, which prime-rl’s/);
+  writeFileSync(path.join(packages, '_prime_rl.pth'), '/opt/prime-rl/src\n'); // as uv leaves one of a checkout
+  assert.deepEqual(await programObstacles(named(checkout)), []);
 });
 
 test('doctor says that a program is missing', async (t) => {

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
+import { accept, only } from './read-run.ts';
 
 const parse = (trainer: string, more = 'seq_len = 4096') =>
   parseRunConfig(
@@ -56,6 +57,7 @@ describe('a run that prime-rl’s trainer trains', () => {
     [`${kind}[trainer.loss]\nentropy_coef = 0.1`, 'trainer.loss.entropy_coef'],
     [`${kind}[trainer.loss]\nold_logprobs = "trainer"`, 'trainer.loss.old_logprobs'],
     [`${kind}[trainer.prime_rl.optim]\nlr = 1`, 'trainer.prime_rl.optim'],
+    [`${kind}[trainer.prime_rl.log]\nlevel = "error"`, 'trainer.prime_rl.log'],
     [`${kind}[trainer.prime_rl.model]\nseq_len = 1`, 'trainer.prime_rl.model.seq_len'],
     [`${kind}[kl_penalty]\nbeta = 0.1\nenabled = true`, 'kl_penalty.enabled'],
     ['kind = "torch"\ncp = 2', 'trainer.cp'],
@@ -63,6 +65,32 @@ describe('a run that prime-rl’s trainer trains', () => {
   ] as const)
     test(`refuses ${path} in ${JSON.stringify(written.split('\n').at(-1))}`, () =>
       assert.deepEqual(problemsOf(parse(written)), [path]));
+
+  test('gets from a file of prime-rl what only its own trainer knows; beside another it is named as without effect', () => {
+    const text = `seq_len = 64\n[model]\nname = "models/Qwen3-4B"\n[orchestrator]\nbatch_size = 16\ngroup_size = 4\n[[orchestrator.train.env]]\nid = "reverse-text"\n[trainer.model]\ncp = 2\nep = 4\nimpl = "custom"\n[trainer.model.ac]\nfreq = 2\nmode = "selective"\n[trainer.loss]\ntype = "default"\n[deployment]\nnum_train_gpus = 4\n`;
+    const passed = accept(`${text}[ratchet.trainer]\n${kind}`);
+    const { ranks, cp, ep, acFreq, primeRl } = passed.spec.trainer as Extract<typeof passed.spec.trainer, { kind: 'prime-rl' }>; // prettier-ignore
+    assert.deepEqual([ranks, cp, ep, acFreq], [4, 2, 4, 2]);
+    assert.deepEqual(primeRl, { model: { impl: 'custom', ac: { mode: 'selective' } } });
+    const idle = ({ warnings }: typeof passed) =>
+      warnings.flatMap((line) => /^(trainer\.model\.\S+) has no effect here/.exec(line)?.[1] ?? []);
+    assert.deepEqual(idle(passed), []);
+    assert.deepEqual(
+      idle(accept(text)),
+      ['cp', 'impl', 'ep', 'ac.mode'].map((name) => `trainer.model.${name}`),
+    );
+    const wrong = only(`${text.replace('cp = 2', 'cp = 3')}[ratchet.trainer]\n${kind}`);
+    assert.equal(wrong.path, 'trainer.model.cp');
+    const chosen = accept(`${text.replace('ep = 4', 'ep = "auto"')}[ratchet.trainer]\n${kind}`);
+    assert.equal('ep' in chosen.spec.trainer, false);
+  });
+
+  test('a setting that two kinds have is refused beside a third with both', () => {
+    const { expected } = only(
+      'model = "m"\nmax_steps = 1\n[[env]]\nid = "reverse-text"\n[trainer]\nkind = "onnx"\nprogram = "/opt/x"\n',
+    );
+    assert.match(expected, /^kind = "torch" or "prime-rl" beside it/);
+  });
 
   test('names the length of its micro-batches', () => assert.deepEqual(problemsOf(parse(kind, '')), ['seq_len']));
 });

@@ -2,8 +2,8 @@ import { z } from 'zod';
 import { headersFromEnv, serverUrls } from '../../models/model-access.ts';
 import { anyNumber, args, choice, flag, fraction, positive, text, texts, whole } from '../../toml/values.ts';
 import { filters, noValidation } from '../common-words.ts';
-import { becomes, converted, type Field, ignored, only, refused, together } from '../dialect.ts';
-import { all, into, type Rows, under } from '../ours.ts';
+import { becomes, converted, type Field, ignored, only, passed, refused, together } from '../dialect.ts';
+import { all, into, type Rows, under, wordsOf } from '../ours.ts';
 import { hostedKeys } from './prime-rl-hosted.ts';
 import { optimizerRows, optimizerType } from './prime-rl-optimizer.ts';
 
@@ -143,40 +143,53 @@ export const top: Rows = {
   ...common,
 };
 
+/** What prime-rl’s own trainer takes where a run asks for it. */
+const toPrimeRl = (path: string) => ({ trainer: 'prime-rl', path }) as const;
+/** Settings of the model’s table that only that trainer knows: it gets them as they are written. */
+const toTrainer = (names: string, schema: z.ZodType): Rows =>
+  Object.fromEntries(
+    wordsOf(names).map((name) => [
+      name,
+      passed(toPrimeRl(`trainer.prime_rl.model.${name.replace('?', '')}`), why.speed, schema),
+    ]),
+  );
+
 export const trained: Rows = {
   seq_len: together('`seq_len`', whole(1), { default: '2048' }),
   attn: becomes('trainer.attn', choice('flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'auto', 'sdpa')),
   trust_remote_code: ignored(why.modelCode, flag()),
   ...into('trainer', 'fsdp_cpu_offload optim_cpu_offload optimization_dtype reduce_dtype'),
-  ...all('dp_replicate tp cp', speed(whole(1))),
-  impl: speed(choice('auto', 'hf', 'custom')),
-  ep: speed(workers()),
+  ...toTrainer('dp_replicate tp', whole(1)),
+  cp: passed(toPrimeRl('trainer.cp'), why.speed, whole(1)),
+  ...toTrainer('impl', choice('auto', 'hf', 'custom')),
+  ep: passed({ ...toPrimeRl('trainer.ep'), unless: 'auto' }, why.speed, workers()),
   'ac.freq': together('`trainer.ac_freq`', whole(0), { default: '1' }),
-  'ac.mode': speed(choice('full', 'selective', 'full_moe', 'projections', 'attention', 'matmul')),
-  'ac.layer_modes?': speed(texts()),
-  'ac.recompute_engram': speed(flag()),
-  ...all('pp pp_stages_per_rank', speed(whole(1))),
-  ...all('pp_transport_ctas? pp_gemm_sms?', speed(whole(1))),
-  ...all('pp_schedule pp_transport', speed(text())),
-  pp_warmup_step: speed(z.array(whole(1)).meta({ expected: 'a list of integers ≥ 1' })),
-  'pp_layers_per_stage?': speed(z.array(anyNumber()).meta({ expected: 'a list of numbers' })),
-  'pp_activation_offload?': speed(args()),
+  ...toTrainer('ac.mode', choice('full', 'selective', 'full_moe', 'projections', 'attention', 'matmul')),
+  ...toTrainer('ac.layer_modes?', texts()),
+  ...toTrainer('ac.recompute_engram', flag()),
+  ...toTrainer('pp pp_stages_per_rank', whole(1)),
+  ...toTrainer('pp_transport_ctas? pp_gemm_sms?', whole(1)),
+  ...toTrainer('pp_schedule pp_transport', text()),
+  ...toTrainer('pp_warmup_step', z.array(whole(1)).meta({ expected: 'a list of integers ≥ 1' })),
+  ...toTrainer('pp_layers_per_stage?', z.array(anyNumber()).meta({ expected: 'a list of numbers' })),
+  ...toTrainer('pp_activation_offload?', args()),
   freeze_engram_tables: ignored('models here have no engram tables', flag()),
-  'ac.targets?': speed(texts()),
+  ...toTrainer('ac.targets?', texts()),
   'compile?': converted('trainer.compile', args(), () => true),
-  'ac_offloading?': speed(args()),
-  ...all('reshard_after_forward fusions.shard_fused_on_dim1', speed(flag())),
-  'fusions.enabled': speed(texts()),
-  ...all('moe_use_grouped_mm moe_fused_kernel fp8', speed(flag())),
-  ...all('deepep_num_sms deepep_token_chunk_size?', speed(whole(1))),
-  full_offload: speed(z.union([flag(), args()]).meta({ expected: 'true, false or a table' })),
-  ...all('quantization? index_cache?', speed(args())),
-  ep_comm_backend: speed(choice('torch', 'deepep')),
-  cp_style: speed(choice('ring', 'ulysses')),
-  moe_router_dtype: speed(choice('bfloat16', 'float32', 'auto')),
-  ...all('moe.compute moe.dispatch', speed(args())),
-  'moe.reduce_local_expert_grads_once': speed(flag()),
-  fused_lm_head_token_chunk_size: speed(
+  ...toTrainer('ac_offloading?', args()),
+  ...toTrainer('reshard_after_forward fusions.shard_fused_on_dim1', flag()),
+  ...toTrainer('fusions.enabled', texts()),
+  ...toTrainer('moe_use_grouped_mm moe_fused_kernel fp8', flag()),
+  ...toTrainer('deepep_num_sms deepep_token_chunk_size?', whole(1)),
+  ...toTrainer('full_offload', z.union([flag(), args()]).meta({ expected: 'true, false or a table' })),
+  ...toTrainer('quantization? index_cache?', args()),
+  ...toTrainer('ep_comm_backend', choice('torch', 'deepep')),
+  ...toTrainer('cp_style', choice('ring', 'ulysses')),
+  ...toTrainer('moe_router_dtype', choice('bfloat16', 'float32', 'auto')),
+  ...toTrainer('moe.compute moe.dispatch', args()),
+  ...toTrainer('moe.reduce_local_expert_grads_once', flag()),
+  ...toTrainer(
+    'fused_lm_head_token_chunk_size',
     z.union([whole(1), choice('auto', 'disabled')]).meta({ expected: 'an integer ≥ 1, or "disabled"' }),
   ),
   conversion_dir: processes(text()),

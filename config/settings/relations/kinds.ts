@@ -56,7 +56,8 @@ export function* kindRelations(config: RatchetConfig): Relations {
         const path = `${table}.${key}`;
         if (own.includes(key) || refused.has(key) || isEqual(written[key], defaultOf(path))) continue;
         refused.add(key);
-        const expected = `kind = "${kind}" beside it: no other ${table} has such a setting`;
+        const having = Object.keys(ofKind).filter((each) => ofKind[each]!.ownKeys?.includes(key));
+        const expected = `kind = ${having.map((each) => `"${each}"`).join(' or ')} beside it: no other ${table} has such a setting`;
         yield problem([path, `${table}.kind`], expected, `kind = "${config[table].kind}"`);
       }
     }

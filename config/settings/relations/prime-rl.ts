@@ -64,7 +64,12 @@ function* stepRelations(config: RatchetConfig): Relations {
     yield say('trainer.loss.old_logprobs', '"sampler": it reports no log probabilities', '"trainer"');
   const loss = lossSpec(config);
   const isPlain = loss.teacherTau === 0 || (loss.teacherTau === 1 && loss.advantageTau === 0 && loss.type === 'ipo' && loss.maskLow === 0.2 && loss.maskHigh === null && loss.klTau === 1e-3); // prettier-ignore
-  if (!isPlain) yield say('trainer.loss.teacher_tau', '0, or `loss = "opd"` with the usual loss', loss.teacherTau);
+  if (!isPlain)
+    yield say(
+      'trainer.loss.teacher_tau',
+      '0, or `loss = "opd"` with the loss that prime-rl had for it until August 2026, type = "ipo", mask_low = 0.2, kl_tau = 0.001 and no ratio_max (of a file of prime-rl: --dialect prime-rl-0.9),',
+      loss.teacherTau,
+    );
 }
 
 /** Tables of its own file may not have what Ratchet decides: they would train something else, or elsewhere. */
@@ -82,6 +87,7 @@ const owned: readonly string[] = [
   'rollout_transport',
   'weight_broadcast',
   'monitors',
+  'log', // its figures are read there
   'tokenizer',
   'model.name',
   'model.seq_len',

@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { gunzipSync } from 'node:zlib';
 import fc from 'fast-check';
+import { randomStream } from '../../../core/random.ts';
 import type { BatchColumns } from '../../../backends/prime-rl/batch-columns.ts';
 import { writeMicroBatches } from '../../../backends/prime-rl/micro-batch-wire.ts';
 import { MsgpackWriter } from '../../../backends/prime-rl/msgpack.ts';
@@ -75,6 +76,20 @@ test('each row is in one micro-batch, none is too long, and every rank has equal
       }
     }),
   );
+});
+
+test('thousands of micro-batches are packed in seconds, and evenly', () => {
+  const stream = randomStream(7);
+  const lengths = Array.from({ length: 20_000 }, () => 1 + Math.floor(stream() * 400));
+  const cost = { linear: 1, quadratic: 1e-4 };
+  const before = process.cpuUsage();
+  const grid = packRows(lengths, { seqLen: 512, ranks: 8, cost });
+  const { user, system } = process.cpuUsage(before);
+  assert.ok(user + system < 20e6, `it took ${(user + system) / 1e6} s of the processor; each swap looks at all pairs`);
+  const loads = grid.map((batches) =>
+    batches.flatMap(({ rows }) => rows).reduce((sum, row) => sum + lengths[row]! + 1e-4 * lengths[row]! ** 2, 0),
+  );
+  assert.ok(Math.min(...loads) / Math.max(...loads) > 0.99, `the loads of the ranks are ${loads.join(', ')}`);
 });
 
 /** Rows that are too long are cut, as prime-rl does it: Ratchet refuses them before. */

@@ -66,6 +66,17 @@ describe('a batch that prime-rl would take', () => {
     assert.equal((await bench.step(other, 2)).digest, second);
   });
 
+  test('is an error where it was trained with another rate, and none of its processes is left', async (t) => {
+    process.env['STAND_IN_RATE'] = '2';
+    t.after(() => delete process.env['STAND_IN_RATE']);
+    const trainer = await bench.opened();
+    const others = bench.processes();
+    await assert.rejects(bench.step(trainer, 1), /trained with the learning rate 0\.002; expected 0\.001/);
+    assert.deepEqual(bench.processes(), others);
+    delete process.env['STAND_IN_RATE'];
+    assert.equal((await bench.step(trainer, 1)).digest, (await bench.step(await bench.opened(), 1)).digest);
+  });
+
   test('keeps its bytes: others are refused, and damage on the disk is found', async () => {
     const given = new GivenBatches(bench.newFolder());
     const write = async (rows: readonly TrainSample[]) => {

@@ -28,7 +28,7 @@ export class Bench {
   constructor({ isOlder = false } = {}) {
     this.python = writeStandInPrimeRl(this.folder, { isOlder });
     process.env['RATCHET_PENDING'] = this.folder;
-    process.env['RATCHET_PRIME_RL_VARIABLES'] = 'STAND_IN_FAULTS, STAND_IN_LOOK';
+    process.env['RATCHET_PRIME_RL_VARIABLES'] = 'STAND_IN_FAULTS, STAND_IN_LOOK, STAND_IN_RATE';
   }
 
   static async make(options: { readonly isOlder?: boolean } = {}): Promise<Bench> {

@@ -104,11 +104,11 @@ async function save(model: StandInModel, step: number): Promise<void> {
   await passGap(step, 'checkpoint');
 }
 
-/** Five rows; what is not finite is left out. The loss is the mean over micro-batches of parts that add up to the batch's. */
+/** Five rows; what is not finite is left out. STAND_IN_RATE has it tell another rate than the one that it used. The loss is the mean over micro-batches of parts that add up to the batch's. */
 function report(step: number, rate: number, figures: Readonly<Record<string, number>>, microBatches: number): void {
   const rows: Record<string, number | undefined>[] = [
     { 'perf/throughput': 1 },
-    { 'optim/lr': rate, 'optim/grad_norm': figures['grad_norm'] },
+    { 'optim/lr': rate * Number(process.env['STAND_IN_RATE'] ?? 1), 'optim/grad_norm': figures['grad_norm'] },
     {
       'loss/mean': figures['loss']! / microBatches,
       'entropy/all/mean': figures['entropy'],
