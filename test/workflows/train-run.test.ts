@@ -280,7 +280,9 @@ describe('a run', { concurrency: 8 }, () => {
     await run.result();
     const { events } = await run.handle.fetchHistory();
     const scheduled = (events ?? []).flatMap(({ activityTaskScheduledEventAttributes: one }) => (one ? [one] : []));
-    const silent = scheduled.filter(({ heartbeatTimeout }) => !(optionalTsToMs(heartbeatTimeout) ?? 0));
+    // Looks at Temporal's list of workers end by their own short limit; one is made where no worker takes the run at once.
+    const working = scheduled.filter(({ activityType }) => activityType?.name !== 'describeTrainers');
+    const silent = working.filter(({ heartbeatTimeout }) => !(optionalTsToMs(heartbeatTimeout) ?? 0));
     assert.ok(scheduled.length > 10);
     assert.deepEqual(
       silent.map(({ activityType }) => activityType?.name),
