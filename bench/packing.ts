@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { GivenBatches } from '../backends/prime-rl/given-batches.ts';
 import { mainForm } from '../backends/prime-rl/forms.ts';
-import { mainMicroBatch } from '../backends/prime-rl/profiles.ts';
+import { mainMicroBatch } from '../backends/prime-rl/micro-batch-wire.ts';
 import { faultOf, policyBatch } from '../backends/prime-rl/step-rows.ts';
 import { lossOf, planOf } from '../backends/testing/index.ts';
 import { randomStream } from '../core/random.ts';

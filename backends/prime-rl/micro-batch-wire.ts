@@ -48,7 +48,6 @@ const fields: Readonly<Record<string, WriteField>> = {
       (padding) => out.wholes(countingTo(padding)),
     ),
   sequence_lengths: (out, parts) => documents(out, parts),
-  seq_lens: (out, parts) => documents(out, parts),
   temperatures: (out, parts) =>
     perToken(
       out,
@@ -63,16 +62,18 @@ const fields: Readonly<Record<string, WriteField>> = {
       (start, end, row) => out.texts(parts.columns.environments[row]!, end - start),
       (padding) => out.texts('', padding),
     ),
+  seq_lens: (out, parts) => documents(out, parts),
   ref_logprobs: (out, parts) => stream(out, parts, 'ref_logprobs'),
-  rl_weights: (out, parts) => (parts.batch.isDummy ? out.nil() : stream(out, parts, 'rl_weights')),
-  ce_weights: (out, parts) => (parts.batch.isDummy ? out.nil() : stream(out, parts, 'ce_weights')),
-  ref_kl_weights: (out, parts) => (parts.batch.isDummy ? out.nil() : stream(out, parts, 'ref_kl_weights')),
   routed_experts: (out) => out.nil(),
   mm_kwargs: (out) => out.nil(),
   mm_token_type_ids: (out) => out.nil(),
+  rl_weights: (out, parts) => (parts.batch.isDummy ? out.nil() : stream(out, parts, 'rl_weights')),
+  ce_weights: (out, parts) => (parts.batch.isDummy ? out.nil() : stream(out, parts, 'ce_weights')),
+  ref_kl_weights: (out, parts) => (parts.batch.isDummy ? out.nil() : stream(out, parts, 'ref_kl_weights')),
 };
 
-export const knownFields: readonly string[] = Object.keys(fields);
+/** Fields of MicroBatch in the transport of prime-rl’s main branch since August 2026, in which batches come packed for each rank. */
+export const mainMicroBatch: readonly string[] = Object.keys(fields);
 
 /** A rank’s micro-batches; `order` has the names of the fields as the installation has them. */
 export async function writeMicroBatches(

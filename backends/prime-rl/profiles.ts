@@ -4,6 +4,7 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { pythonEnvironment } from './environment.ts';
 import { mainForm, olderForm, type TrainerForm } from './forms.ts';
+import { mainMicroBatch } from './micro-batch-wire.ts';
 import { olderBatch, olderSample } from './training-batch-wire.ts';
 
 /**
@@ -19,26 +20,6 @@ export interface Profile {
   /** File that says that a broadcast is whole. */
   readonly marker: string;
 }
-
-/** Fields of MicroBatch in the transport of prime-rl’s main branch since August 2026, in which batches come packed for each rank. */
-export const mainMicroBatch: readonly string[] = [
-  'input_ids',
-  'loss_mask',
-  'advantages',
-  'inference_logprobs',
-  'position_ids',
-  'sequence_lengths',
-  'temperatures',
-  'env_names',
-  'seq_lens',
-  'ref_logprobs',
-  'routed_experts',
-  'mm_kwargs',
-  'mm_token_type_ids',
-  'rl_weights',
-  'ce_weights',
-  'ref_kl_weights',
-];
 
 const knownMarkers: readonly string[] = ['STABLE'];
 

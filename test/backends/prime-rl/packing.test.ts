@@ -10,7 +10,7 @@ import { writeMicroBatches } from '../../../backends/prime-rl/micro-batch-wire.t
 import { MsgpackWriter } from '../../../backends/prime-rl/msgpack.ts';
 import { packRows } from '../../../backends/prime-rl/packing.ts';
 import { packingCost } from '../../../backends/prime-rl/packing-cost.ts';
-import { mainMicroBatch } from '../../../backends/prime-rl/profiles.ts';
+import { mainMicroBatch } from '../../../backends/prime-rl/micro-batch-wire.ts';
 
 interface Recorded {
   readonly seq_len: number;

@@ -6,7 +6,8 @@ import type { BatchColumns, StreamName } from '../../../backends/prime-rl/batch-
 import { writeMicroBatches } from '../../../backends/prime-rl/micro-batch-wire.ts';
 import { MsgpackWriter } from '../../../backends/prime-rl/msgpack.ts';
 import { packRows } from '../../../backends/prime-rl/packing.ts';
-import { mainMicroBatch, profileOf } from '../../../backends/prime-rl/profiles.ts';
+import { mainMicroBatch } from '../../../backends/prime-rl/micro-batch-wire.ts';
+import { profileOf } from '../../../backends/prime-rl/profiles.ts';
 
 type Sample = {
   readonly token_ids: number[];
