@@ -1,3 +1,4 @@
+import { condition } from '@temporalio/workflow';
 import type { LeaseInput, MayLease } from '../../activities/index.ts';
 import type { PolicyVersion, Prompts, RunState } from '../../core/rl/run-state.ts';
 import type { RunContext } from '../run-context.ts';
@@ -175,12 +176,15 @@ export class Rollouts {
   }
 
   async #collectOne(step: number): Promise<CollectedStep> {
-    const { recoveries, ready } = this.#options;
+    const { recoveries, ready, newestPolicy, state } = this.#options;
+    const { step: committed } = state();
     recoveries.samplesFor(step);
     try {
       if (this.#context.spec.data) return await this.#drawn.collect(step);
       this.#awaitsServers = step;
       await ready();
+      // A commit is known a moment before its version is sent: groups would be sampled from the one before.
+      if (newestPolicy().step < committed) await condition(() => newestPolicy().step >= committed);
       this.#awaitsServers = null;
       this.#window ??= this.#open();
       return await collectStep(this.#windowContext, await this.#window, this.#asked(step));
