@@ -177,6 +177,7 @@ export class Rollouts {
 
   async #collectOne(step: number): Promise<CollectedStep> {
     const { recoveries, ready, newestPolicy, state } = this.#options;
+    const { control } = this.#context;
     const { step: committed } = state();
     recoveries.samplesFor(step);
     try {
@@ -184,7 +185,10 @@ export class Rollouts {
       this.#awaitsServers = step;
       await ready();
       // A commit is known a moment before its version is sent: groups would be sampled from the one before.
-      if (newestPolicy().step < committed) await condition(() => newestPolicy().step >= committed);
+      if (newestPolicy().step < committed) {
+        const sent = condition(() => newestPolicy().step >= committed);
+        await control.waitFor(`the broadcast of v${committed} to begin`, sent);
+      }
       this.#awaitsServers = null;
       this.#window ??= this.#open();
       return await collectStep(this.#windowContext, await this.#window, this.#asked(step));
