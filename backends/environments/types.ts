@@ -91,6 +91,8 @@ export interface Policy {
    * as it sends the same messages.
    */
   sample(messages: readonly ChatMessage[], options?: SampleOptions): Promise<Turn>;
+  /** Calls that earlier attempts of this rollout finished, set aside or not, in the order in which they did. */
+  readonly earlier?: readonly Turn[];
 }
 
 export interface SampleOptions {
@@ -100,6 +102,23 @@ export interface SampleOptions {
    * ignore them.
    */
   readonly sampling?: Readonly<Record<string, JsonValue>>;
+  /**
+   * One call of a program that owns its loop. Its turn is in the store when it returns. A turn of `Policy.earlier` with
+   * the same prompt is returned in place of a new one, each once and in whatever order: calls may be parallel.
+   */
+  readonly call?: SampledCall;
+}
+
+/** What a call adds to the turn that it continues. */
+export interface SampledCall {
+  /** `Turn.call.id` of that turn; null = a new conversation. */
+  readonly after: string | null;
+  /** Its messages since that turn: all of them if there is none. */
+  readonly heard: readonly ChatMessage[];
+  /** Most tokens, where the call wants fewer than the run's file allows. */
+  readonly maxTokens?: number;
+  /** Ends this call alone, besides the rollout's signal. */
+  readonly signal?: AbortSignal;
 }
 
 /** The place of a rollout, and the signal that cancels it. */

@@ -70,10 +70,10 @@ export const storedForms = {
   leftChunk: form('partial results of a chunk', new RegExp(`${round}${chunk}\\/(?:attempt|sitting)_\\d+\\.json$`)),
   /** Until 25 November 2026 one object had the groups of a whole round. */
   scoredGroup: form('a scored group', new RegExp(`${round}(?:${chunk}\\.)?scored\\.jsonl(?:\\.gz)?$`), {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
   }),
   turn: form('a turn', new RegExp(`${ofChunk}(?:\\/attempt_\\d+(?:\\/groups)?)?\\/turns_\\d+\\.jsonl$`), {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
   }),
   unfinished: form(
     'an unfinished rollout',
@@ -85,7 +85,7 @@ export const storedForms = {
     new RegExp(
       `${ofChunk}(?:(?:\\/attempt_\\d+(?:\\/groups)?)?\\/part_\\d+|\\/(?:attempt|sitting)_\\d+\\.finished\\.[^/]+)?\\.jsonl$`,
     ),
-    { upgrades: [turnsOfTextAlone, turnsWithoutRefusals] },
+    { upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions] },
   ),
   pools: form('difficulty pools', /pools\/[^/]+\.json$/, { saysNone: true }),
   plan: form('the plan of a step', /batches\/step_\d+\.[^/]+\.plan\.json$/, { upgrades: [planOf24November] }),
@@ -123,7 +123,7 @@ export const storedForms = {
   }),
   searchSummary: form('the summary of a search', /search\/summary\.json$/, { upgrades: [withNewOptions] }),
   answer: form('an answer of a search', /search\/answers\/part_\d+\.jsonl$/, {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
   }),
   promptTrial: form('the trial of a prompt', /trial\.json$/),
 } as const satisfies Readonly<Record<string, FormOfKeys>>;

@@ -207,7 +207,18 @@ describe('recorded runs of 24, 25 and 26 November', () => {
       }
     }
     // No recorded run stopped within these rows.
-    for (const name of ['turn-1', 'answer-1', 'turn-2', 'answer-2', 'rollout-2', 'scoredGroup-2'] as const) {
+    for (const name of [
+      'turn-1',
+      'answer-1',
+      'turn-2',
+      'answer-2',
+      'rollout-2',
+      'scoredGroup-2',
+      'turn-3',
+      'answer-3',
+      'rollout-3',
+      'scoredGroup-3',
+    ] as const) {
       const [id, version] = name.split('-') as ['turn' | 'answer' | 'rollout' | 'scoredGroup', string];
       const bytes = await readFile(new URL(`../data/stored-forms/${name}.jsonl`, import.meta.url));
       const { schemaVersion: _, ...written } = JSON.parse(bytes.toString('utf8')) as Record<string, unknown>;

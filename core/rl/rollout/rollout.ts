@@ -86,10 +86,20 @@ export interface Turn {
   };
   /** In an episode of several agents: index of the turn's trace, from 0. */
   readonly trace?: number;
+  /** Set if the rollout is a program's that owns its loop; absent: each turn follows the one before it. */
+  readonly call?: CallPlace;
   /** The step whose policy sampled this turn, or began to; 0 outside of runs. */
   readonly policyStep: number;
   /** The later step whose weights finished the turn, if its server exchanged them between two tokens. */
   readonly policyStepEnd?: number;
+}
+
+/** Place of a turn in the tree of a program's calls: sub-agents, parallel calls and compacted histories are branches. */
+export interface CallPlace {
+  /** From the turn's prompt, and how often it was asked for: the same in every attempt of a rollout. */
+  readonly id: string;
+  /** `id` of the turn that its conversation continues; null = it begins one, and `heard` has all of its messages. */
+  readonly after: string | null;
 }
 
 /** A turn's text without thoughts and calls, as separated by the server. Rewards and replies depend on it. */
