@@ -142,6 +142,27 @@ export interface RolloutPlace {
   readonly timeLimit?: { readonly seconds: number; readonly fate: TimeoutFate };
   /** Raised when the group gets no further rollouts: waiting for others of the group is then in vain. */
   readonly brokenOff?: AbortSignal;
+  /** What earlier attempts at this rollout wrote down; missing outside of runs, evaluations and searches. */
+  readonly notes?: RolloutNotes;
+}
+
+/**
+ * Notes of one rollout, which outlive the process: the next attempt at the same rollout has them, on another worker
+ * too. An attempt that was followed by another one can write nothing more: its `put` rejects with `RolloutTakenOver`,
+ * which is to be passed on.
+ */
+export interface RolloutNotes {
+  /**
+   * Writes a value down under a kind and a key, and resolves when it is durable; the turns that the rollout finished
+   * before are durable then, too. The first value of a key stands, and is returned. Refused with a RangeError: values
+   * above `noteBytesMax` as JSON, and more than a rollout may have (`notesOfRolloutMax`).
+   */
+  put(kind: string, key: string, value: JsonValue): Promise<JsonValue>;
+  get(kind: string, key: string): Promise<JsonValue | undefined>;
+  /** Values of a kind by key, in the order in which they were written. */
+  all(kind: string): Promise<ReadonlyMap<string, JsonValue>>;
+  /** Makes a key that is unique among all rollouts, and the same in every attempt at this one. */
+  uniqueKey(key: string): Promise<string>;
 }
 
 export interface JudgeOptions {
