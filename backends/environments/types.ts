@@ -11,6 +11,7 @@ import type {
 } from '../../core/rl/rollout/rollout.ts';
 import type { Demonstration } from '../../core/rl/rollout/demonstration-rows.ts';
 import type { JsonValue } from '../../core/json-value.ts';
+import type { Budget } from '../../core/settings/budgets.ts';
 import type { TimeoutFate } from '../../core/settings/environments.ts';
 
 /**
@@ -123,6 +124,11 @@ export interface RolloutPlace {
   readonly timeLimit?: { readonly seconds: number; readonly fate: TimeoutFate };
   /** Raised when the group gets no further rollouts: waiting for others of the group is then in vain. */
   readonly brokenOff?: AbortSignal;
+  /**
+   * What the rollout may use; missing = nothing is limited. Turns of the policy and their tool calls are reserved by
+   * `Policy.sample`: the environment reserves what else it uses, such as sandboxes and other models.
+   */
+  readonly budget?: Budget;
 }
 
 export interface JudgeOptions {
