@@ -18,7 +18,7 @@ import { failedRollout, tookLonger, tracebackOf } from '../backends/environments
 import type { Environment, Policy, RolloutPlace, RolloutRecord } from '../backends/environments/types.ts';
 import { withSystemPrompt } from '../core/rl/rollout/system-prompt.ts';
 import type { TimeoutFate } from '../core/settings/environments.ts';
-import { withinLimits } from './rollout-limits.ts';
+import { tokensOfPolicy, withinLimits } from './rollout-limits.ts';
 import type { PlayedPolicy } from './policy/sample-policy.ts';
 
 export interface PlayOptions {
@@ -152,6 +152,11 @@ class ListeningPolicy implements Policy {
 
   constructor(policy: PlayedPolicy) {
     this.#policy = policy;
+    Object.assign(this, tokensOfPolicy(policy));
+  }
+
+  get earlier(): readonly Turn[] {
+    return this.#policy.earlier ?? [];
   }
 
   sample(...[messages, options]: Parameters<Policy['sample']>): ReturnType<Policy['sample']> {
@@ -177,6 +182,8 @@ function describingTools(policy: Policy, descriptions: PlayOptions['toolDescript
     return description === undefined ? tool : { ...tool, function: { ...tool.function, description } };
   };
   return {
+    earlier: policy.earlier ?? [],
+    ...tokensOfPolicy(policy),
     sample: (messages, options = {}) =>
       policy.sample(messages, options.tools ? { ...options, tools: options.tools.map(described) } : options),
   };
