@@ -2,6 +2,7 @@ import { failpoint } from '../../store/failpoints.ts';
 import type { RecordedTurn, Rollout, Turn } from '../../core/rl/rollout/rollout.ts';
 import type { Store } from '../../store/index.ts';
 import { Part } from './part.ts';
+import { TurnRows } from './turn-rows.ts';
 import { untilStored } from './until-stored.ts';
 
 type Place = Pick<Rollout, 'group' | 'index'>;
@@ -21,7 +22,7 @@ const kept = new Map<string, RolloutJournal>();
  */
 export class RolloutJournal {
   readonly #rollouts: Part<Rollout>;
-  readonly #turns: Part<RecordedTurn>;
+  readonly #turns: TurnRows;
   readonly #finished = new Places<Rollout>();
   readonly #unfinished = new Places<Turn[]>();
   /** Groups whose fresh rows are not to be stored. */
@@ -29,12 +30,12 @@ export class RolloutJournal {
   readonly #key: string;
   #writing: Promise<void> | null = null;
 
-  private constructor(key: string, rollouts: Part<Rollout>, turns: Part<RecordedTurn>) {
+  private constructor(key: string, rollouts: Part<Rollout>, turns: TurnRows) {
     this.#key = key;
     this.#rollouts = rollouts;
     this.#turns = turns;
-    for (const rollout of rollouts.stored) this.#finished.set(rollout, rollout);
     for (const recorded of turns.stored) this.#remember(recorded);
+    this.adopt(rollouts.stored);
   }
 
   /** `leases` = their sha256, which ensures that an earlier attempt's rollouts are the same. */
@@ -44,7 +45,7 @@ export class RolloutJournal {
     const journal = new RolloutJournal(
       key,
       await Part.open<Rollout>(store, `${prefix}part_`, { keys }),
-      await Part.open<RecordedTurn>(store, `${prefix}turns_`, { keys }),
+      await TurnRows.open(store, `${prefix}turns_`, keys),
     );
     const before = kept.get(key);
     if (before) journal.#takeOver(before);
@@ -80,12 +81,12 @@ export class RolloutJournal {
     for (const rollout of rollouts) {
       this.#finished.set(rollout, rollout);
       this.#unfinished.delete(rollout);
+      this.#turns.drop(rollout);
     }
   }
 
   add(rollout: Rollout): void {
-    this.#finished.set(rollout, rollout);
-    this.#unfinished.delete(rollout);
+    this.adopt([rollout]);
     this.#rollouts.fresh.push(rollout);
   }
 
@@ -146,6 +147,7 @@ export class RolloutJournal {
   release(group: number): void {
     this.#finished.release(group);
     this.#unfinished.release(group);
+    this.#turns.release(group);
     this.#released.add(group);
   }
 

@@ -25,7 +25,7 @@ const typeOfForm: Readonly<Record<keyof typeof storedForms | keyof typeof formsO
     playedPart: ['core/rl/rollout/played-part.ts', 'PlayedPart'],
     leftChunk: ['play/chunk-play.ts', 'GeneratedChunk'],
     scoredGroup: ['core/rl/rollout/rollout.ts', 'ScoredGroup'],
-    turn: ['core/rl/rollout/rollout.ts', 'RecordedTurn'],
+    turn: ['runs/rollouts/turn-rows.ts', 'StoredTurn'],
     unfinished: ['core/rl/rollout/rollout.ts', 'UnfinishedRollout'],
     evaluatedExample: ['runs/evaluations/evaluation-store.ts', 'ScoredExample'],
     rollout: ['core/rl/rollout/rollout.ts', 'Rollout'],
