@@ -13,7 +13,7 @@ interface ContinuingTurn extends Omit<RecordedTurn, 'promptTokenIds'> {
     readonly row: number;
     /** Ids in common with its prompt and what it sampled; then the rest. */
     readonly take: number;
-    readonly then: readonly number[];
+    readonly rest: readonly number[];
   };
 }
 

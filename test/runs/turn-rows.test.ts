@@ -28,7 +28,7 @@ function turnAt(turn: number, seed = 0): RecordedTurn {
 const said = (turn: number): number => 10_000 + turn * 100;
 const heard = (turn: number): number => 20_000 + turn * 100;
 
-const recorded = ({ group: _, index: __, turn: ___, ...turn }: RecordedTurn): unknown => turn;
+const recorded = ({ group: _group, index: _index, turn: _turn, ...turn }: RecordedTurn): unknown => turn;
 
 async function opened(t: TestContext): Promise<{ store: Store; open: () => Promise<RolloutJournal> }> {
   const store = new FileStore(await temporaryFolder(t));
@@ -44,13 +44,13 @@ async function storedIds(store: Store): Promise<number> {
       .trim()
       .split('\n');
     for (const row of rows.map((line) => JSON.parse(line) as StoredRow))
-      count += (row.promptTokenIds ?? row.prompt!.then).length + row.tokenIds.length;
+      count += (row.promptTokenIds ?? row.prompt!.rest).length + row.tokenIds.length;
   }
   return count;
 }
 interface StoredRow {
   readonly promptTokenIds?: readonly number[];
-  readonly prompt?: { readonly then: readonly number[] };
+  readonly prompt?: { readonly rest: readonly number[] };
   readonly tokenIds: readonly number[];
 }
 

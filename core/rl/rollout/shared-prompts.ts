@@ -15,7 +15,7 @@ export interface SharedPrompt {
   /** Number of ids in common. */
   readonly take: number;
   /** The rest of the prompt. */
-  readonly then: readonly number[];
+  readonly rest: readonly number[];
 }
 
 /** Earlier turns that are compared: a branch often continues a turn that is not the last one. */
@@ -33,15 +33,15 @@ export function sharePrompt(promptTokenIds: readonly number[], earlier: readonly
     if (take > (best?.take ?? worthIds)) best = { as, take };
     if (take === turn.promptTokenIds.length + turn.tokenIds.length) break; // it continues this turn
   }
-  return best && { ...best, then: promptTokenIds.slice(best.take) };
+  return best && { ...best, rest: promptTokenIds.slice(best.take) };
 }
 
 /** The ids of a shared prompt; null if the earlier turns cannot have been those that it was shared with. */
-export function wholePrompt({ as, take, then }: SharedPrompt, earlier: readonly Turn[]): number[] | null {
+export function wholePrompt({ as, take, rest }: SharedPrompt, earlier: readonly Turn[]): number[] | null {
   const turn = earlier[as];
   if (turn === undefined || take > turn.promptTokenIds.length + turn.tokenIds.length) return null;
   const own = turn.promptTokenIds.slice(0, take);
-  return [...own, ...turn.tokenIds.slice(0, take - own.length), ...then];
+  return [...own, ...turn.tokenIds.slice(0, take - own.length), ...rest];
 }
 
 export function sharePrompts(turns: readonly Turn[]): SharedTurn[] {

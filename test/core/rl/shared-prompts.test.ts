@@ -26,7 +26,7 @@ function conversation(turns: number): Turn[] {
 
 const storedIds = (turns: readonly Turn[]): number =>
   sharePrompts(turns).reduce((sum, { prompt, ...turn }) => {
-    const own = prompt ? prompt.then.length : (turn as Turn).promptTokenIds.length;
+    const own = prompt ? prompt.rest.length : (turn as Turn).promptTokenIds.length;
     return sum + own + turn.tokenIds.length;
   }, 0);
 
