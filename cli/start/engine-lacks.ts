@@ -6,7 +6,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { enginePackages, modulesLacking } from '../../backends/python/engine-python.ts';
 import { findPrimeRlPython, installingPrimeRl } from '../../backends/prime-rl/find-python.ts';
 import { findTorchPython } from '../../backends/torch/find-python.ts';
-import { nodesPlace } from '../../backends/torch/node-link.ts';
+import { nodesPlace } from '../../backends/nodes/node-link.ts';
 import { sizeOfEngine } from '../../workers/install/engine.ts';
 import type { LoadedConfig } from '../../load/load-run-config.ts';
 import { lookAtGpuMemory } from '../describe/gpu-memory.ts';
@@ -43,7 +43,7 @@ export async function lookAtMachine(loaded: Pick<LoadedConfig, 'spec' | 'readAs'
 
 /** A trainer on several nodes needs the address at which the others join, and this machine has to have it. */
 export function nodesObstacles({ trainer }: Pick<RunSpec, 'trainer'>): Obstacle[] {
-  if (trainer.kind !== 'torch' || trainer.nodes === 1 || nodesPlace(process.env) !== null) return [];
+  if (!('nodes' in trainer) || trainer.nodes === 1 || nodesPlace(process.env) !== null) return [];
   const says = `[trainer] nodes = ${trainer.nodes}: the other nodes join this machine, and nothing says where they reach it`;
   const guide = 'docs/guide/several-machines.md#a-trainer-on-several-machines';
   return [{ about: 'machine', says, remedies: [`set MASTER_ADDR to an address of this machine (${guide})`] }];

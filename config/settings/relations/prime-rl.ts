@@ -30,9 +30,8 @@ function* computingRelations({ trainer }: RatchetConfig): Relations {
     problem([`trainer.${key}`, 'trainer.kind'], expected, received);
   if (ranks !== undefined && gpus !== undefined && ranks !== gpus.length)
     yield problem(['trainer.ranks', 'trainer.gpu_ids'], `${gpus.length}, one for each of gpu_ids`, ranks);
-  const all = ranks ?? gpus?.length ?? count ?? 1;
+  const all = (ranks ?? gpus?.length ?? count ?? 1) * nodes;
   if (all % cp !== 0) yield problem(['trainer.cp', 'trainer.ranks'], `a divisor of the ${all} ranks`, cp);
-  if (nodes !== 1) yield say('nodes', '1: its trainer is started on one machine here', nodes);
   if (dtype === 'float32')
     yield say('dtype', 'nothing, or "bfloat16": prime-rl computes in that', JSON.stringify(dtype));
   if (attn === 'eager') yield say('attn', 'a kind of flash attention, or "auto"', JSON.stringify(attn));
