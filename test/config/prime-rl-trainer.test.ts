@@ -56,6 +56,7 @@ describe('a run that prime-rl’s trainer trains', () => {
     [`${kind}load_in_4bit = true`, 'trainer.load_in_4bit'],
     [`${kind}launcher = "torchrun"`, 'trainer.launcher'],
     [`${kind}[trainer.loss]\nentropy_coef = 0.1`, 'trainer.loss.entropy_coef'],
+    [`${kind}[trainer.correction]\ntoken_mask = [0.5, 2.0]`, 'trainer.correction.token_mask'],
     [`${kind}[trainer.loss]\nold_logprobs = "trainer"`, 'trainer.loss.old_logprobs'],
     [`${kind}[trainer.prime_rl.optim]\nlr = 1`, 'trainer.prime_rl.optim'],
     [`${kind}[trainer.prime_rl.log]\nlevel = "error"`, 'trainer.prime_rl.log'],
