@@ -98,7 +98,9 @@ describe('a run that prime-rl’s trainer trains', () => {
 
   test('gets from a file of prime-rl 0.4 what only its own trainer knows', () => {
     const text = `seq_len = 64\ninference_gpu_ids = [0]\ntrainer_gpu_ids = [1, 2]\n[model]\nname = "models/Qwen3-4B"\n[orchestrator]\nbatch_size = 16\nrollouts_per_example = 4\n[[orchestrator.env]]\nid = "reverse-text"\n[trainer.model]\nimpl = "custom"\nep = 2\nfused_lm_head_chunk_size = 1024\n[trainer.loss]\nkl_tau = 0\n`;
-    const { spec } = accept(`${text}[ratchet.trainer]\n${kind}`);
+    const masked = parseRunConfig(`${text}[ratchet.trainer]\n${kind}`, { file: 'run.toml' });
+    assert.ok(!masked.ok && masked.problems.every(({ expected }) => expected.startsWith('nothing: it reports no log')));
+    const { spec } = accept(`${text}[ratchet.trainer]\n${kind}[ratchet.trainer.loss]\ntype = "dppo"\n`);
     const { primeRl, ep } = spec.trainer as Extract<typeof spec.trainer, { kind: 'prime-rl' }>;
     assert.deepEqual([primeRl, ep], [{ model: { impl: 'custom', fused_lm_head_chunk_size: 1024 } }, 2]);
   });
