@@ -27,7 +27,7 @@ import { loadParameters, parseModelConfig, saveModelFolder } from '../../engine/
 import { packedAsBefore } from '../backends/packed-state.ts';
 import { goldenFolder, goldenNames, readConfig } from '../engine/golden/read-golden.ts';
 import { preset, randomBatch } from '../engine/models.ts';
-import { untilGone } from './started-torch-worker.ts';
+import { untilGone } from './started-trainer-worker.ts';
 import { ensureTorch } from './torch-cpu.ts';
 
 const found = await ensureTorch();
