@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
+from .adapted_linear import compute_in_one_piece
 from .devices import refusal_for
 from .logprobs import token_logprobs
 from .wire import Refused
@@ -76,6 +77,8 @@ class Model:
             refuse_alike(ranks, load_adapter(own, folder, lora) if base and own else None)
             model.is_adapter_new = base is None
             model.drops = lora["dropout"] > 0
+            if not options.get("compile"):  # which has its own ways to put operations together
+                compute_in_one_piece(model.peft)
         else:
             model.export_dtype = compute
         without_dropout(causal)
