@@ -12,7 +12,7 @@ import transformers
 from .model import attention_chosen
 from .ranks import Ranks
 from .trainer import Trainer
-from .wire import Refused, no_space
+from .wire import Refused, no_space, says_full_disk
 
 # Imports that take seconds and happen late otherwise: the launcher forks after them.
 import torch.distributed.checkpoint  # noqa: F401
@@ -75,11 +75,6 @@ def give_back_memory():
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def says_full_disk(error):
-    """Reports a full disk of rank 0, which alone writes here, at the end of an operation; states.py looks at all ranks."""
-    return any(sign in str(error) for sign in ("No space left on device", "Disk quota exceeded"))
 
 
 # Counts the changes of our own code that changed bits: a run that an older one began gives other bits from here on.
