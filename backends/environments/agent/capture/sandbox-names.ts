@@ -71,19 +71,27 @@ export interface NamePair {
 /** A shorter one may stand in a text for something else. */
 const bareCharactersMin = 4;
 
+/** Names where a text shows that they are some, and long ones wherever they stand. */
 class Replacement {
   readonly #pattern: RegExp | null;
   readonly #names: ReadonlyMap<string, string>;
 
   constructor(names: ReadonlyMap<string, string>) {
-    const other = [...names].filter(([from, to]) => from !== to && from.length >= bareCharactersMin);
-    this.#names = new Map(other);
-    const longestFirst = other.map(([from]) => from).toSorted((a, b) => b.length - a.length);
+    this.#names = new Map([...names].filter(([from, to]) => from !== to));
+    const bare = [...this.#names.keys()].filter(({ length }) => length >= bareCharactersMin);
+    const longestFirst = bare.toSorted((a, b) => b.length - a.length);
     const any = longestFirst.map((name) => name.replaceAll(/[\\^$.*+?()[\]{}|]/g, String.raw`\$&`)).join('|');
     this.#pattern = any === '' ? null : new RegExp(String.raw`(?<!\w)(?:${any})(?!\w)`, 'g');
   }
 
   in(text: string): string {
+    if (this.#names.size === 0) return text;
+    return piecesOf(text)
+      .map(({ kind, text: piece }) => (kind === 'name' && this.#names.get(piece)) || this.#bareIn(piece))
+      .join('');
+  }
+
+  #bareIn(text: string): string {
     return this.#pattern === null ? text : text.replaceAll(this.#pattern, (name) => this.#names.get(name)!);
   }
 }
