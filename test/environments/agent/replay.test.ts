@@ -180,6 +180,11 @@ describe('what differs between two sandboxes', () => {
     ['addresses of objects', '<object at 0x7f3a1c00>', '<object at 0x55d0ffe8>'],
     ['ports', 'http://127.0.0.1:45123/ on port 45123', 'http://127.0.0.1:33001/ on port 33001'],
     ['commits', 'HEAD is now at 3fa9c1e', 'HEAD is now at 0be77d2'],
+    [
+      'what JSON escapes',
+      String.raw`a\npid 48213\nNov 30 03:05 b\t0x7f3a1c00\n/tmp/a1`,
+      String.raw`a\npid 977\nDec  1 14:59 b\t0x55d0ffe8\n/tmp/b2`,
+    ],
     ['UUIDs', 'id 3f2504e0-4f89-11d3-9a0c-0305e82c3301', 'id 9b2504e0-4f89-11d3-9a0c-0305e82c3302'],
   ] as const) {
     test(`${what} are no other call`, () => assert.ok(agree(recorded, live)));
