@@ -13,7 +13,8 @@ export {
 } from '../../core/rl/rollout/rollout.ts';
 export { parseArgs } from './args.ts';
 export { type DatasetRow, listDataset } from './datasets.ts';
-export { type Judge, judgeArgs, type JudgeArgs, judgeReward, openJudge } from './judge.ts';
+export { type Judge, judgeArgs, type JudgeArgs, openJudge } from './judge.ts';
+export { judgeReward } from './judge-reward.ts';
 export {
   boxed,
   lastNumber,
