@@ -12,6 +12,7 @@ import type { ScoredGroup, ScoredRollout } from '../core/rl/rollout/rollout.ts';
 import { grantNamed, namedByEnvironments } from '../load/grants/grant.ts';
 import { linesOfStore } from '../store/index.ts';
 import { layout } from '../runs/layout.ts';
+import { encodeStored } from '../runs/forms/stored-forms.ts';
 import { rescoreId, rescoreKeys } from '../runs/rescores/rescore-store.ts';
 import { storeScored } from '../runs/rollouts/scored-groups.ts';
 import { commitFirst, openRoles, runIn, type TestRun } from '../test/activities/runs.ts';
@@ -49,6 +50,8 @@ async function measure(bench: Bench, { rollouts, tokens }: Options): Promise<Fig
       folder,
       async (client, stack) => {
         const run = await runIn(path.join(folder, 'outputs'), {}, 'words');
+        const { name, spec, begunAt } = { ...run, name: run.run.name, begunAt: new Date().toISOString() };
+        await run.store.put(layout.run(), encodeStored(layout.run(), { name, begunAt, spec }));
         await commitFirst(run, openRoles());
         bench.doing(`${rollouts} rollouts of ${tokens} tokens are stored`);
         const stored = await storeRollouts(run, { rollouts, tokens });

@@ -5,6 +5,7 @@ import { rowsOfRound } from '../../core/rl/rollout/results.ts';
 import type { ChatMessage, Example, RolloutRow, ScoredGroup, ScoredRollout } from '../../core/rl/rollout/rollout.ts';
 import { readMessage } from '../../core/rl/rollout/message-parts.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
+import { withoutScore } from '../../core/rl/rollout/without-score.ts';
 import { withSystemPrompt } from '../../core/rl/rollout/system-prompt.ts';
 import type { Environment } from '../../backends/environments/types.ts';
 import { RatchetError } from '../../core/errors.ts';
@@ -14,7 +15,7 @@ import { currentLineage, requireCommit, type RunPlace, specOf, storeOf } from '.
 import { type BesideScored, besideScored } from '../../runs/rescores/scored-keys.ts';
 import { scoredGroupsIn } from '../../runs/rollouts/scored-groups.ts';
 import { vocabularySizeOf } from '../../runs/rollouts/vocabulary.ts';
-import { type StoredGroup, withoutScore } from './stored-group.ts';
+import type { StoredGroup } from './stored-group.ts';
 
 type OfRun = Extract<StoredRescore['of'], { readonly kind: 'run' }>;
 

@@ -1,4 +1,3 @@
-import { present } from '../../core/present.ts';
 import type { Example, Rollout, RolloutRow, ScoredRollout } from '../../core/rl/rollout/rollout.ts';
 
 /** A stored group that is scored again, of a run or of an evaluation. */
@@ -25,17 +24,4 @@ export interface StoredGroup {
   settle(rollout: ScoredRollout): Promise<ScoredRollout>;
   /** Rows for people. `asked`: indices of those that the rubric was asked about. */
   rows(rollouts: readonly ScoredRollout[], asked: ReadonlySet<number>): Promise<readonly RolloutRow[]>;
-}
-
-/**
- * A rollout without its score. One whose judge failed has lost its own outcome, which is read from its last turn:
- * `truncated` or `ok`.
- */
-export function withoutScore(scored: ScoredRollout): Rollout {
-  const { group, index, exampleId, turns, prompt, record, playedAgain, isTimedOut } = scored;
-  const played = { group, index, exampleId, turns, ...present({ prompt, record, playedAgain, isTimedOut }) };
-  const { outcome, error } = scored;
-  if (outcome !== 'judge_failure') return { ...played, outcome, ...present({ error }) };
-  const isCut = isTimedOut === true || turns.at(-1)?.finishReason === 'length' || record?.['is_truncated'] === true;
-  return { ...played, outcome: isCut ? 'truncated' : 'ok' };
 }

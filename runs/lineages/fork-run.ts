@@ -11,6 +11,7 @@ import { sha256 } from '../../store/file-store.ts';
 import type { Store } from '../../store/index.ts';
 import { decodeStored, encodeSettings, encodeStored } from '../forms/stored-forms.ts';
 import { copyOptimizer, manifestOf, readManifest, sealedFor, verifyOptimizer } from '../versions/checkpoints.ts';
+import { type ForkedRollouts, rolloutsWithRewards } from './fork-rewards.ts';
 import { firstCommit } from './lineages.ts';
 import type { SpecSource } from '../forms/spec-source.ts';
 import { commitIn, forkOriginIn, runRecordIn } from '../forms/record-shapes.ts';
@@ -54,8 +55,10 @@ export async function forkRun(input: {
   /** Its name and its store are the new run's. */
   readonly spec: RunSpec;
   readonly source: SpecSource;
+  /** Id of a rescore whose rewards the stored rollouts of the next step have in the fork. */
+  readonly rewards?: string | undefined;
 }): Promise<ForkedRun> {
-  const { from, step, spec, source } = input;
+  const { from, step, spec, source, rewards } = input;
   const lineage = await currentLineage(from);
   const holder = await requireCheckpoint({ ...from, lineage }, step);
   const { spec: before } = await storedSpec(from);
@@ -64,8 +67,15 @@ export async function forkRun(input: {
   const to: LineagePlace = { name: spec.name, store: spec.store.uri, lineage: firstLineage };
   const target = storeOf(to);
   const fork: ForkOrigin = { from: from.name, step };
+  const rollouts =
+    rewards === undefined
+      ? null
+      : await rolloutsWithRewards({ from: { ...from, lineage }, step, rewards, before, after: spec });
   const done = await finishedFork(target, spec, fork);
-  if (done) return { commit: done, store: target.uri };
+  if (done) {
+    await requireRollouts(target, rollouts?.objects(done.policy) ?? []);
+    return { commit: done, store: target.uri };
+  }
 
   await requireOwnFolder(to);
   const found = await requireNamedCommit(holder, step);
@@ -120,6 +130,7 @@ export async function forkRun(input: {
     ...(offered ? { offeredPrompts: offered } : {}),
     ...(pendingBranches ? { pendingBranches: pendingBranches.filter((due) => due.step === step) } : {}),
   };
+  for (const { key, bytes } of rollouts?.objects(policy) ?? []) await target.putIfAbsent(key, bytes);
   const key = layout.commit(firstLineage, step);
   const bytes = encodeStored(key, { ...forked, state });
   const manifest = manifestOf({ commit: { ...forked, state }, sha256: sha256(bytes) });
@@ -128,6 +139,18 @@ export async function forkRun(input: {
   // Comes last: from here on it is a run.
   const first = await target.putIfAbsent(key, bytes);
   return { commit: commitIn(first.bytes, target.uri + key), store: target.uri };
+}
+
+/** Refuses a fork of that name that was made without these rewards. */
+async function requireRollouts(target: Store, objects: ReturnType<ForkedRollouts['objects']>): Promise<void> {
+  for (const { key, bytes } of objects) {
+    const there = await target.read(key);
+    if (there !== null && Buffer.compare(there, bytes) === 0) continue;
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${target.uri} holds this fork already, with other rewards. Choose another name: --name NEW.`,
+    );
+  }
 }
 
 /** Whether a place in the rows of `[data]` is the same place for both; of other rows a fork begins with the first. */

@@ -11,11 +11,27 @@ import {
   openEnvironment,
 } from '../../backends/environments/index.ts';
 import { openJudge } from '../../backends/environments/judge.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import type { ObjectRef } from '../../core/rl/run-state.ts';
+import { sha256 } from '../../store/file-store.ts';
+import { encodeJson } from '../../store/objects.ts';
+import { layout } from '../../runs/layout.ts';
+import { forkRun } from '../../runs/lineages/fork-run.ts';
+import { scoredKeysOf } from '../../runs/rescores/scored-keys.ts';
 import { findEvaluations } from '../../runs/evaluations/folders.ts';
 import { readEvaluation } from '../../cli/eval/read.ts';
 import { evaluateAll, evaluationFolder, evaluationId, inputFor, rowsIn, serve } from './evaluation-runs.ts';
 import { closeRescoreOf, openRescore, rescoreAll, rescoreChunk, rescoreOfRun, rubricFile } from './rescores.ts';
-import { advance, commitFirst, makeRun, openRoles, type TestRun, WordsInference } from './runs.ts';
+import {
+  advance,
+  commitFirst,
+  makeRun,
+  openRoles,
+  sampleRound,
+  scoredRollouts,
+  type TestRun,
+  WordsInference,
+} from './runs.ts';
 
 const entries = [
   '{ id = "reverse-text", name = "well", args = { max_length = 5 }, weight = 0.7 }',
@@ -53,6 +69,16 @@ async function saysOf(folder: string): Promise<readonly string[]> {
     .filter(([file]) => /results\.jsonl$|chunk_\d+\.json$/.test(file))
     .map(([file, text]) => `${path.basename(path.dirname(path.dirname(file)))} ${path.basename(file)} ${text}`)
     .toSorted();
+}
+
+/** What a step's rollouts are in, as parts of a round are named. */
+async function roundOf({ run, store }: TestRun, step: number) {
+  const refs: ObjectRef[] = [];
+  for (const key of await scoredKeysOf(run, { first: step, last: step })) {
+    const bytes = (await store.read(key))!;
+    refs.push({ key, sha256: sha256(bytes), bytes: bytes.byteLength });
+  }
+  return { parts: refs.map((scored) => ({ scored }) as Awaited<ReturnType<typeof sampleRound>>['parts'][number]) };
 }
 
 const sumOf = (text: string): number => Buffer.from(text).reduce((sum, byte) => sum + byte, 0);
@@ -192,6 +218,54 @@ describe('a run that is rescored', () => {
     );
     const empty = await rubricFile(run.folder, 'empty.ts', 'export const reward = 1;');
     await assert.rejects(rescoreAll(rescoreOfRun(run, { rubric: empty })), /exports neither a rubric/);
+  });
+});
+
+describe('a fork with the rewards of a rescore', () => {
+  async function rescored(t: TestContext) {
+    const made = await makeRun(t);
+    await made.store.put(layout.run(), encodeJson({ name: made.run.name, spec: made.spec }));
+    const roles = openRoles();
+    let at = await commitFirst(made, roles);
+    for (let step = 1; step <= 3; step++) at = await advance(made, roles, at);
+    const rubric = await rubricFile(made.folder, 'by-length.ts', byLength);
+    const { id } = await rescoreAll(rescoreOfRun(made, { rubric }));
+    const source = { config: '', overrides: {} };
+    const fork = (name: string, over: Partial<RunSpec> = {}, rewards: string | undefined = id) =>
+      forkRun({ from: made.run, step: 2, spec: { ...made.spec, name, ...over }, source, rewards });
+    return { made, fork };
+  }
+
+  test('trains the stored rollouts of the next step with them, and samples nothing for it', async (t) => {
+    const { made, fork } = await rescored(t);
+    const { commit } = await fork('again');
+    const inference = new WordsInference();
+    const run = { ...made.run, name: 'again', spec: commit.spec };
+    const { policy, curriculum } = commit.state;
+    const { parts } = await sampleRound({ ...made, run }, openRoles(inference), { step: 3, policy, curriculum });
+    assert.equal(inference.asked.length, 0);
+    const found = await scoredRollouts(run, { parts });
+    const before = await scoredRollouts(made.run, await roundOf(made, 3));
+    assert.equal(found.length, 8);
+    assert.deepEqual(
+      found.map(({ turns }) => turns),
+      before.map(({ turns }) => turns),
+    );
+    assert.deepEqual(
+      found.map(({ reward }) => reward),
+      found.map(({ turns }) => turns.at(-1)!.text.length),
+    );
+    await fork('again');
+    await assert.rejects(fork('again', {}, 'ffffffff'), /has no rescore ffffffff that has ended/);
+  });
+
+  test('is refused where its settings would sample others, or a fork of that name has none', async (t) => {
+    const { fork } = await rescored(t);
+    await assert.rejects(fork('seeded', { seed: 99 }), /sampled with other settings than the fork's: seed/);
+    const { made, fork: plain } = await rescored(t);
+    const source = { config: '', overrides: {} };
+    await forkRun({ from: made.run, step: 2, spec: { ...made.spec, name: 'plain' }, source });
+    await assert.rejects(plain('plain'), /holds this fork already, with other rewards/);
   });
 });
 
