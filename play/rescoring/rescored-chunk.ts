@@ -21,11 +21,10 @@ import { decodeStored, encodeStored } from '../../runs/forms/stored-forms.ts';
 import { putResultRows, putScores, rescoreKeys, rowsOfPart, storedRescore } from '../../runs/rescores/rescore-store.ts';
 import { Part } from '../../runs/rollouts/part.ts';
 import { storeOf } from '../../runs/run-access.ts';
-import { groupsOfEvaluation } from './evaluation-groups.ts';
 import { type OpenedRubric, openRubrics } from './opened-rubrics.ts';
-import { groupsOfRun } from './run-groups.ts';
 import { nameOf, requireTraces, rescoredGroup, sumOfUse, withKnown } from './scored-again.ts';
 import type { StoredGroup } from './stored-group.ts';
+import { storedGroups } from './stored-groups.ts';
 import type { Environments } from '../../backends/environments/index.ts';
 
 export interface RescoreChunkInput {
@@ -100,11 +99,7 @@ export class RescoredChunk {
     this.#meter = new JudgeMeter(input.allowed, spent);
     const { open, rubricOf } = openRubrics(environments, rescore.input, input.handle);
     this.#rubrics = rubricOf;
-    const { of } = rescore;
-    this.#source =
-      of.kind === 'run'
-        ? groupsOfRun({ input: rescore.input, of }, input.chunk, open)
-        : groupsOfEvaluation({ input: rescore.input, of }, input.chunk, open);
+    this.#source = storedGroups(rescore, input.chunk, open);
   }
 
   static async open(

@@ -60,8 +60,6 @@ export async function rolloutsWithRewards(asked: RewardedRollouts): Promise<Fork
   const parts: { readonly key: string; readonly bytes: Uint8Array }[] = [];
   for (const key of rounds) {
     const of = leasesIn((await store.read(key))!, store.uri + key);
-    if (of.policy.step !== step)
-      throw refusal(before.name, `the rollouts of step ${step + 1} began from v${of.policy.step}, not from v${step}. It can be done where max_async_level is 0.`); // prettier-ignore
     const place = roundOf(key)!;
     const own = { key: layout.leases(firstLineage, place), of };
     leases.push(own);
@@ -149,6 +147,9 @@ function requireSameSampling({ before, after }: RewardedRollouts): void {
     environments.map(({ id, name, args, weight }) => [id, name, args, weight]);
   const changed: string[] = boundToRollouts.filter((key) => !isDeepStrictEqual(before[key], after[key]));
   if (!isDeepStrictEqual(plain(before), plain(after))) changed.push('environments');
+  // Above it the rollouts of a step begin from older versions, while the step before it trains.
+  if (before.maxAsyncLevel > 0)
+    throw refusal(before.name, `with max_async_level = ${before.maxAsyncLevel} the rollouts of a step were not sampled from the version before it. Fork it without --rewards: it samples, and the present rubric of its environments scores.`); // prettier-ignore
   if (changed.length === 0) return;
   throw refusal(before.name, `the rollouts were sampled with other settings than the fork's: ${changed.join(', ')}. Leave these as they are.`); // prettier-ignore
 }
