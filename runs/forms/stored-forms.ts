@@ -121,6 +121,11 @@ export const storedForms = {
     upgrades: [withNewOptions],
   }),
   evaluationSummary: form('the summary of an evaluation', /evaluation\/summary_\d+\.json$/),
+  rescore: form('a rescore', /rescores\/[^/]+\/rescore\.json$/, { tellsVersion: true }),
+  rescoredChunk: form('a chunk of a rescore', /rescores\/[^/]+\/chunks\/chunk_\d+\.json$/),
+  rescoredGroup: form('a group with other rewards', /rescores\/[^/]+\/chunks\/chunk_\d+\/scores\.[^/]+\.jsonl\.gz$/),
+  journaledGroup: form('a group of a rescore under way', /rescores\/[^/]+\/chunks\/chunk_\d+\/scored_\d+\.jsonl$/),
+  rescoreSummary: form('the summary of a rescore', /rescores\/[^/]+\/summary\.json$/),
   checkpointSubject: form('the evaluation of checkpoints', /evals\/checkpoints\.json$/, { upgrades: [withNewOptions] }),
   /** Version 1 may lack `settings.final`: such a search still scores its start on the screen alone. */
   search: form('a search for a prompt', /search\/search\.json$/, {
@@ -163,6 +168,7 @@ export const formsOfOthers: readonly RegExp[] = [
   /(?:^|\/)checkpoints\/warm_up\/step_\d+\/(?:weights\/)?[^/]*(?:config|tokenizer)[^/]*\.json$/,
   /^sft\/data\.jsonl$/,
   /(?:^|\/)records\.jsonl\.gz$/,
+  /(?:^|\/)rescores\/[^/]+\/chunks\/chunk_\d+\/rows\.[^/]+\.jsonl\.gz$/,
 ];
 
 /** Finds the form of an object from its key, relative or with a store's URI. Null if none matches. */
