@@ -21,6 +21,7 @@ import { createClosePromptSearch, createWritePrompts } from './prompt-search/wri
 import { reopenRounds } from './reopen-rounds.ts';
 import { readSpec } from '../runs/run-access.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
+import { createSweepSandboxes } from './sweep-sandboxes.ts';
 import { findUnpublished } from './train-batch.ts';
 import { nextTrainerEpoch } from './trainer-claims.ts';
 
@@ -66,6 +67,7 @@ export const createOrchestratorActivities = (
     holdVersion: createHoldVersion(dependencies.inference),
     findEvaluation,
     recordEvaluation: createRecordEvaluation(dependencies.inference),
+    sweepSandboxes: createSweepSandboxes(dependencies),
   };
 };
 export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivities>;
