@@ -153,6 +153,8 @@ const ownRequests: Readonly<Record<string, string>> = {
   'host/ask-server.ts': 'the door',
   'engine/server/main.ts': 'a policy server asks itself',
   'backends/environments/judge.ts': "openai's client is given the door in place of its own",
+  'backends/sandboxes/docker/engine-client.ts':
+    'a Unix socket of this machine that the run file names, or the usual one of Docker or Podman',
   'backends/torch/group.ts': 'a socket in a folder of this user, to a process that it has started',
   'backends/torch/node-group.ts': 'a socket in a folder of this user, to a process that it has started',
   'backends/nodes/trainer-node.ts':

@@ -1,5 +1,6 @@
 import type { SandboxProviderSpec } from '../../core/settings/sandboxes.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { openDockerProvider } from './docker/open-docker.ts';
 import { openNamespaceProvider } from './namespace/open-namespaces.ts';
 import type { SandboxProvider, SnapshotPlace } from './types.ts';
 
@@ -12,6 +13,7 @@ export async function openSandboxProvider(
     case 'namespace':
       return openNamespaceProvider({ ...spec, snapshots });
     case 'docker':
+      return openDockerProvider({ ...spec, snapshots });
     case 'ssh':
     case 'module':
       throw new RatchetError('Unsupported', `sandboxes of ${spec.kind} are not there yet`);

@@ -100,7 +100,7 @@ export interface Sandbox {
 }
 
 export interface SandboxCommand {
-  /** A program and its arguments; no shell is involved. */
+  /** A program and its arguments, as they are: no shell reads them. */
   readonly argv: readonly [string, ...string[]];
   readonly cwd?: string;
   readonly env?: Readonly<Record<string, string>>;

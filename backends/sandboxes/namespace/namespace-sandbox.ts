@@ -62,7 +62,7 @@ export class NamespaceSandbox implements Sandbox {
     return new CommandRun(
       command,
       (take) => {
-        const { ended, kill } = this.#begin({ argv, cwd, env, timeoutS }, input, take);
+        const { ended, kill } = this.begin({ argv, cwd, env, timeoutS }, input, take);
         const outcome = ended.then(({ isOverMemory, ...how }) => {
           return isOverMemory && how.code !== 0 ? { ...how, note: this.#overMemory() } : how;
         });
@@ -122,14 +122,15 @@ export class NamespaceSandbox implements Sandbox {
   ): Promise<void> {
     const trouble = new KeptOutput(troubleBytesMax);
     const take: TakeOutput = (name, bytes) => (name === 'out' ? takeOutput(bytes) : trouble.add(bytes));
-    const { ended } = this.#begin({ ...task, timeoutS: fileTaskS }, input, take);
+    const { ended } = this.begin({ ...task, timeoutS: fileTaskS }, input, take);
     const { code, isOverMemory } = await ended;
     if (code === 0) return;
     const why = trouble.text().trim() || (isOverMemory ? this.#overMemory() : `it took longer than ${fileTaskS} s`);
     throw new RatchetError('SandboxRefused', `Sandbox ${this.name}: ${task.task} ${what}: ${why}`);
   }
 
-  #begin(start: CommandStart, input: AsyncIterable<Uint8Array> | Uint8Array | null, take: TakeOutput): LinkedCommand {
+  /** Begins a program or a task whose input and output are streams. */
+  begin(start: CommandStart, input: AsyncIterable<Uint8Array> | Uint8Array | null, take: TakeOutput): LinkedCommand {
     const { ended, kill } = this.#link.begin(start, input, take);
     return { ended: ended.catch((error: unknown) => Promise.reject(this.#gone(error))), kill };
   }
