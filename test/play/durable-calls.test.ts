@@ -121,3 +121,14 @@ test('what a call says continues from the tokens of the turn that it follows, am
   assert.deepEqual(next.call!.after, a.call!.id);
   assert.notDeepEqual(b.tokenIds, a.tokenIds);
 });
+
+test('a call that two attempts answered at the same time is one turn for the next', async (t) => {
+  const store = new FileStore(await temporaryFolder(t));
+  const [one, other] = [playing(await openJournal(store)), playing(await openJournal(store))];
+  await Promise.all([ask(one, 'one'), ask(other, 'one')]);
+  const next = playing(await openJournal(store));
+  assert.equal(next.earlier!.length, 1);
+  const [first, second] = [await ask(next, 'one'), await ask(next, 'one')];
+  assert.equal(next.asked.length, 1);
+  assert.notEqual(first.call!.id, second.call!.id);
+});
