@@ -13,7 +13,8 @@ export class RecalledTurns {
 
   constructor(recorded: readonly Turn[]) {
     this.#inOrder = recorded.filter(({ call }) => call === undefined);
-    this.calls = recorded.filter(({ call }) => call !== undefined);
+    // Attempts that overlapped may both have answered a call.
+    this.calls = [...new Map(recorded.flatMap((turn) => (turn.call ? [[turn.call.id, turn]] : []))).values()];
     for (const turn of this.calls) {
       const { id } = turn.call!;
       const name = promptOf(id);

@@ -177,8 +177,9 @@ export class CallTree {
     const expected = (this.#earlierAfter.get(after) ?? []).find(({ call }) => this.#unasked.has(call!.id));
     if (expected === undefined || this.#firstDifference !== null) return;
     const [was, is] = [expected.heard ?? [], heard].map((messages) => JSON.stringify(messages)) as [string, string];
-    const at = [...was].findIndex((character, i) => character !== is[i]);
-    const from = Math.max(0, (at < 0 ? was.length : at) - shownBefore);
+    let at = 0;
+    while (at < was.length && was[at] === is[at]) at++;
+    const from = Math.max(0, at - shownBefore);
     const shown = (text: string): string => text.slice(from, from + shownMax);
     this.#firstDifference = { after, was: shown(was), is: shown(is) };
   }

@@ -231,11 +231,11 @@ class CapturedRollout implements Capture {
   }
 
   #answerOf({ turn, id, said }: CallNode): Omit<ModelAnswer, 'model'> {
-    const { tokenTexts } = this.#options.policy;
+    const { policy } = this.#options;
     const { promptTokenIds, tokenIds, logprobs } = turn;
     const usage = turn.said?.usage ?? { promptTokens: promptTokenIds.length, completionTokens: tokenIds.length };
-    const hasTokens = tokenTexts !== undefined && logprobs !== null && tokenIds.length > 0;
-    const texts = (): string[] => this.#options.policy.tokenTexts!(tokenIds);
+    const texts = (): string[] => policy.tokenTexts?.(tokenIds) ?? [];
+    const hasTokens = logprobs !== null && tokenIds.length > 0;
     return {
       id,
       createdS: Math.floor(Date.now() / 1000),

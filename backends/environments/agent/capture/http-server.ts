@@ -25,7 +25,7 @@ export class RolloutAddress {
   }
 
   static async open(handle: Handle): Promise<RolloutAddress> {
-    const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-call-'));
+    const folder = await mkdtemp(path.join(shortFolder(), 'ratchet-call-'));
     await chmod(folder, 0o700);
     const address = new RolloutAddress(folder, handle);
     await address.#listen({ path: address.socket });
@@ -56,6 +56,11 @@ export class RolloutAddress {
     this.#servers.push(server);
     return server;
   }
+}
+
+/** Paths of sockets have 103 bytes at most on some systems. */
+function shortFolder(): string {
+  return Buffer.byteLength(os.tmpdir()) > 60 ? '/tmp' : os.tmpdir();
 }
 
 const keepAliveMs = 75_000;

@@ -95,7 +95,7 @@ function isThinking(thinking: unknown): boolean {
 function toolsIn(tool: Fields & { readonly name: string }, other: string[]): ToolSchema[] {
   const { name, description, input_schema: parameters, type } = tool;
   if (typeof parameters !== 'object' || parameters === null) {
-    other.push(String(type ?? name));
+    other.push(typeof type === 'string' ? type : name);
     return [];
   }
   return [

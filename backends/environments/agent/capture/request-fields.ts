@@ -1,4 +1,4 @@
-import { z } from 'zod';
+import type { z } from 'zod';
 import { parseBody } from '../../../../engine/server/requests.ts';
 import { HttpError } from '../../../../engine/server/http-error.ts';
 import type { JsonValue } from '../../../../core/json-value.ts';

@@ -126,7 +126,7 @@ function messagesOf(items: readonly Fields[]): ChatMessage[] {
         messages.push({ role: roleOf(one['role'], i), content: textOf(one['content'], `input.${i}.content`) });
         break;
       case 'function_call':
-        call(one['name'], id, String(one['arguments'] ?? '{}'));
+        call(one['name'], id, argumentsOf(one['arguments']));
         break;
       case 'custom_tool_call':
         call(one['name'], id, JSON.stringify({ input: one['input'] ?? '' }));
@@ -145,6 +145,10 @@ function messagesOf(items: readonly Fields[]): ChatMessage[] {
     }
   }
   return messages;
+}
+
+function argumentsOf(given: unknown): string {
+  return typeof given === 'string' ? given : JSON.stringify(given ?? {});
 }
 
 function roleOf(role: unknown, i: number): ChatMessage['role'] {

@@ -153,6 +153,10 @@ const passing = [
   String.raw`${start}\d{1,6}m\d{1,2}(?:[.,]\d{1,9})?s\b`,
   String.raw`${start}\d{1,9}(?:[.,]\d{1,9})? ?${unit}\b`,
   String.raw`${start}1[5-9]\d{8}(?:\.\d{1,9})?\b`,
+  // What a command used, as `time` of GNU says it, and how busy the machine is.
+  String.raw`${start}[\d.:]{1,12}%?(?=user\b|system\b|elapsed\b|CPU\b|avgtext\b|avgdata\b|maxresident\b|inputs\b|outputs\b|major\b|minor\b)`,
+  String.raw`${start}load averages?: [\d., ]{4,30}`,
+  String.raw`${start}Inode: \d{1,20} *`,
   // Rules that are drawn to the end of a line around a duration.
   String.raw`[=_-]{5,}`,
 ].join('|');
