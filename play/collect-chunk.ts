@@ -59,6 +59,7 @@ export async function collectChunk(
 
   const journal = await RolloutJournal.open(store, `${prefix}/`, input.round.leases.sha256, {
     notes: `${prefix}/notes_`,
+    removedFirst: input.round.leases.key,
     signal: cancelled,
   });
   journal.keep();

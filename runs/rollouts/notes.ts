@@ -47,6 +47,7 @@ export class NotesLog {
   readonly #signal: AbortSignal;
   /** Makes the finished turns durable: a note may tell what came of them. */
   readonly #before: (places: readonly Place[]) => Promise<unknown>;
+  readonly #removedFirst: string | undefined;
   readonly #attempt = randomUUID();
   readonly #rollouts = new Map<string, NotesOfRollout>();
   /** Attempts that wrote something before this log was opened. */
@@ -60,12 +61,13 @@ export class NotesLog {
   #gathering: Promise<void> | null = null;
   #writing: Promise<void> = Promise.resolve();
 
-  private constructor(store: Store, prefix: string, newest: number, { signal, before }: NotesLogOptions) {
+  private constructor(store: Store, prefix: string, newest: number, { signal, before, removedFirst }: NotesLogOptions) {
     this.#store = store;
     this.#prefix = prefix;
     this.#newest = newest;
     this.#signal = signal;
     this.#before = before;
+    this.#removedFirst = removedFirst;
   }
 
   /** Claims the log if earlier attempts wrote something into it, else with the first note. */
@@ -224,12 +226,20 @@ export class NotesLog {
       const bytes = encodeStored(key, { attempt: this.#attempt, notes } satisfies NotesPart);
       const { stored, bytes: there } = await untilStored(() => this.#store.putIfAbsent(key, bytes), this.#signal);
       const part = stored ? null : partIn(there, this.#store.uri + key);
+      if (stored && !(await this.#isKept())) throw this.#isTakenOver();
       this.#newest = number;
       if (part !== null && part.attempt !== this.#attempt) return part;
       this.#first ??= this.#attempt;
       // An earlier object of its own is there if the answer to its write was lost.
       if (stored || Buffer.compare(bytes, there) === 0) return null;
     }
+  }
+
+  /** Whether no note was removed so far. */
+  async #isKept(): Promise<boolean> {
+    const key = this.#removedFirst;
+    if (key === undefined) return true;
+    return (await untilStored(() => this.#store.readRange(key, 0, 1), this.#signal)) !== null;
   }
 
   #isTakenOver(): RatchetError {
@@ -244,6 +254,11 @@ export class NotesLog {
 export interface NotesLogOptions {
   readonly signal: AbortSignal;
   readonly before: (places: readonly Place[]) => Promise<unknown>;
+  /**
+   * Key of an object that is removed before any note is, once the rollouts are over: an attempt that awakes then finds
+   * no claim of others, and must not take that for leave to go on. Missing: nothing is ever removed.
+   */
+  readonly removedFirst?: string | undefined;
   /** Keys that include all below the prefix, as they were when the attempt began; missing: the store is asked. */
   readonly keys?: readonly string[];
 }

@@ -18,6 +18,8 @@ const kept = new Map<string, RolloutJournal>();
 interface JournalOptions {
   /** Prefix of the notes of its rollouts; missing = it has none. */
   readonly notes?: string;
+  /** See {@link NotesLogOptions}. */
+  readonly removedFirst?: string | undefined;
   /** Ends the patience with a store that is away. */
   readonly signal?: AbortSignal;
 }
@@ -52,7 +54,7 @@ export class RolloutJournal {
     store: Store,
     prefix: string,
     leases: string,
-    { notes, signal = new AbortController().signal }: JournalOptions = {},
+    { notes, removedFirst, signal = new AbortController().signal }: JournalOptions = {},
   ): Promise<RolloutJournal> {
     const keys = await store.list(prefix);
     const key = `${store.uri}${prefix}#${leases}`;
@@ -67,6 +69,7 @@ export class RolloutJournal {
       journal.#notes = await NotesLog.open(store, notes, {
         signal,
         before: () => journal.settle(signal),
+        removedFirst,
         ...(notes.startsWith(prefix) ? { keys } : {}),
       });
     }

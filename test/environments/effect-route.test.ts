@@ -44,7 +44,6 @@ describe('POST /effects/KEY', () => {
     const refusals: [string, unknown, number, RegExp][] = [
       ['', send, 400, /a key has 1 to 200 characters/],
       ['x'.repeat(201), send, 400, /a key has 1 to 200 characters/],
-      ['%zz', send, 400, /a key has 1 to 200 characters, but this came: %zz/],
       ['k', [1], 400, /the body must be a JSON object, but this came: \[1\]/],
       ['k', {}, 400, /kind must be one of idempotent, once, keyed/],
       ['k', { kind: 'twice' }, 400, /but this came: "twice"/],

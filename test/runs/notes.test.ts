@@ -104,6 +104,21 @@ describe('an attempt whose rollouts another one has taken over', () => {
     }
   });
 
+  test('that awakes when all of it is removed begins nothing, although no claim is left', async (t) => {
+    const store = await newStore(t);
+    const removedFirst = 'rollouts/step_1/groups_1-2/leases.json';
+    await store.put(removedFirst, Buffer.from('{}'));
+    const opened = (): Promise<NotesLog> =>
+      NotesLog.open(store, prefix, { signal, before: () => Promise.resolve(), removedFirst });
+    const [zombie, silent] = [(await opened()).of(place), (await opened()).of(place)];
+    await zombie.put('effect', 'a', 1);
+    await (await opened()).of(place).put('effect', 'b', 1);
+    await store.removeAll(removedFirst);
+    await store.removeAll(prefix.slice(0, -'notes_'.length));
+    await assert.rejects(zombie.put('effect', 'b', 1), isTakenOver);
+    await assert.rejects(silent.put('effect', 'b', 1), isTakenOver);
+  });
+
   test('that was opened and wrote nothing learns of it with its first note', async (t) => {
     const store = await newStore(t);
     const early = await open(store);

@@ -14,8 +14,8 @@ interface RouteAnswer {
 
 /**
  * Effects of a program that owns its loop: `POST /effects/KEY` writes a call down and says whether the program is to
- * make it, `POST /effects/KEY/settle` writes its answer down. `path` is what follows `/effects/`, as it was sent; `body`
- * is the parsed JSON. Rejects only where the store or the rollout's attempt is at fault (`RolloutTakenOver`), which ends
+ * make it, `POST /effects/KEY/settle` writes its answer down. `path` is what follows `/effects/`, decoded; `body` is the
+ * parsed JSON. Rejects only where the store or the rollout's attempt is at fault (`RolloutTakenOver`), which ends
  * the rollout.
  *
  *     POST /effects/KEY          {"kind": "once", "arguments": {…}, "name": "send"}
@@ -27,8 +27,9 @@ interface RouteAnswer {
  */
 export async function handleEffect(notes: RolloutNotes, path: string, body: JsonValue): Promise<RouteAnswer> {
   const isSettle = path.endsWith(settleEnd);
-  const key = decoded(isSettle ? path.slice(0, -settleEnd.length) : path);
-  if (key === null) return refused(400, `a key has 1 to ${keyCharsMax} characters`, path.slice(0, keyCharsMax));
+  const key = isSettle ? path.slice(0, -settleEnd.length) : path;
+  if (key.length === 0 || key.length > keyCharsMax)
+    return refused(400, `a key has 1 to ${keyCharsMax} characters`, path.slice(0, keyCharsMax));
   if (typeof body !== 'object' || body === null || Array.isArray(body)) {
     return refused(400, 'the body must be a JSON object', JSON.stringify(body).slice(0, keyCharsMax));
   }
@@ -75,13 +76,4 @@ function refusalOf(error: unknown): RouteAnswer {
 
 function refused(status: number, expected: string, received: string): RouteAnswer {
   return { status, body: { error: `${expected}, but this came: ${received}` } };
-}
-
-function decoded(text: string): string | null {
-  try {
-    const key = decodeURIComponent(text);
-    return key.length === 0 || key.length > keyCharsMax ? null : key;
-  } catch {
-    return null;
-  }
 }
