@@ -11,6 +11,7 @@ import type {
 } from '../../core/rl/rollout/rollout.ts';
 import type { Demonstration } from '../../core/rl/rollout/demonstration-rows.ts';
 import type { JsonValue } from '../../core/json-value.ts';
+import type { SandboxLeases } from '../sandboxes/types.ts';
 import type { Budget } from '../../core/settings/budgets.ts';
 import type { TimeoutFate } from '../../core/settings/environments.ts';
 
@@ -145,6 +146,13 @@ export interface RolloutPlace {
   readonly brokenOff?: AbortSignal;
   /** What earlier attempts at this rollout wrote down; missing outside of runs, evaluations and searches. */
   readonly notes?: RolloutNotes;
+  /**
+   * What the rollout may use; missing = nothing is limited. Turns of the policy and their tool calls are reserved by
+   * `Policy.sample`: the environment reserves what else it uses, such as sandboxes and other models.
+   */
+  readonly budget?: Budget;
+  /** Takes sandboxes under leases; missing outside of runs, evaluations and searches. */
+  readonly sandboxes?: SandboxLeases;
 }
 
 /**
@@ -164,11 +172,6 @@ export interface RolloutNotes {
   all(kind: string): Promise<ReadonlyMap<string, JsonValue>>;
   /** Makes a key that is unique among all rollouts, and the same in every attempt at this one. */
   uniqueKey(key: string): Promise<string>;
-  /**
-   * What the rollout may use; missing = nothing is limited. Turns of the policy and their tool calls are reserved by
-   * `Policy.sample`: the environment reserves what else it uses, such as sandboxes and other models.
-   */
-  readonly budget?: Budget;
 }
 
 export interface JudgeOptions {
