@@ -13,7 +13,7 @@ import { type AskDependencies, silentServers } from './policy/asked-model.ts';
 import { keepVersion, openModel } from './policy/evaluated-policy.ts';
 import { Slots, workerSlots } from './slots.ts';
 import { Standstill } from './standstill.ts';
-import type { Place } from './training-players.ts';
+import { type Place, recordTurn } from './training-players.ts';
 
 export interface EvaluateChunkInput {
   readonly handle: EvaluationHandle;
@@ -138,9 +138,8 @@ export class EvaluatedChunk {
         index,
         exampleId,
         recorded: () => examples.journal.turnsOf(place),
-        onTurn(turn, position) {
-          if (!signal.aborted) examples.journal.addTurn({ group, index, turn: position, ...turn });
-        },
+        onTurn: (turn, position, onRecord) =>
+          recordTurn(examples.journal, { group, index, turn: position, ...turn }, { onRecord, until: signal }),
       });
       return playRollout({ ...around, place, together, asksEmptyAgain: true, ...policy });
     };

@@ -249,7 +249,10 @@ export class OpenedSearch {
       index: 0,
       exampleId,
       recorded: () => recorded,
-      onTurn: (turn: Turn, position: number) => void turns.splice(position, Infinity, turn),
+      onTurn: (turn: Turn, position: number, onRecord: boolean) => {
+        if (turn.call !== undefined) return this.#journal.add({ request: id, index, turns: [turn] });
+        return onRecord ? void turns.splice(position, Infinity, turn) : undefined;
+      },
     });
     try {
       return await playRollout({

@@ -154,6 +154,14 @@ class ListeningPolicy implements Policy {
     this.#policy = policy;
   }
 
+  get earlier(): readonly Turn[] {
+    return this.#policy.earlier ?? [];
+  }
+
+  tokenTexts(tokenIds: readonly number[]): string[] {
+    return this.#policy.tokenTexts?.(tokenIds) ?? [];
+  }
+
   sample(...[messages, options]: Parameters<Policy['sample']>): ReturnType<Policy['sample']> {
     this.#heard.push(messages.slice(this.#told));
     this.#told = messages.length + 1;
@@ -177,6 +185,8 @@ function describingTools(policy: Policy, descriptions: PlayOptions['toolDescript
     return description === undefined ? tool : { ...tool, function: { ...tool.function, description } };
   };
   return {
+    earlier: policy.earlier ?? [],
+    tokenTexts: (tokenIds) => policy.tokenTexts?.(tokenIds) ?? [],
     sample: (messages, options = {}) =>
       policy.sample(messages, options.tools ? { ...options, tools: options.tools.map(described) } : options),
   };

@@ -22,6 +22,10 @@ export function withinLimits(policy: PlayedPolicy, { python, limits }: Limited):
     get turns() {
       return policy.turns;
     },
+    get earlier() {
+      return policy.earlier ?? [];
+    },
+    ...(policy.tokenTexts && { tokenTexts: (tokenIds) => policy.tokenTexts!(tokenIds) }),
     get failure() {
       return reached ?? policy.failure;
     },

@@ -1,6 +1,6 @@
 import { speechSettingsOf } from '../config/models/speech-settings.ts';
 import { present } from '../core/present.ts';
-import type { GroupLease, Rollout } from '../core/rl/rollout/rollout.ts';
+import type { GroupLease, RecordedTurn, Rollout } from '../core/rl/rollout/rollout.ts';
 import type { Prompts, RunHandle, ServedPolicy } from '../core/rl/run-state.ts';
 import { textsOfPrompts } from '../runs/rollouts/prompts-in-use.ts';
 import type { RolloutJournal } from '../runs/rollouts/rollout-journal.ts';
@@ -94,11 +94,11 @@ export async function openPlayers(
               ...speak,
               promptTokensMax: spec.maxPromptTokens,
               place: samplePlace([run.name, run.lineage, group], index),
-              ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),
+              recorded: isSingleTurn ? [] : journal.turnsOf(place),
               onBegin: (step) => age?.began(step),
               onTurn(turn, position) {
                 observer.sampled(place, turn.tokenIds.length);
-                if (onRecord && !until.aborted) journal.addTurn({ group, index, turn: position, ...turn });
+                return recordTurn(journal, { group, index, turn: position, ...turn }, { onRecord, until });
               },
             },
             (turn) => turnSeed(sampling.seed ?? spec.seed, run.lineage, group, index, turn),
@@ -109,6 +109,18 @@ export async function openPlayers(
       return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
     },
   };
+}
+
+/** Turns of a deterministic environment are stored with the next part of the chunk; a call waits until it is stored. */
+export function recordTurn(
+  journal: RolloutJournal,
+  turn: RecordedTurn,
+  { onRecord, until }: { readonly onRecord: boolean; readonly until: AbortSignal },
+): void | Promise<void> {
+  const isCall = turn.call !== undefined;
+  if (until.aborted || !(onRecord || isCall)) return;
+  journal.addTurn(turn);
+  return isCall ? journal.settle(until) : undefined;
 }
 
 /** The teacher's sampling. The prompt is rendered for the policy, so its template arguments are the policy's. */

@@ -95,6 +95,8 @@ export interface Policy {
   sample(messages: readonly ChatMessage[], options?: SampleOptions): Promise<Turn>;
   /** Calls that earlier attempts of this rollout finished, set aside or not, in the order in which they did. */
   readonly earlier?: readonly Turn[];
+  /** Text of each token, for programs that ask for log probabilities; missing = the policy gives no tokens. */
+  tokenTexts?(tokenIds: readonly number[]): string[];
 }
 
 export interface SampleOptions {
@@ -119,8 +121,8 @@ export interface SampledCall {
   readonly heard: readonly ChatMessage[];
   /** Most tokens, where the call wants fewer than the run's file allows. */
   readonly maxTokens?: number;
-  /** Ends this call alone, besides the rollout's signal. */
-  readonly signal?: AbortSignal;
+  /** Texts that end the turn, besides those of the run's file. */
+  readonly stop?: readonly string[];
 }
 
 /** The place of a rollout, and the signal that cancels it. */

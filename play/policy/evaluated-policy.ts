@@ -25,8 +25,8 @@ interface AskedRollout {
   readonly exampleId: number;
   /** Turns that it finished before it was broken off. */
   readonly recorded: () => readonly Turn[];
-  /** Told of each turn that it finishes, where its environment does the same again with the same turns. */
-  readonly onTurn: (turn: Turn, position: number) => void;
+  /** Told of each turn that it finishes; `onRecord`: its environment does the same again with the same turns. A call waits for it. */
+  readonly onTurn: (turn: Turn, position: number, onRecord: boolean) => void | Promise<void>;
 }
 
 /** How each rollout of an evaluation or a search gets the model that is asked. */
@@ -36,15 +36,23 @@ export async function openModel(
 ): Promise<(rollout: AskedRollout) => OpenPolicy> {
   if (model.kind === 'endpoint') {
     const ask = askEndpoint(dependencies, model, signal);
-    return ({ session, index }) => ask([name, environment.name, session], index);
+    return ({ session, index, recorded, onTurn }) =>
+      ask([name, environment.name, session], index, {
+        recorded,
+        onTurn: (turn, position) => onTurn(turn, position, false),
+      });
   }
   const version = await openVersion(dependencies, model);
   return ({ session, index, exampleId, recorded, onTurn }) => ({
     openPolicy({ isDeterministic, isSingleTurn = false }) {
       const place = samplePlace([version.served.name, kind, environment.name, session], index);
-      const onRecord = isDeterministic && !isSingleTurn ? { recorded: recorded(), onTurn } : {};
+      const onRecord = isDeterministic && !isSingleTurn;
+      const record = {
+        recorded: isSingleTurn ? [] : recorded(),
+        onTurn: (turn: Turn, position: number) => onTurn(turn, position, onRecord),
+      };
       // Keyed by the example and not by the step or the prompt: what is compared is compared on the same draws.
-      return samplePolicy({ ...version, signal, place, ...onRecord }, (turn) =>
+      return samplePolicy({ ...version, signal, place, ...record }, (turn) =>
         turnSeed(kind, seed, environment.name, exampleId, index, turn),
       );
     },

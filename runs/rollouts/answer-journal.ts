@@ -8,6 +8,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { failpoint } from '../../store/failpoints.ts';
 import { storeOf } from '../run-access.ts';
 import { Part } from './part.ts';
+import { untilStored } from './until-stored.ts';
 import {
   type AnswerRow,
   isBrokenOff,
@@ -25,7 +26,6 @@ import {
 const gatherMs = 3;
 /** Searches whose parsed parts are cached: each lease of a search opens its journal. */
 const searchesHeld = 4;
-const againMs = { first: 200, most: 5_000 };
 
 type UsedBySearch = 'prompt' | 'completion' | 'reflectionPrompt' | 'reflectionCompletion';
 
@@ -128,19 +128,8 @@ export class AnswerJournal {
     await this.#write(rows);
   }
 
-  /** Asks again, longer and longer apart, while the store is away or full. */
   async #write(rows: readonly AnswerRow[]): Promise<void> {
-    for (let waitMs = againMs.first; ;) {
-      try {
-        await this.#parts.put(rows);
-        break;
-      } catch (error) {
-        const isWeather = error instanceof RatchetError && ['StoreFull', 'StoreUnavailable'].includes(error.code);
-        if (!isWeather || this.#signal.aborted) throw error;
-        await delay(waitMs, undefined, { signal: this.#signal }).catch(() => undefined);
-        waitMs = Math.min(waitMs * 2, againMs.most);
-      }
-    }
+    await untilStored(() => this.#parts.put(rows), this.#signal);
     await failpoint('gepa.part');
   }
 
@@ -153,7 +142,10 @@ export class AnswerJournal {
     }
     const key = `${row.request}#${row.index}`;
     if (isBrokenOff(row)) {
-      if (row.turns.length > this.turnsOf(row.request, row.index).length) this.#turns.set(key, row.turns);
+      const known = this.turnsOf(row.request, row.index);
+      // Calls are stored one by one.
+      if (row.turns[0]?.call !== undefined) this.#turns.set(key, [...known, ...row.turns]);
+      else if (row.turns.length > known.length) this.#turns.set(key, row.turns);
     } else if (isScored(row)) {
       if (!this.#scored.has(key)) this.#scored.set(key, row);
     } else if (!this.#played.has(key)) this.#played.set(key, row);

@@ -2,6 +2,7 @@ import { failpoint } from '../../store/failpoints.ts';
 import type { RecordedTurn, Rollout, Turn } from '../../core/rl/rollout/rollout.ts';
 import type { Store } from '../../store/index.ts';
 import { Part } from './part.ts';
+import { untilStored } from './until-stored.ts';
 
 type Place = Pick<Rollout, 'group' | 'index'>;
 
@@ -66,9 +67,12 @@ export class RolloutJournal {
     return this.#finished.get(place) !== undefined;
   }
 
-  /** The finished turns of a rollout that is not finished, in order. */
+  /**
+   * The finished turns of a rollout that is not finished, in order. Calls of all attempts, set aside or not, in the order
+   * in which they were stored.
+   */
   turnsOf(place: Place): readonly Turn[] {
-    return this.#unfinished.get(place) ?? [];
+    return [...(this.#unfinished.get(place) ?? [])];
   }
 
   /** Takes up rollouts that are stored elsewhere. */
@@ -93,7 +97,7 @@ export class RolloutJournal {
     return { rollouts: finished.length, tokens };
   }
 
-  /** A turn that replaces another makes all later turns void. */
+  /** A turn that replaces another makes all later turns void; a call replaces none. */
   addTurn(recorded: RecordedTurn): void {
     this.#remember(recorded);
     this.#turns.fresh.push(recorded);
@@ -107,6 +111,15 @@ export class RolloutJournal {
     this.#writing ??= this.#write().finally(() => (this.#writing = null));
     await this.#writing;
     await failpoint('generate.part');
+  }
+
+  /**
+   * Returns when everything that was added before is in the store. Waits while the store is away or full: what waits for
+   * this must not go on without it. Rows that come while a part is written share the next one.
+   */
+  async settle(signal: AbortSignal): Promise<void> {
+    await this.#writing?.catch(() => undefined); // its rows are written again
+    await untilStored(() => this.flush(), signal);
   }
 
   /** Stores the rest, unless everything finished at once: then the chunk's own object follows right away. */
@@ -157,8 +170,10 @@ export class RolloutJournal {
     const place = { group, index };
     if (this.has(place)) return;
     const turns = this.#unfinished.get(place) ?? [];
-    if (position > turns.length) return; // the turn before it was never stored
-    this.#unfinished.set(place, [...turns.slice(0, position), turn]);
+    if (turn.call !== undefined) turns.push(turn);
+    else if (position > turns.length) return; // the turn before it was never stored
+    else turns.splice(position, Infinity, turn);
+    this.#unfinished.set(place, turns);
   }
 }
 

@@ -277,7 +277,7 @@ interface FailedRollout extends Judged {
   readonly reward: null;
 }
 
-/** One finished turn of a rollout that is not finished: `turn` is its position, from 0. */
+/** One finished turn of a rollout that is not finished: `turn` is its position, from 0. Calls (`Turn.call`) have no order. */
 export interface RecordedTurn extends Turn {
   readonly group: number;
   readonly index: number;
