@@ -62,14 +62,8 @@ def new_root(shown, finish):
         if os.path.islink(path) and path in SYSTEM:
             os.makedirs(STAGE + os.path.dirname(path), exist_ok=True)
             os.symlink(os.readlink(path), STAGE + path)
-            continue
-        if os.path.isdir(path):
-            os.makedirs(STAGE + path, exist_ok=True)
         else:
-            os.makedirs(STAGE + os.path.dirname(path), exist_ok=True)
-            open(STAGE + path, "w").close()
-        mount(path, STAGE + path, None, MS_BIND | MS_REC)
-        remount_read_only(STAGE + path)
+            show(path)
     os.mkdir(STAGE + "/old")
     finish(STAGE)
     must(libc.syscall(CALLS[platform.machine()]["pivot_root"], STAGE.encode(), (STAGE + "/old").encode()), "pivot_root")
@@ -77,6 +71,17 @@ def new_root(shown, finish):
     must(libc.umount2(b"/old", 2), "umount /old")
     os.rmdir("/old")
     mount("none", "/", None, MS_REMOUNT | MS_RDONLY | MS_NOSUID)
+
+
+def show(path):
+    """A file or folder at the same path inside, read-only."""
+    if os.path.isdir(path):
+        os.makedirs(STAGE + path, exist_ok=True)
+    else:
+        os.makedirs(STAGE + os.path.dirname(path), exist_ok=True)
+        open(STAGE + path, "w").close()
+    mount(path, STAGE + path, None, MS_BIND | MS_REC)
+    remount_read_only(STAGE + path)
 
 
 def is_below(path, place):
@@ -107,9 +112,11 @@ def drop_privileges(user):
 
 
 def set_capabilities(kept):
-    """Those that this process has from now on, by number."""
-    words = [sum(1 << number % 32 for number in kept if number // 32 == word) for word in (0, 1)]
-    header = struct.pack("II", 0x20080522, 0)
+    """Those that this process has from now on, by number, as far as it has them now."""
+    header, held = struct.pack("II", 0x20080522, 0), ctypes.create_string_buffer(24)
+    must(libc.capget(header, held), "capget")
+    permitted = struct.unpack("6I", held.raw)[1::3]
+    words = [permitted[word] & sum(1 << number % 32 for number in kept if number // 32 == word) for word in (0, 1)]
     must(libc.capset(header, struct.pack("6I", words[0], words[0], 0, words[1], words[1], 0)), "capset")
 
 
