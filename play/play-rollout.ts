@@ -18,7 +18,7 @@ import { failedRollout, tookLonger, tracebackOf } from '../backends/environments
 import type { Environment, Policy, RolloutPlace, RolloutRecord } from '../backends/environments/types.ts';
 import { withSystemPrompt } from '../core/rl/rollout/system-prompt.ts';
 import type { TimeoutFate } from '../core/settings/environments.ts';
-import { withinLimits } from './rollout-limits.ts';
+import { tokensOfPolicy, withinLimits } from './rollout-limits.ts';
 import type { PlayedPolicy } from './policy/sample-policy.ts';
 
 export interface PlayOptions {
@@ -152,14 +152,11 @@ class ListeningPolicy implements Policy {
 
   constructor(policy: PlayedPolicy) {
     this.#policy = policy;
+    Object.assign(this, tokensOfPolicy(policy));
   }
 
   get earlier(): readonly Turn[] {
     return this.#policy.earlier ?? [];
-  }
-
-  tokenTexts(tokenIds: readonly number[]): string[] {
-    return this.#policy.tokenTexts?.(tokenIds) ?? [];
   }
 
   sample(...[messages, options]: Parameters<Policy['sample']>): ReturnType<Policy['sample']> {
@@ -186,7 +183,7 @@ function describingTools(policy: Policy, descriptions: PlayOptions['toolDescript
   };
   return {
     earlier: policy.earlier ?? [],
-    tokenTexts: (tokenIds) => policy.tokenTexts?.(tokenIds) ?? [],
+    ...tokensOfPolicy(policy),
     sample: (messages, options = {}) =>
       policy.sample(messages, options.tools ? { ...options, tools: options.tools.map(described) } : options),
   };

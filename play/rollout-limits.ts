@@ -2,6 +2,7 @@ import { RatchetError } from '../core/errors.ts';
 import type { Turn } from '../core/rl/rollout/rollout.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import type { TimeoutFate } from '../core/settings/environments.ts';
+import type { Policy } from '../backends/environments/types.ts';
 import type { PlayedPolicy } from './policy/sample-policy.ts';
 
 type Limited = Pick<EnvironmentSpec, 'python' | 'limits'>;
@@ -25,7 +26,7 @@ export function withinLimits(policy: PlayedPolicy, { python, limits }: Limited):
     get earlier() {
       return policy.earlier ?? [];
     },
-    ...(policy.tokenTexts && { tokenTexts: (tokenIds) => policy.tokenTexts!(tokenIds) }),
+    ...tokensOfPolicy(policy),
     get failure() {
       return reached ?? policy.failure;
     },
@@ -35,6 +36,14 @@ export function withinLimits(policy: PlayedPolicy, { python, limits }: Limited):
       reached = new RatchetError('PromptTooLong', why);
       throw reached;
     },
+  };
+}
+
+/** What a policy that is sampled token by token says of its tokens, for another around it. */
+export function tokensOfPolicy(policy: Policy): Pick<Policy, 'tokenTexts' | 'countTokens'> {
+  return {
+    ...(policy.tokenTexts && { tokenTexts: (...asked) => policy.tokenTexts!(...asked) }),
+    ...(policy.countTokens && { countTokens: (...asked) => policy.countTokens!(...asked) }),
   };
 }
 

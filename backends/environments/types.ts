@@ -97,6 +97,8 @@ export interface Policy {
   readonly earlier?: readonly Turn[];
   /** Text of each token, for programs that ask for log probabilities; missing = the policy gives no tokens. */
   tokenTexts?(tokenIds: readonly number[]): string[];
+  /** Tokens of a prompt, for programs that ask before they send it; missing = only the server knows. */
+  countTokens?(messages: readonly ChatMessage[], options?: Pick<SampleOptions, 'tools'>): number;
 }
 
 export interface SampleOptions {

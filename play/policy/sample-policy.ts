@@ -98,6 +98,11 @@ class SamplePolicy implements PlayedPolicy {
     return tokenIds.map((id) => this.#options.tokenizer.tokenText(id));
   }
 
+  countTokens(messages: readonly ChatMessage[], { tools }: Pick<SampleOptions, 'tools'> = {}): number {
+    const { tokenizer, sampling } = this.#options;
+    return tokenizer.renderChat(messages, { tools, templateArguments: sampling.templateArguments }).length;
+  }
+
   async sample(messages: readonly ChatMessage[], { tools, call }: SampleOptions = {}): Promise<Turn> {
     this.failure = undefined;
     const position = call === undefined ? this.#asked++ : null;

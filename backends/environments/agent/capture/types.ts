@@ -1,5 +1,6 @@
 import type { JsonValue } from '../../../../core/json-value.ts';
 import type { Turn } from '../../../../core/rl/rollout/rollout.ts';
+import type { Endpoint } from '../../../inference/index.ts';
 import type { Policy } from '../../types.ts';
 
 /**
@@ -23,28 +24,14 @@ export interface CaptureOptions {
   /** Where answers of other models are written down, so that a later attempt gets the same; missing = they are asked again. */
   readonly notes?: CallNotes;
   readonly beside?: BesideModel;
-  readonly limits?: CaptureLimits;
+  /** Told once of each field of requests that the run's file decides instead. */
+  readonly say?: (line: string) => void;
   /** Called with every turn, sampled or recalled, before its answer leaves. */
   readonly onTurn?: (turn: Turn, call: { readonly isRecalled: boolean }) => void;
 }
 
-export interface CaptureLimits {
-  /** Most calls that are answered at the same time; later ones wait. */
-  readonly callsAtOnceMax?: number;
-  /** Bytes of a request's body. */
-  readonly bodyBytesMax?: number;
-}
-
-/** Answers chat completions of another model. Throws like an inference server. */
-export interface OtherModel {
-  /** `body` = the request in OpenAI's form, not streamed; the answer likewise. */
-  chat(body: Readonly<Record<string, JsonValue>>, signal: AbortSignal): Promise<OtherAnswer>;
-}
-
-export interface OtherAnswer {
-  readonly body: Readonly<Record<string, JsonValue>>;
-  readonly usage: { readonly promptTokens: number; readonly completionTokens: number } | null;
-}
+/** Another model, as `openEndpoint` opens it. */
+export type OtherModel = Pick<Endpoint, 'chat'>;
 
 /** The part of a rollout's notes that calls use. The first value of a key stands; durable when `put` resolves. */
 export interface CallNotes {
@@ -67,15 +54,23 @@ export interface Capture {
   readonly key: string;
   /** Opens the address on the loopback as well, for sandboxes that cannot reach the socket; the port. */
   listenOnLoopback(): Promise<number>;
-  /** Finished turns of this attempt, recalled ones included, in the order in which they finished. */
+  /**
+   * Finished turns of this attempt whose answers the program received, recalled ones included, in the order in which they
+   * finished.
+   */
   readonly turns: readonly Turn[];
   readonly calls: CallCounts;
   /** What an earlier attempt finished and this one did not ask for (so far), and where the two first differed. */
   setAside(): SetAside | null;
-  /** First failure of the policy that the program did not cause: its rollout should end with it. */
+  /**
+   * The error with which the rollout should end: the policy failed through no fault of the program, or refused several
+   * calls in a row.
+   */
   readonly failure: unknown;
-  /** Resolves when `failure` is set or the policy refused to go on (its limits, its budget). */
-  readonly ended: Promise<void>;
+  /** Error of the last call for the policy, if that was refused (too long, a limit was reached); else undefined. */
+  readonly refusal: unknown;
+  /** Raised when `failure` is set. */
+  readonly ended: AbortSignal;
   /** Ends the calls under way and removes the socket. Idempotent. */
   close(): Promise<void>;
 }
