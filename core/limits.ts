@@ -112,6 +112,8 @@ export const tasksBytesMax = 256 * 1024 * 1024;
 export const taskFileBytesMax = 16 * 1024 * 1024;
 export const sandboxFilesBytesMax = 64 * 1024 * 1024;
 export const sandboxFilesMax = 5_000;
+/** Seconds an agent's program may take where its file says nothing: a lease needs a deadline. */
+export const programSecondsMax = 6 * 3600;
 /** Ends of a program's output that are stored with its rollout: enough for a traceback, twice. */
 export const programOutputBytesMax = 8 * 1024;
 /** Files that are collected for scoring; they are stored with the rollout. */

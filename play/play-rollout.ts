@@ -80,9 +80,10 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
     void (spoiled = { count: (spoiled?.count ?? 0) + 1, first: spoiled?.first ?? why });
   for (let attempt = 1; ; attempt++) {
     const limit = timeLimit(options);
-    // An environment process keeps time itself: a rollout that waits there for its group has finished generating.
-    const isPlayedHere = environmentTraits(entry).process === 'worker';
-    const late = isPlayedHere && limit !== null ? lateAfter(limit) : null;
+    // An environment process keeps time itself: a rollout that waits there for its group has finished generating. So does
+    // an agent, which is stopped and then scored.
+    const { keepsTime } = environmentTraits(entry);
+    const late = !keepsTime && limit !== null ? lateAfter(limit) : null;
     const ends = [late?.signal, options.tooOld].filter((one) => one !== undefined);
     const until = ends.length > 0 ? AbortSignal.any([signal, ...ends]) : signal;
     const policy = withinLimits(openPolicy(environment, until), entry);
@@ -94,7 +95,7 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
       dataset,
       signal: until,
       ...asked,
-      ...(!isPlayedHere && limit ? { timeLimit: { seconds: limit.seconds, fate } } : {}),
+      ...(keepsTime && limit ? { timeLimit: { seconds: limit.seconds, fate } } : {}),
       ...(options.asksEmptyAgain === true && attempt < attemptsMax ? { givesBackEmpty: true } : {}),
     };
     try {
@@ -219,13 +220,13 @@ function lateAfter({ seconds, says, isDue }: TimeLimit): { readonly signal: Abor
 class ToldFailure extends Error {
   readonly outcome: FailedOutcome;
   /** Parts of the rollout that are kept. */
-  readonly kept: Pick<Rollout, 'turns' | 'record'>;
+  readonly kept: Pick<Rollout, 'turns' | 'record' | 'program'>;
 
-  constructor(outcome: FailedOutcome, { turns, record, error = outcome }: RolloutRecord) {
+  constructor(outcome: FailedOutcome, { turns, record, program, error = outcome }: RolloutRecord) {
     super(error);
     this.stack = error; // the policy's own error says where it failed
     this.outcome = outcome;
-    this.kept = { turns, ...present({ record }) };
+    this.kept = { turns, ...present({ record, program }) };
   }
 }
 

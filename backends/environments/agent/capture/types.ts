@@ -36,7 +36,7 @@ export type OtherModel = Pick<Endpoint, 'chat'>;
 /** The part of a rollout's notes that calls use. The first value of a key stands; durable when `put` resolves. */
 export interface CallNotes {
   get(kind: string, key: string): JsonValue | undefined | Promise<JsonValue | undefined>;
-  put(kind: string, key: string, value: JsonValue): Promise<void>;
+  put(kind: string, key: string, value: JsonValue): Promise<unknown>;
 }
 
 /** Routes beside the model, with the same key. */
