@@ -25,9 +25,8 @@ export class WatchedPolicy implements Policy {
   constructor(policy: Policy, deadlines: CallDeadlines) {
     this.#policy = policy;
     this.#deadlines = deadlines;
-    const { tokenTexts, countTokens } = policy;
-    if (tokenTexts) this.tokenTexts = tokenTexts.bind(policy);
-    if (countTokens) this.countTokens = countTokens.bind(policy);
+    if (policy.tokenTexts) this.tokenTexts = (tokenIds) => policy.tokenTexts!(tokenIds);
+    if (policy.countTokens) this.countTokens = (...asked) => policy.countTokens!(...asked);
   }
 
   declare readonly tokenTexts?: NonNullable<Policy['tokenTexts']>;
