@@ -171,10 +171,15 @@ export interface TakeOptions {
   readonly signal: AbortSignal;
 }
 
-/** Who has a sandbox. Together with `run`, it says when nobody owns it any more. */
+/**
+ * Who has a sandbox. A later attempt of the same group and index shows that an earlier one is over; so does the end of
+ * its workflow, or on the same host that of its process.
+ */
 export interface LeaseOwner {
-  /** A run's, evaluation's or search's folder; `tool` for a command of a person's. */
+  /** Name of the run, evaluation or search, for people. */
   readonly run: string;
+  /** The Temporal workflow that it is for: what it has when that has ended is nobody's. */
+  readonly workflow?: string;
   readonly lineage?: string;
   readonly group?: string;
   readonly index?: number;
@@ -187,7 +192,7 @@ export interface LeasedSandbox {
   readonly sandbox: Sandbox;
   readonly lease: { readonly name: string; readonly deadlineAtMs: number };
   /** Destroys the sandbox and writes down that it has ended, with its seconds and cost. The first call counts. */
-  end(): Promise<LeaseBill>;
+  readonly end: () => Promise<LeaseBill>;
 }
 
 export interface LeaseBill {

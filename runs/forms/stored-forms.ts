@@ -126,6 +126,13 @@ export const storedForms = {
     upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
   }),
   promptTrial: form('the trial of a prompt', /trial\.json$/),
+  sandboxProject: form('the name of a project of sandboxes', /sandboxes\.json$/),
+  sandboxPool: form('a provider of sandboxes', /providers\/[0-9a-f]+\.json$/),
+  sandboxLease: form('the lease of a sandbox', /open\/[^/]+\/lease\.json$/),
+  sandboxCreating: form('the request for a sandbox', /open\/[^/]+\/creating\.json$/),
+  sandboxLive: form('who has a sandbox', /open\/[^/]+\/live\.json$/),
+  endedSandbox: form('the account of a sandbox', /ended\/[^/]+\/[^/]+\.json$/),
+  sandboxPlace: form('a place in a quota of sandboxes', /place_\d+\/turn_\d+\.json$/),
 } as const satisfies Readonly<Record<string, FormOfKeys>>;
 
 /** Columns of numbers with a JSON head. They start with a name of eight letters, which changes with the version. */

@@ -170,6 +170,13 @@ const sampleKeys: Readonly<Record<keyof typeof storedForms, string>> = {
   searchSummary: 'search/summary.json',
   answer: 'search/answers/part_12.jsonl',
   promptTrial: 'gepa/words--run/step_3/trial.json',
+  sandboxProject: 'sandboxes.json',
+  sandboxPool: 'providers/0123456789abcdef.json',
+  sandboxLease: 'open/ratchet-0123/lease.json',
+  sandboxCreating: 'open/ratchet-0123/creating.json',
+  sandboxLive: 'open/ratchet-0123/live.json',
+  endedSandbox: 'ended/2026-11-30/ratchet-0123.json',
+  sandboxPlace: 'places/0123456789abcdef/place_3/turn_000000000012.json',
 };
 
 /** Unpacks a recorded run into a new folder. */

@@ -7,7 +7,8 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { NamespaceProvider, openNamespaceProvider } from '../../../backends/sandboxes/namespace/namespace-provider.ts';
+import { NamespaceProvider } from '../../../backends/sandboxes/namespace/namespace-provider.ts';
+import { openNamespaceProvider } from '../../../backends/sandboxes/namespace/open-namespaces.ts';
 import type { Sandbox, SandboxRequest } from '../../../backends/sandboxes/types.ts';
 import { canSandbox, missingSandbox } from '../../environments/sandbox-here.ts';
 import { until } from '../../eventually.ts';
@@ -179,7 +180,7 @@ look(lambda: socket.socket(16, 3, 9))
 
 test('a worker that is killed leaves no process', { skip }, async () => {
   const code = `
-import { openNamespaceProvider } from ${JSON.stringify(new URL('../../../backends/sandboxes/namespace/namespace-provider.ts', import.meta.url).href)};
+import { openNamespaceProvider } from ${JSON.stringify(new URL('../../../backends/sandboxes/namespace/open-namespaces.ts', import.meta.url).href)};
 const provider = await openNamespaceProvider({ python: 'python3', snapshots: null });
 const sandbox = await provider.create({ name: 'orphan-${process.pid}', limits: { memoryMb: 100, diskMb: 1, seconds: 300 }, network: 'route', labels: ${JSON.stringify(labels)} });
 const running = await sandbox.start({ argv: ['sh', '-c', 'setsid sleep 171${process.pid} & sleep 171${process.pid}'], timeoutS: 300, outputBytesMax: 1 });
