@@ -71,19 +71,27 @@ export interface NamePair {
 /** A shorter one may stand in a text for something else. */
 const bareCharactersMin = 4;
 
+/** Names where a text shows that they are some, and long ones wherever they stand. */
 class Replacement {
   readonly #pattern: RegExp | null;
   readonly #names: ReadonlyMap<string, string>;
 
   constructor(names: ReadonlyMap<string, string>) {
-    const other = [...names].filter(([from, to]) => from !== to && from.length >= bareCharactersMin);
-    this.#names = new Map(other);
-    const longestFirst = other.map(([from]) => from).toSorted((a, b) => b.length - a.length);
+    this.#names = new Map([...names].filter(([from, to]) => from !== to));
+    const bare = [...this.#names.keys()].filter(({ length }) => length >= bareCharactersMin);
+    const longestFirst = bare.toSorted((a, b) => b.length - a.length);
     const any = longestFirst.map((name) => name.replaceAll(/[\\^$.*+?()[\]{}|]/g, String.raw`\$&`)).join('|');
-    this.#pattern = any === '' ? null : new RegExp(String.raw`(?<!\w)(?:${any})(?!\w)`, 'g');
+    this.#pattern = any === '' ? null : new RegExp(String.raw`${start}(?:${any})(?!\w)`, 'g');
   }
 
   in(text: string): string {
+    if (this.#names.size === 0) return text;
+    return piecesOf(text)
+      .map(({ kind, text: piece }) => (kind === 'name' && this.#names.get(piece)) || this.#bareIn(piece))
+      .join('');
+  }
+
+  #bareIn(text: string): string {
     return this.#pattern === null ? text : text.replaceAll(this.#pattern, (name) => this.#names.get(name)!);
   }
 }
@@ -130,6 +138,8 @@ function joined(pieces: readonly Piece[]): Piece[] {
   return all;
 }
 
+/** A word begins here. In a text of JSON the letter of an escape may stand before it: `\nNov 30`. */
+const start = String.raw`(?<!(?<!\\)\w)`;
 const month = '(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}';
 const day = '(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}';
 const clock = String.raw`\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?(?: ?[AP]M)?`;
@@ -137,29 +147,29 @@ const zone = String.raw`(?: ?(?:Z|UTC|GMT|CET|CEST|[+-]\d{2}:?\d{2})\b)?`;
 const unit = '(?:ns|µs|us|ms|s|secs?|seconds?|m|min|mins|minutes?|h|hrs?|hours?)';
 
 const passing = [
-  String.raw`\b\d{4}[-/]\d{2}[-/]\d{2}(?:[T ]${clock}${zone})?`,
-  String.raw`\b(?:${day},? )?(?:${month} {1,2}\d{1,2}|\d{1,2}[ /-]${month})\b(?:,?[ /-]\d{4}\b)?(?:,?[ :]{1,2}${clock}${zone})?(?: \d{4}\b)?`,
-  String.raw`\b${clock}${zone}`,
-  String.raw`\b\d{1,6}m\d{1,2}(?:[.,]\d{1,9})?s\b`,
-  String.raw`\b\d{1,9}(?:[.,]\d{1,9})? ?${unit}\b`,
-  String.raw`\b1[5-9]\d{8}(?:\.\d{1,9})?\b`,
+  String.raw`${start}\d{4}[-/]\d{2}[-/]\d{2}(?:[T ]${clock}${zone})?`,
+  String.raw`${start}(?:${day},? )?(?:${month} {1,2}\d{1,2}|\d{1,2}[ /-]${month})\b(?:,?[ /-]\d{4}\b)?(?:,?[ :]{1,2}${clock}${zone})?(?: \d{4}\b)?`,
+  String.raw`${start}${clock}${zone}`,
+  String.raw`${start}\d{1,6}m\d{1,2}(?:[.,]\d{1,9})?s\b`,
+  String.raw`${start}\d{1,9}(?:[.,]\d{1,9})? ?${unit}\b`,
+  String.raw`${start}1[5-9]\d{8}(?:\.\d{1,9})?\b`,
   // Rules that are drawn to the end of a line around a duration.
   String.raw`[=_-]{5,}`,
 ].join('|');
 const folder = '/(?:private/)?(?:tmp|var/tmp|dev/shm|run/user/[0-9]{1,9})/';
 const path = String.raw`${folder}[\w+-]+(?:\.[\w+-]+){0,9}`;
 const labelled = [
-  String.raw`(?:\bp?pid|\bPP?ID|\bprocess|\bProcess|\bport|\bPort)(?: ?[=:#] ?| )(?=\d)`,
+  String.raw`${start}(?:p?pid|PP?ID|[Pp]rocess|[Pp]ort)(?: ?[=:#] ?| )(?=\d)`,
   String.raw`(?:127\.0\.0\.1|0\.0\.0\.0|localhost|\[::1?\]):(?=\d)`,
-  String.raw`\[\d{1,3}\] (?=\d+$)`,
+  String.raw`\[\d{1,3}\] (?=\d{2,10}(?:\D|$))`,
 ].join('|');
 const id = [
-  String.raw`\b0x[0-9a-fA-F]{4,16}\b`,
-  String.raw`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`,
-  String.raw`\b(?=[a-f]{0,63}\d)(?=\d{0,63}[a-f])[0-9a-f]{7,64}\b`,
-  String.raw`\btmp[a-z0-9_]{8}\b`,
-  String.raw`\btmp\.\w{10}\b`,
-  String.raw`\b\d{12,20}\b`,
+  String.raw`${start}0x[0-9a-fA-F]{4,16}\b`,
+  String.raw`${start}[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`,
+  String.raw`${start}(?=[a-f]{0,63}\d)(?=\d{0,63}[a-f])[0-9a-f]{7,64}\b`,
+  String.raw`${start}tmp[a-z0-9_]{8}\b`,
+  String.raw`${start}tmp\.\w{10}\b`,
+  String.raw`${start}\d{12,20}\b`,
 ].join('|');
 
 /** All quantifiers are bounded or end at a character that cannot begin another match, so the search is linear. */
