@@ -28,6 +28,7 @@ export const errorCodes = {
   TrainerUnavailable: { retryable: true },
   TrainerFailing: { retryable: false },
   TrainerSuperseded: { retryable: false },
+  RolloutTakenOver: { retryable: true },
   ServerUnavailable: { retryable: true },
   SandboxRefused: { retryable: false },
   SandboxUnavailable: { retryable: true },

@@ -141,7 +141,15 @@ export class EvaluatedChunk {
         onTurn: (turn, position, onRecord) =>
           recordTurn(examples.journal, { group, index, turn: position, ...turn }, { onRecord, until: signal }),
       });
-      return playRollout({ ...around, place, together, asksEmptyAgain: true, ...policy });
+      return playRollout({
+        ...around,
+        place,
+        together,
+        asksEmptyAgain: true,
+        notes: examples.journal.notes.of(place),
+        recorded: () => examples.journal.turnsOf(place),
+        ...policy,
+      });
     };
   }
 

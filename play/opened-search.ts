@@ -244,6 +244,8 @@ export class OpenedSearch {
     const place = { group: index, index: 0, exampleId };
     const recorded = this.#journal.turnsOf(id, index);
     const turns = [...recorded];
+    const keepTurns = (): Promise<void> => this.#journal.keepTurns({ request: id, index, turns });
+    const notes = await this.#journal.notesOf({ request: id, index, signal: this.#rollouts, before: keepTurns });
     const model = this.#models[at]!({
       session: `${id}/${index}`,
       index: 0,
@@ -260,6 +262,8 @@ export class OpenedSearch {
         entry: this.#stored.input.environments[at]!,
         dataset,
         place,
+        notes: notes.of(place),
+        recorded: () => recorded,
         together,
         attemptsMax: 1, // the search itself asks again, and counts it
         ...parts,
@@ -268,9 +272,7 @@ export class OpenedSearch {
       });
     } catch (error) {
       // The next attempt continues from there.
-      if (this.#rollouts.aborted && turns.length > recorded.length) {
-        await this.#journal.add({ request: id, index, turns });
-      }
+      if (this.#rollouts.aborted) await keepTurns();
       throw error;
     }
   }

@@ -11,6 +11,7 @@ import { environmentsOfRun } from './environment-users.ts';
 import type { Inference } from '../backends/inference/index.ts';
 import { sha256 } from '../store/file-store.ts';
 import type { GenerateDependencies } from './policy/asked-model.ts';
+import { keepsTurns } from './after-death.ts';
 import { type LastCall, playRollout } from './play-rollout.ts';
 import { timeoutFateOf } from './rollout-limits.ts';
 import type { Together } from './generate-groups.ts';
@@ -28,20 +29,22 @@ export interface PlayObserver {
   sampled(place: Place, tokens: number): void;
 }
 
+interface PlayersAround {
+  readonly journal: RolloutJournal;
+  readonly observer: PlayObserver;
+  readonly signal: AbortSignal;
+  readonly prompts: Prompts | undefined;
+  /** A turn is sampled from the newest version; else all are from `served`. */
+  readonly takesNewest: boolean;
+  readonly lastCall?: LastCall | undefined;
+}
+
 /** Everything a rollout needs: its environment, the tokenizer of the policy, and a server to sample from. */
 export async function openPlayers(
   dependencies: GenerateDependencies,
   run: RunHandle,
   served: ServedPolicy,
-  around: {
-    readonly journal: RolloutJournal;
-    readonly observer: PlayObserver;
-    readonly signal: AbortSignal;
-    readonly prompts: Prompts | undefined;
-    /** A turn is sampled from the newest version; else all are from `served`. */
-    readonly takesNewest: boolean;
-    readonly lastCall?: LastCall | undefined;
-  },
+  around: PlayersAround,
 ): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
   const { journal, observer, signal } = around;
   const spec = await specOf(run);
@@ -77,9 +80,11 @@ export async function openPlayers(
         ...(age ? { tooOld: age.signal } : {}),
         onTimeout,
         ...(onTimeout === 'truncate' ? present({ lastCall: around.lastCall }) : {}),
-        openPolicy({ isDeterministic, isSingleTurn = false }, until) {
+        notes: journal.notes.of(place),
+        recorded: () => journal.turnsOf(place),
+        openPolicy(environment, until) {
           observer.begin(place);
-          const onRecord = isDeterministic && !isSingleTurn;
+          const onRecord = keepsTurns(environment);
           return samplePolicy(
             {
               inference,
@@ -94,7 +99,7 @@ export async function openPlayers(
               ...speak,
               promptTokensMax: spec.maxPromptTokens,
               place: samplePlace([run.name, run.lineage, group], index),
-              recorded: isSingleTurn ? [] : journal.turnsOf(place),
+              recorded: environment.isSingleTurn === true ? [] : journal.turnsOf(place),
               onBegin: (step) => age?.began(step),
               onTurn(turn, position) {
                 observer.sampled(place, turn.tokenIds.length);
@@ -106,6 +111,7 @@ export async function openPlayers(
         },
       });
       const rollout = await playing.finally(() => age?.end());
+      journal.notes.release(place);
       return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
     },
   };

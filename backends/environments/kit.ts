@@ -11,6 +11,8 @@ export {
   type ToolSchema,
   type Turn,
 } from '../../core/rl/rollout/rollout.ts';
+export type { EffectKind } from '../../core/rl/rollout/effects.ts';
+export type { RolloutNotes } from '../../core/rl/rollout/notes.ts';
 export { parseArgs } from './args.ts';
 export { type DatasetRow, listDataset } from './datasets.ts';
 export { type Judge, judgeArgs, type JudgeArgs, judgeReward, openJudge } from './judge.ts';
@@ -38,6 +40,7 @@ export {
   type AnsweredCall,
   answeredCallsOf,
   callText,
+  effect,
   type Tool,
   tool,
   type ToolContext,

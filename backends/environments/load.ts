@@ -230,6 +230,7 @@ function withKnownKeys(environment: Environment, file: string): Environment {
     evalDataset: true,
     rubric: true,
     isDeterministic: true,
+    saysState: true,
     isSingleTurn: true,
     maxTurns: true,
     warnings: true,

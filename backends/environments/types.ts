@@ -11,6 +11,7 @@ import type {
 } from '../../core/rl/rollout/rollout.ts';
 import type { ProgramRun } from '../../core/rl/rollout/program-run.ts';
 import type { Demonstration } from '../../core/rl/rollout/demonstration-rows.ts';
+import type { RolloutNotes } from '../../core/rl/rollout/notes.ts';
 import type { JsonValue } from '../../core/json-value.ts';
 import type { LeasedSandbox, LeaseRequest, TakeOptions } from '../sandboxes/types.ts';
 import type { Budget } from '../../core/settings/budgets.ts';
@@ -28,6 +29,11 @@ export interface Environment {
   readonly rubric: Rubric;
   /** True if equal samples always lead to the same rollout and reward. */
   readonly isDeterministic: boolean;
+  /**
+   * True if an unfinished rollout goes on from what it wrote down in its notes: its finished turns are kept, and given
+   * again by the policy, although equal samples may lead elsewhere.
+   */
+  readonly saysState?: boolean;
   /** True if a rollout has a single turn: an unfinished rollout has no finished turns to keep. */
   readonly isSingleTurn?: boolean;
   /** Most turns of a rollout; missing = unknown. */
@@ -74,7 +80,7 @@ export interface Environment {
   demonstrate?(example: Example, random: () => number): Demonstration | Promise<Demonstration>;
 }
 
-export type { Demonstration };
+export type { Demonstration, RolloutNotes };
 
 export interface Dataset {
   readonly length: number;
@@ -163,25 +169,6 @@ export interface RolloutPlace {
 /** Takes sandboxes of the kind that the environment's entry names, under leases that this rollout owns. */
 export interface RolloutSandboxes {
   take(request: LeaseRequest, options: Pick<TakeOptions, 'deadlineS' | 'signal'>): Promise<LeasedSandbox>;
-}
-
-/**
- * Notes of one rollout, which outlive the process: the next attempt at the same rollout has them, on another worker
- * too. An attempt that was followed by another one can write nothing more: its `put` rejects with `RolloutTakenOver`,
- * which is to be passed on.
- */
-export interface RolloutNotes {
-  /**
-   * Writes a value down under a kind and a key, and resolves when it is durable; the turns that the rollout finished
-   * before are durable then, too. The first value of a key stands, and is returned. Refused with a RangeError: values
-   * above `noteBytesMax` as JSON, and more than a rollout may have (`notesOfRolloutMax`).
-   */
-  put(kind: string, key: string, value: JsonValue): Promise<JsonValue>;
-  get(kind: string, key: string): Promise<JsonValue | undefined>;
-  /** Values of a kind by key, in the order in which they were written. */
-  all(kind: string): Promise<ReadonlyMap<string, JsonValue>>;
-  /** Makes a key that is unique among all rollouts, and the same in every attempt at this one. */
-  uniqueKey(key: string): Promise<string>;
 }
 
 export interface JudgeOptions {

@@ -1,5 +1,6 @@
 import type { EvaluatedModel } from '../../core/eval/evaluation.ts';
 import type { Turn } from '../../core/rl/rollout/rollout.ts';
+import { keepsTurns } from '../after-death.ts';
 import { type AskDependencies, askEndpoint, type OpenPolicy, openVersion } from './asked-model.ts';
 import { versionHeldS } from '../../core/limits.ts';
 import { servedPolicy, specOf } from '../../runs/run-access.ts';
@@ -44,11 +45,11 @@ export async function openModel(
   }
   const version = await openVersion(dependencies, model);
   return ({ session, index, exampleId, recorded, onTurn }) => ({
-    openPolicy({ isDeterministic, isSingleTurn = false }) {
+    openPolicy(played) {
       const place = samplePlace([version.served.name, kind, environment.name, session], index);
-      const onRecord = isDeterministic && !isSingleTurn;
+      const onRecord = keepsTurns(played);
       const record = {
-        recorded: isSingleTurn ? [] : recorded(),
+        recorded: played.isSingleTurn === true ? [] : recorded(),
         onTurn: (turn: Turn, position: number) => onTurn(turn, position, onRecord),
       };
       // Keyed by the example and not by the step or the prompt: what is compared is compared on the same draws.

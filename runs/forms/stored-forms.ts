@@ -53,7 +53,7 @@ export const storedForms = {
   commit: form('a commit', /lineages\/[^/]+\/steps\/step_\d+\.json$/, {
     tellsVersion: true,
     uncounted: ({ state, ...commit }: Loose) => ({ ...commit, state: keptInSizes(state) }),
-    upgrades: [withNewOptions],
+    upgrades: [withNewOptions, withNewOptions],
   }),
   manifest: form('the manifest of a checkpoint', /checkpoints\/step_\d+\/manifest\.json$/, { tellsVersion: true }),
   optimizerFiles: form(
@@ -65,12 +65,13 @@ export const storedForms = {
   leases: form('the leases of a round', new RegExp(`${round}leases\\.json$`), { upgrades: [chunksOf24November] }),
   playedPart: form('the result of a part of a chunk', new RegExp(`${round}chunk_[^/]+_from_\\d{1,16}\\.json$`), {
     uncounted: ({ filtered, ...part }: Loose) => ({ ...part, filtered: keptInSizes(filtered) }),
+    upgrades: [withNewOptions],
   }),
   /** Attempts were called sittings until 24 November 2026. */
   leftChunk: form('partial results of a chunk', new RegExp(`${round}${chunk}\\/(?:attempt|sitting)_\\d+\\.json$`)),
   /** Until 25 November 2026 one object had the groups of a whole round. */
   scoredGroup: form('a scored group', new RegExp(`${round}(?:${chunk}\\.)?scored\\.jsonl(?:\\.gz)?$`), {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions],
   }),
   turn: form('a turn', new RegExp(`${ofChunk}(?:\\/attempt_\\d+(?:\\/groups)?)?\\/turns_\\d+\\.jsonl$`), {
     upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
@@ -85,8 +86,9 @@ export const storedForms = {
     new RegExp(
       `${ofChunk}(?:(?:\\/attempt_\\d+(?:\\/groups)?)?\\/part_\\d+|\\/(?:attempt|sitting)_\\d+\\.finished\\.[^/]+)?\\.jsonl$`,
     ),
-    { upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions] },
+    { upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions] },
   ),
+  notes: form('notes of rollouts', new RegExp(`(?:${ofChunk}|search\\/notes\\/[^/]+)\\/notes_\\d+\\.json$`)),
   pools: form('difficulty pools', /pools\/[^/]+\.json$/, { saysNone: true }),
   plan: form('the plan of a step', /batches\/step_\d+\.[^/]+\.plan\.json$/, { upgrades: [planOf24November] }),
   /** Version 1 was JSON lines, which `readTaught` recognizes by their name. */
@@ -123,7 +125,7 @@ export const storedForms = {
   }),
   searchSummary: form('the summary of a search', /search\/summary\.json$/, { upgrades: [withNewOptions] }),
   answer: form('an answer of a search', /search\/answers\/part_\d+\.jsonl$/, {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions],
   }),
   promptTrial: form('the trial of a prompt', /trial\.json$/),
   sandboxProject: form('the name of a project of sandboxes', /sandboxes\.json$/),

@@ -7,6 +7,7 @@ import type { Turn } from '../../core/rl/rollout/rollout.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { failpoint } from '../../store/failpoints.ts';
 import { storeOf } from '../run-access.ts';
+import { NotesLog, type NotesLogOptions } from './notes.ts';
 import { Part } from './part.ts';
 import { untilStored } from './until-stored.ts';
 import {
@@ -20,6 +21,7 @@ import {
   searchKeys,
   type TokenUsage,
   textName,
+  type TurnsRow,
 } from '../searches/search-store.ts';
 
 /** Milliseconds for which answers are gathered into one write. */
@@ -34,7 +36,9 @@ type UsedBySearch = 'prompt' | 'completion' | 'reflectionPrompt' | 'reflectionCo
  * hundred simultaneous answers cost one write. If two rows answer the same, the first counts.
  */
 export class AnswerJournal {
-  readonly #folder: string;
+  readonly #place: EvaluationPlace;
+  /** Keys of all notes of its rollouts, as earlier leases left them. */
+  readonly #noteKeys: readonly string[];
   readonly #parts: Part<AnswerRow>;
   readonly #signal: AbortSignal;
   readonly #scored = new Map<string, ScoredRow>();
@@ -45,8 +49,14 @@ export class AnswerJournal {
   #fresh: AnswerRow[] = [];
   #gathering: Promise<void> | null = null;
 
-  private constructor(folder: string, parts: Part<AnswerRow>, startTexts: Texts, signal: AbortSignal) {
-    this.#folder = folder;
+  private constructor(
+    place: EvaluationPlace,
+    { parts, noteKeys }: { readonly parts: Part<AnswerRow>; readonly noteKeys: readonly string[] },
+    startTexts: Texts,
+    signal: AbortSignal,
+  ) {
+    this.#place = place;
+    this.#noteKeys = noteKeys;
     this.#parts = parts;
     this.#signal = signal;
     this.#texts = new Map(Object.values(startTexts).map((text) => [textName(text), text]));
@@ -62,7 +72,8 @@ export class AnswerJournal {
     const store = storeOf(place);
     const prefix = `${searchKeys.answers(place)}part_`;
     const parts = await Part.open(store, prefix, { held: heldParts(`${store.uri}${prefix} ${openedAt}`) });
-    return new AnswerJournal(store.uri, parts, startTexts, signal);
+    const noteKeys = await store.list(searchKeys.notes(place));
+    return new AnswerJournal(place, { parts, noteKeys }, startTexts, signal);
   }
 
   /** Row of one example of a request: its score, or the rollout that waits for one. */
@@ -119,6 +130,25 @@ export class AnswerJournal {
     await this.#gathering;
   }
 
+  /** Stores the finished turns of a rollout, unless as many are stored. */
+  async keepTurns(row: TurnsRow): Promise<void> {
+    const stored = this.turnsOf(row.request, row.index);
+    if (row.turns.length > stored.length) await this.add({ ...row, turns: [...row.turns] });
+  }
+
+  /** Notes of one rollout. Each has objects of its own: the rollouts of a request may be leased in other parts again. */
+  notesOf({
+    signal,
+    before,
+    ...rollout
+  }: { readonly request: string; readonly index: number } & Pick<
+    NotesLogOptions,
+    'signal' | 'before'
+  >): Promise<NotesLog> {
+    const prefix = searchKeys.notesOf(this.#place, rollout);
+    return NotesLog.open(storeOf(this.#place), prefix, { signal, before, keys: this.#noteKeys });
+  }
+
   /** Writes each part independently: later rows do not wait for the previous part. */
   async #gather(): Promise<void> {
     await delay(gatherMs);
@@ -154,7 +184,7 @@ export class AnswerJournal {
   #lost(what: string): RatchetError {
     return new RatchetError(
       'CheckpointDamaged',
-      `${what} is missing from ${this.#folder}search/answers, and the search relies on it. Restore the files from a copy.`,
+      `${what} is missing from ${storeOf(this.#place).uri}search/answers, and the search relies on it. Restore the files from a copy.`,
     );
   }
 }

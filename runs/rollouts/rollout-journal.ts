@@ -1,6 +1,7 @@
 import { failpoint } from '../../store/failpoints.ts';
 import type { RecordedTurn, Rollout, Turn } from '../../core/rl/rollout/rollout.ts';
 import type { Store } from '../../store/index.ts';
+import { NotesLog } from './notes.ts';
 import { Part } from './part.ts';
 import { untilStored } from './until-stored.ts';
 
@@ -12,6 +13,13 @@ type Place = Pick<Rollout, 'group' | 'index'>;
  */
 const keptMax = 32;
 const kept = new Map<string, RolloutJournal>();
+
+interface JournalOptions {
+  /** Prefix of the notes of its rollouts; missing = it has none. */
+  readonly notes?: string;
+  /** Ends the patience with a store that is away. */
+  readonly signal?: AbortSignal;
+}
 
 /**
  * Finished rollouts of a chunk, and finished turns of running ones, stored in parts while the chunk is under way. A
@@ -28,6 +36,7 @@ export class RolloutJournal {
   readonly #released = new Set<number>();
   readonly #key: string;
   #writing: Promise<void> | null = null;
+  #notes: NotesLog | null = null;
 
   private constructor(key: string, rollouts: Part<Rollout>, turns: Part<RecordedTurn>) {
     this.#key = key;
@@ -38,7 +47,12 @@ export class RolloutJournal {
   }
 
   /** `leases` = their sha256, which ensures that an earlier attempt's rollouts are the same. */
-  static async open(store: Store, prefix: string, leases: string): Promise<RolloutJournal> {
+  static async open(
+    store: Store,
+    prefix: string,
+    leases: string,
+    { notes, signal = new AbortController().signal }: JournalOptions = {},
+  ): Promise<RolloutJournal> {
     const keys = await store.list(prefix);
     const key = `${store.uri}${prefix}#${leases}`;
     const journal = new RolloutJournal(
@@ -48,6 +62,13 @@ export class RolloutJournal {
     );
     const before = kept.get(key);
     if (before) journal.#takeOver(before);
+    if (notes !== undefined) {
+      journal.#notes = await NotesLog.open(store, notes, {
+        signal,
+        before: () => journal.settle(signal),
+        ...(notes.startsWith(prefix) ? { keys } : {}),
+      });
+    }
     return journal;
   }
 
@@ -61,6 +82,12 @@ export class RolloutJournal {
   /** Everything is in the store. */
   forget(): void {
     kept.delete(this.#key);
+  }
+
+  /** What its rollouts write down beside their turns. */
+  get notes(): NotesLog {
+    if (this.#notes === null) throw new Error(`${this.#key} was opened without notes`);
+    return this.#notes;
   }
 
   has(place: Place): boolean {

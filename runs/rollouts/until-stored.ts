@@ -4,11 +4,10 @@ import { RatchetError } from '../../core/errors.ts';
 const againMs = { first: 200, most: 5_000 };
 
 /** Repeats a write, longer and longer apart, while the store is away or full. */
-export async function untilStored(write: () => Promise<unknown>, signal: AbortSignal): Promise<void> {
+export async function untilStored<T>(write: () => Promise<T>, signal: AbortSignal): Promise<T> {
   for (let waitMs = againMs.first; ; waitMs = Math.min(waitMs * 2, againMs.most)) {
     try {
-      await write();
-      return;
+      return await write();
     } catch (error) {
       const isWeather = error instanceof RatchetError && ['StoreFull', 'StoreUnavailable'].includes(error.code);
       if (!isWeather || signal.aborted) throw error;

@@ -150,6 +150,7 @@ const sampleKeys: Readonly<Record<keyof typeof storedForms, string>> = {
   unfinished: `${round}chunk_1_of_2/attempt_2.unfinished.01234567.jsonl`,
   evaluatedExample: 'evals/words--run/step_3/rollouts/chunk_0/attempt_1/rows_1.jsonl',
   rollout: `${round}chunk_1_of_2/part_1.jsonl`,
+  notes: `${round}chunk_1_of_2/notes_1.json`,
   pools: 'pools/0123.json',
   plan: 'batches/step_3.attempt_2.01234567.onto.r1.plan.json',
   taught: 'batches/step_3.01234567.teacher.json',
@@ -225,6 +226,9 @@ describe('recorded runs of 24, 25 and 26 November', () => {
       'answer-3',
       'rollout-3',
       'scoredGroup-3',
+      'answer-4',
+      'rollout-4',
+      'scoredGroup-4',
     ] as const) {
       const [id, version] = name.split('-') as ['turn' | 'answer' | 'rollout' | 'scoredGroup', string];
       const bytes = await readFile(new URL(`../data/stored-forms/${name}.jsonl`, import.meta.url));
@@ -232,12 +236,13 @@ describe('recorded runs of 24, 25 and 26 November', () => {
       assert.deepEqual(decodeStoredRows(bytes, sampleKeys[id]), [written]);
       versions.set(id, (versions.get(id) ?? new Set()).add(Number(version)));
     }
-    for (const id of ['checkpointSubject', 'search', 'searchSummary'] as const) {
-      const bytes = await readFile(new URL(`../data/stored-forms/${id}-1.json`, import.meta.url));
+    for (const name of ['checkpointSubject-1', 'search-1', 'searchSummary-1', 'commit-2'] as const) {
+      const [id, version] = name.split('-') as ['checkpointSubject' | 'search' | 'searchSummary' | 'commit', string];
+      const bytes = await readFile(new URL(`../data/stored-forms/${name}.json`, import.meta.url));
       const { schemaVersion: _, ...written } = JSON.parse(bytes.toString('utf8')) as Record<string, unknown>;
       const { schemaVersion: __, ...read } = decodeStored<Record<string, unknown>>(bytes, sampleKeys[id]);
       assert.deepEqual(read, written);
-      versions.set(id, (versions.get(id) ?? new Set()).add(1));
+      versions.set(id, (versions.get(id) ?? new Set()).add(Number(version)));
     }
     const key = sampleKeys.search;
     const search = await readFile(new URL('../data/stored-forms/search-1.json', import.meta.url));

@@ -29,6 +29,7 @@ const typeOfForm: Readonly<Record<keyof typeof storedForms | keyof typeof formsO
     unfinished: ['core/rl/rollout/rollout.ts', 'UnfinishedRollout'],
     evaluatedExample: ['runs/evaluations/evaluation-store.ts', 'ScoredExample'],
     rollout: ['core/rl/rollout/rollout.ts', 'Rollout'],
+    notes: ['core/rl/rollout/notes.ts', 'NotesPart'],
     pools: ['core/rl/sampling/pools.ts', 'Pools'],
     plan: ['core/rl/run-state.ts', 'StepPlan'],
     taught: ['core/rl/run-state.ts', 'TaughtRows'],

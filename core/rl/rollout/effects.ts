@@ -14,11 +14,8 @@ import type { JsonValue } from '../../json-value.ts';
 export const effectKinds = ['idempotent', 'once', 'keyed'] as const;
 export type EffectKind = (typeof effectKinds)[number];
 
-/**
- * What became of a call: `settled` = it has its answer; `in_doubt` = it was begun, and whether it happened is not known;
- * `set_aside` = settled by an earlier attempt, on a course that the last one did not take.
- */
-export const effectOutcomes = ['settled', 'in_doubt', 'set_aside'] as const;
+/** What became of a call: it has its answer; or it was begun, and whether it happened is not known. */
+export const effectOutcomes = ['settled', 'in_doubt'] as const;
 export type EffectOutcome = (typeof effectOutcomes)[number];
 
 /** A call before it is made. */
@@ -41,5 +38,79 @@ export type BegunEffect =
   | { readonly state: 'settled'; readonly answer: JsonValue }
   | { readonly state: 'in_doubt' };
 
-/** Effects of a rollout by kind and outcome, and how many were made again; kinds and outcomes that did not occur are absent. */
-export type EffectCounts = { readonly [count in `${EffectKind}_${EffectOutcome | 'again'}`]?: number };
+/** A kind of effect and what became of it, or that it was made again. */
+export type EffectCount = `${EffectKind}_${EffectOutcome | 'again'}`;
+/** Effects of a rollout by kind and outcome; those that did not occur are absent. */
+export type EffectCounts = { readonly [count in EffectCount]?: number };
+
+/** Kinds of notes about effects: that a call was begun, that it was made again, and its answer. */
+export const effectNotes = { begun: 'effect', again: 'effect_again', settled: 'effect_settled' } as const;
+
+/** The note of a call that was begun. */
+export interface BegunNote {
+  readonly kind: EffectKind;
+  readonly name: string;
+  /** The beginning of its arguments as JSON, for people. */
+  readonly arguments: string;
+  /** Digest of all of them. */
+  readonly digest: string;
+  /** Random: tells who of several wrote it. */
+  readonly by: string;
+}
+
+/** What is written down about the effects of a rollout. */
+export interface EffectsNoted {
+  readonly begun: ReadonlyMap<string, JsonValue>;
+  readonly again: ReadonlyMap<string, JsonValue>;
+  readonly settled: ReadonlyMap<string, JsonValue>;
+}
+
+/** The first once-only call that was begun and has no answer. */
+export function callInDoubt({ begun, settled }: Pick<EffectsNoted, 'begun' | 'settled'>): BegunNote | null {
+  const unsettled = [...begun].filter(([key]) => !settled.has(key)).map(([, note]) => note as unknown as BegunNote);
+  return unsettled.find(({ kind }) => kind === 'once') ?? null;
+}
+
+/** Counts at the end of a rollout; null if it had no effects. */
+export function countEffects({ begun, again, settled }: EffectsNoted): EffectCounts | null {
+  if (begun.size === 0) return null;
+  const counts: Partial<Record<EffectCount, number>> = {};
+  const add = (count: EffectCount): void => void (counts[count] = (counts[count] ?? 0) + 1);
+  for (const [key, note] of begun) {
+    const { kind } = note as unknown as BegunNote;
+    add(`${kind}_${settled.has(key) ? 'settled' : 'in_doubt'}`);
+  }
+  for (const key of again.values()) add(`${(begun.get(key as string) as unknown as BegunNote).kind}_again`);
+  return counts;
+}
+
+export function addEffects(all: readonly (EffectCounts | undefined)[]): EffectCounts {
+  const sum: Partial<Record<EffectCount, number>> = {};
+  for (const counts of all) {
+    for (const [name, count] of Object.entries(counts ?? {}) as [EffectCount, number][])
+      sum[name] = (sum[name] ?? 0) + count;
+  }
+  return sum;
+}
+
+/** Effects in words: "once 3 settled, 1 in doubt; keyed 2 settled, 1 made again". Empty without any. */
+export function describeEffects(counts: EffectCounts): string {
+  const words = [
+    ['settled', 'settled'],
+    ['in_doubt', 'in doubt'],
+    ['again', 'made again'],
+  ] as const;
+  const kinds = effectKinds.flatMap((kind) => {
+    const said = words.flatMap(([name, word]) => {
+      const count = counts[`${kind}_${name}`] ?? 0;
+      return count === 0 ? [] : [`${count} ${word}`];
+    });
+    return said.length === 0 ? [] : [`${kind} ${said.join(', ')}`];
+  });
+  return kinds.join('; ');
+}
+
+/** What is said about a rollout that ends as `in_doubt`. */
+export function sayInDoubt({ name, arguments: given }: BegunNote): string {
+  return `A call that is made only once was begun and has no answer, so nobody knows whether it happened: ${name} ${given}`;
+}

@@ -1,4 +1,5 @@
 import type { JsonValue } from '../../json-value.ts';
+import type { EffectCounts } from './effects.ts';
 import type { ProgramRun } from './program-run.ts';
 import type { RolloutFilter } from '../../settings/rollouts.ts';
 
@@ -133,6 +134,7 @@ export interface HeardSpan {
  *     cancelled        given up on request
  *     oom              out of memory, in the inference server or in the environment
  *     overlong_prompt  its first prompt is longer than the server accepts, or than the config's max_prompt_len
+ *     in_doubt         a call that is made only once was begun, and whether it happened is not known
  *     rejected         the inference server refused it, and would again; or gave no token ids, so that it cannot be trained
  */
 export const failedOutcomes = [
@@ -143,6 +145,7 @@ export const failedOutcomes = [
   'cancelled',
   'oom',
   'overlong_prompt',
+  'in_doubt',
   'rejected',
 ] as const;
 export type FailedOutcome = (typeof failedOutcomes)[number];
@@ -195,6 +198,8 @@ export interface Rollout {
   readonly playedAgain?: PlayedAgain;
   /** It ran out of time, and is `truncated`: it has the turns that were finished. */
   readonly isTimedOut?: true;
+  /** Its calls that changed something outside of it; absent without any. */
+  readonly effects?: EffectCounts;
 }
 
 /** Why a rollout was repeated: a failed environment, a dead process, an empty reply. */
