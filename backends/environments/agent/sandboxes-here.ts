@@ -1,6 +1,6 @@
 import { RatchetError } from '../../../core/errors.ts';
 import type { ProgramSandbox } from '../../../core/settings/programs.ts';
-import { openNamespaceProvider } from '../../sandboxes/namespace/namespace-provider.ts';
+import { openNamespaceProvider } from '../../sandboxes/namespace/open-namespaces.ts';
 import type { SandboxProvider, SnapshotPlace, SnapshotRef } from '../../sandboxes/types.ts';
 import { sha256 } from '../../../store/file-store.ts';
 import type { RolloutSandboxes } from '../types.ts';
