@@ -21,6 +21,7 @@ import type { TimeoutFate } from '../core/settings/environments.ts';
 import { tokensOfPolicy, withinLimits } from './rollout-limits.ts';
 import type { NotesView } from '../runs/rollouts/notes.ts';
 import { RolloutEffects } from './rollout-effects.ts';
+import { type LeasedTo, sandboxesFor } from './sandboxes/rollout-sandboxes.ts';
 import type { PlayedPolicy } from './policy/sample-policy.ts';
 
 export interface PlayOptions {
@@ -42,6 +43,8 @@ export interface PlayOptions {
   readonly asksEmptyAgain?: boolean;
   /** Missing = nothing of it outlives this process. */
   readonly notes?: NotesView;
+  /** Who has the sandboxes that its environment takes; missing = they are taken without leases. */
+  readonly leasedTo?: LeasedTo;
   /** Turns that an earlier attempt finished. */
   readonly recorded?: () => readonly Turn[];
   /** Its turns end with `signal`, which is raised also when the rollout has timed out. */
@@ -118,7 +121,7 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
       const example = withSystemPrompt(environment[dataset].at(place.exampleId), systemPrompt);
       const playing = environment.rollout(example, describingTools(listening, options.toolDescriptions), {
         ...where,
-        ...present({ notes }),
+        ...present({ notes, sandboxes: options.leasedTo && sandboxesFor(entry, options.leasedTo) }),
       });
       const record = checked(await unlessAborted(playing, until), environment);
       const { outcome, isEmptyReply, ...played } = record;

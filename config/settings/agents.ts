@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { sandboxKinds } from '../../core/kinds/sandboxes.ts';
 import { isHubId } from '../../core/names.ts';
-import { choice, flag, fraction, positive, text, texts, whole } from '../toml/values.ts';
-import { CodeRef } from './code.ts';
+import { args, atLeastZero, choice, flag, fraction, positive, text, texts, whole } from '../toml/values.ts';
+import { codeFile, CodeRef, codeRef } from './code.ts';
 import { inSpec, listOf, meaning, optionalTable, required, setting, specFields, type WrittenIn } from './setting.ts';
 
 /** `[[env]] kind = "agent"`: a program that owns its loop, its tasks, its sandbox, and how it is scored. */
@@ -33,6 +33,8 @@ const scoreFunction = () =>
 const exitCodes = () =>
   z.array(z.int().min(0).max(255)).min(1).meta({ expected: 'a list of exit codes from 0 to 255' });
 
+/** Sandboxes that stand ready hold memory of their machine. */
+const warmMax = 256;
 const split = 'train';
 
 /** Settings of an agent, beside those of every environment. */
@@ -75,8 +77,22 @@ const program = {
   ),
 };
 
-const sandbox = {
+/** Where sandboxes come from: `SandboxPoolSpec`. */
+const pool = {
   kind: setting(choice(...sandboxKinds), 'where the program runs', { default: 'namespace' }),
+  quota: setting(whole(1), 'sandboxes at once, over all workers and runs of the outputs folder; no bound when missing'),
+  warm: setting(whole(0, warmMax), 'sandboxes of each worker that stand ready, beside those in use', { default: 0 }),
+  cost_per_hour: setting(atLeastZero(), 'what one costs an hour, in the currency of `[cost]`', { default: 0 }),
+  socket: setting(text(), 'of `docker`: the Unix socket of Docker or Podman; the usual one when missing'),
+  host: setting(text(), 'of `ssh`: a host as `ssh` takes it: `user@host`, or a name of its config'),
+  port: setting(whole(1, 65_535), 'of `ssh`: its port; ssh’s own when missing'),
+  identity_file: setting(text(), 'of `ssh`: a file with a private key; ssh’s own when missing'),
+  known_hosts_file: setting(text(), 'of `ssh`: a file with the host’s key; ssh’s own when missing'),
+  folder: setting(text(), 'of `ssh`: the folder there, below which each sandbox has its own', { default: '/tmp' }),
+  import: setting(codeFile(), 'of `module`: the file of yours with a provider'),
+  options: setting(args(), 'of `module`: what its provider is opened with', { default: {} }),
+};
+const sandbox = {
   image: setting(text(), 'of a container; a task may name its own as `image`'),
   files: setting(
     text(),
@@ -151,13 +167,13 @@ export const agentSettings = {
   ...program,
 };
 export const agentTables = {
-  sandbox: optionalTable(sandbox),
+  sandbox: optionalTable({ ...pool, ...sandbox }),
   score: optionalTable({ ...scoring, ...scoreFile, judge: optionalTable(judge) }),
   models: listOf(others, (items) => items.optional()),
 };
 export const alsoOfEvaluated = {
   ...meaning(agentSettings, (key) => (key === 'kind' ? 'as in `[[env]]`' : 'the same')),
-  sandbox: optionalTable(meaning(sandbox, () => 'the same')),
+  sandbox: optionalTable(meaning({ ...pool, ...sandbox }, () => 'the same')),
   score: optionalTable({
     ...meaning({ ...scoring, ...scoreFile }, () => 'the same'),
     judge: optionalTable(meaning(judge, () => 'the same')),
@@ -176,6 +192,26 @@ const TaskSource = z.strictObject({
   hub: z.strictObject({ subset: z.string().nullable(), split: z.string() }).optional(),
 });
 const CopiedFiles = CodeRef;
+const SandboxProviderSpec = z.discriminatedUnion('kind', [
+  z.strictObject({ kind: z.literal('namespace'), python: z.string().min(1) }),
+  z.strictObject({ kind: z.literal('docker'), socket: z.string().nullable() }),
+  z.strictObject({
+    kind: z.literal('ssh'),
+    host: z.string().min(1),
+    port: z.int().nullable(),
+    identityFile: z.string().nullable(),
+    knownHostsFile: z.string().nullable(),
+    folder: z.string().min(1),
+  }),
+  z.strictObject({ kind: z.literal('module'), import: CodeRef, options: args() }),
+]);
+/** See core/settings/sandboxes.ts. */
+const SandboxPoolSpec = z.strictObject({
+  provider: SandboxProviderSpec,
+  quota: z.int().nullable(),
+  warm: z.int(),
+  costPerHour: z.number(),
+});
 
 /** How an agent is run and scored; see core/settings/programs.ts. */
 export const ProgramSpec = z.strictObject({
@@ -187,7 +223,7 @@ export const ProgramSpec = z.strictObject({
   turnTimeoutS: z.number().positive().nullable(),
   toolTimeoutS: z.number().positive().nullable(),
   exitCodes: z.array(z.int()).min(1),
-  sandbox: z.strictObject({ ...specFields(sandbox), files: CopiedFiles.nullable() }),
+  sandbox: z.strictObject({ ...specFields(sandbox), files: CopiedFiles.nullable(), pool: SandboxPoolSpec }),
   score: z.strictObject({
     ...specFields(scoring),
     files: CopiedFiles.nullable(),
@@ -216,7 +252,7 @@ export function programSpec(entry: WrittenAgent): ProgramSpec | undefined {
     turnTimeoutS: entry.turn_timeout ?? null,
     toolTimeoutS: entry.tool_timeout ?? null,
     exitCodes: entry.exit_codes ?? [0],
-    sandbox: { ...inSpec(sandbox, sandboxed), files: fileRef(sandboxed.files) },
+    sandbox: { ...inSpec(sandbox, sandboxed), files: fileRef(sandboxed.files), pool: poolSpec(sandboxed) },
     score: {
       ...inSpec(scoring, score),
       files: fileRef(score.files),
@@ -237,6 +273,30 @@ function sourceOf(path: string, { subset, split: part }: WrittenAgent): ProgramS
   return isTaskFile(path) ? source : { ...source, hub: { subset: subset ?? null, split: part ?? split } };
 }
 
+type WrittenSandbox = WrittenIn<typeof pool & typeof sandbox>;
+
+function poolSpec(written: WrittenSandbox): z.infer<typeof SandboxPoolSpec> {
+  const { quota, warm, costPerHour } = inSpec(pool, written);
+  return { provider: providerSpec(written), quota, warm, costPerHour };
+}
+
+/** Keys that a kind needs are there: relations are checked before. */
+function providerSpec(written: WrittenSandbox): z.infer<typeof SandboxProviderSpec> {
+  const { socket, host, port, identityFile, knownHostsFile, folder, options } = inSpec(pool, written);
+  switch (written.kind) {
+    case 'namespace':
+      return { kind: 'namespace', python: 'python3' };
+    case 'docker':
+      return { kind: 'docker', socket };
+    case 'ssh':
+      return { kind: 'ssh', host: host ?? '', port, identityFile, knownHostsFile, folder };
+    case 'module':
+      return { kind: 'module', import: codeRef(written.import), options };
+    default:
+      return written.kind satisfies never;
+  }
+}
+
 function fileRef(written: string | undefined): ProgramSpec['sandbox']['files'] {
   return written === undefined ? null : { path: written, sha256: null };
 }
@@ -246,6 +306,16 @@ function functionRef(written: string): NonNullable<ProgramSpec['score']['functio
   const [, path = written, name] = /^(.*\.\w+):(\w+)$/.exec(written) ?? [];
   return { path, sha256: null, name: name ?? (path.endsWith('.py') ? 'score' : 'default') };
 }
+
+/** Keys of `[env.sandbox]` that mean something for one kind alone. */
+export const sandboxKeys = {
+  socket: 'docker',
+  host: 'ssh',
+  port: 'ssh',
+  identity_file: 'ssh',
+  known_hosts_file: 'ssh',
+  import: 'module',
+} as const;
 
 /** Keys that mean something beside `kind = "agent"` alone. */
 export const agentKeys: readonly string[] = [...Object.keys(program), ...Object.keys(agentTables)];

@@ -1,4 +1,5 @@
 import type { CodeRef } from './code.ts';
+import type { SandboxPoolSpec } from './sandboxes.ts';
 
 /** How an agent's program is run and scored. The schemas in config/settings/agents.ts make it. */
 
@@ -21,7 +22,8 @@ export interface CopiedFiles {
 
 /** What the file says of the sandbox of each rollout. */
 export interface ProgramSandbox {
-  readonly kind: string;
+  /** Where it comes from. */
+  readonly pool: SandboxPoolSpec;
   readonly image: string | null;
   readonly files: CopiedFiles | null;
   /** Run once before the program; null = nothing is. */

@@ -15,7 +15,7 @@ interface ReadAgents<Trained, Evaluated> {
   readonly evaluated: Evaluated[];
   /** Files that were read, with their digests. */
   readonly files: readonly Pick<CodeRef, 'path' | 'sha256'>[];
-  /** Functions that score, which a run executes. */
+  /** Functions that score, and providers of sandboxes, which a run executes. */
   readonly functions: readonly CodeRef[];
 }
 
@@ -41,6 +41,7 @@ export async function readAgents<Trained extends WithProgram, Evaluated extends 
     const sources = [tasks, evalTasks].filter((source) => source !== null && source.hub === undefined);
     files.push(...[...sources, sandbox.files, score.files].filter((file) => file !== null));
     if (score.function !== null) functions.push(score.function);
+    if (sandbox.pool.provider.kind === 'module') functions.push(sandbox.pool.provider.import);
     return { ...entry, program };
   };
   return {
@@ -62,11 +63,17 @@ async function readProgram(program: ProgramSpec, folders: Folders, look: Look): 
     written && ((await look([table, 'files'], () => readFiles(written, folders))) ?? written);
   const scored = score.function;
   const code = scored && (await look(['score', 'function'], () => readCode(scored, folders.folder)));
+  const { provider } = sandbox.pool;
+  const own = provider.kind === 'module' && (await look(['sandbox', 'import'], () => readCode(provider.import, folders.folder))); // prettier-ignore
   return {
     ...program,
     tasks: await source(tasks, 'tasks'),
     evalTasks: evalTasks && (await source(evalTasks, 'eval_tasks')),
-    sandbox: { ...sandbox, files: await copied(sandbox.files, 'sandbox') },
+    sandbox: {
+      ...sandbox,
+      files: await copied(sandbox.files, 'sandbox'),
+      pool: own ? { ...sandbox.pool, provider: { ...provider, import: own } } : sandbox.pool,
+    },
     score: { ...score, files: await copied(score.files, 'score'), function: scored && { ...scored, ...code } },
   };
 }

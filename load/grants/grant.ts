@@ -171,7 +171,9 @@ export function namedByEnvironments(environments: readonly Entry[]): string[] {
 /** Files of an agent, and the servers that it and its judge ask. */
 function namedByProgram({ tasks, evalTasks, sandbox, score, models }: NonNullable<Entry['program']>): string[] {
   const sources = [tasks, evalTasks].filter((source) => source !== null && source.hub === undefined);
-  const files = [...sources, sandbox.files, score.files, score.function].flatMap((file) => file?.path ?? []);
+  const { provider } = sandbox.pool;
+  const code = provider.kind === 'module' ? provider.import : null;
+  const files = [...sources, sandbox.files, score.files, score.function, code].flatMap((file) => file?.path ?? []);
   const servers = [...models, ...(score.judge ? [score.judge] : [])];
   return [
     ...files,

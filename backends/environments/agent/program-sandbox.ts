@@ -73,7 +73,9 @@ function remember(digest: string, saving: Promise<SnapshotRef | null>): void {
 
 /** What the work folder is after set-up. */
 function setupDigest({ program: { sandbox }, task, files }: WantedSandbox): string {
-  const digest = createHash('sha256').update(JSON.stringify([sandbox.kind, imageOf(sandbox, task), sandbox.setup]));
+  const digest = createHash('sha256').update(
+    JSON.stringify([sandbox.pool.provider, imageOf(sandbox, task), sandbox.setup]),
+  );
   for (const { path, bytes, mode } of [...files, ...task.files] as SandboxFile[])
     digest.update(JSON.stringify([path, mode, createHash('sha256').update(bytes).digest('hex')]));
   return digest.digest('hex');

@@ -1,6 +1,6 @@
 import { RatchetError } from '../../../core/errors.ts';
 import type { ProgramSandbox } from '../../../core/settings/programs.ts';
-import { openNamespaceProvider } from '../../sandboxes/namespace/open-namespaces.ts';
+import { openSandboxProvider } from '../../sandboxes/index.ts';
 import type { SandboxProvider, SnapshotPlace, SnapshotRef } from '../../sandboxes/types.ts';
 import { sha256 } from '../../../store/file-store.ts';
 import type { RolloutSandboxes } from '../types.ts';
@@ -9,16 +9,12 @@ import { unleased } from './program-sandbox.ts';
 const opened = new Map<string, Promise<SandboxProvider>>();
 
 /** Sandboxes of this process without leases: for a person who looks at an environment, and for tests. */
-export async function sandboxesHere({ kind }: ProgramSandbox): Promise<RolloutSandboxes> {
-  const opening = opened.get(kind) ?? open(kind);
-  opened.set(kind, opening);
-  opening.catch(() => opened.delete(kind));
+export async function sandboxesHere({ pool: { provider } }: Pick<ProgramSandbox, 'pool'>): Promise<RolloutSandboxes> {
+  const key = JSON.stringify(provider);
+  const opening = opened.get(key) ?? openSandboxProvider(provider, new SnapshotsInMemory());
+  opened.set(key, opening);
+  opening.catch(() => opened.delete(key)); // its caller gets the error
   return unleased(await opening);
-}
-
-async function open(kind: string): Promise<SandboxProvider> {
-  if (kind !== 'namespace') throw new RatchetError('ConfigInvalid', `Sandboxes of kind "${kind}" are taken by workers of a run alone.`); // prettier-ignore
-  return openNamespaceProvider({ python: 'python3', snapshots: new SnapshotsInMemory() });
 }
 
 const snapshotsMax = 16;

@@ -1,6 +1,6 @@
 import { sandboxTraits } from '../../../core/kinds/sandboxes.ts';
 import { isEnvironmentFile } from '../../../core/names.ts';
-import { agentKeys, isTaskFile } from '../agents.ts';
+import { agentKeys, isTaskFile, sandboxKeys } from '../agents.ts';
 import type { RatchetConfig } from '../index.ts';
 import { problem, type Relations } from './problem.ts';
 
@@ -54,6 +54,15 @@ function* ofAgent(entry: Entry, at: At): Relations {
 
 function* ofSandbox({ sandbox }: Entry, at: At): Relations {
   const { kind = 'namespace', network = 'route', image } = sandbox ?? {};
+  for (const [key, owner] of Object.entries(sandboxKeys)) {
+    const value = (sandbox as Readonly<Record<string, unknown>> | undefined)?.[key];
+    if (value !== undefined && kind !== owner)
+      yield problem([at(`sandbox.${key}`), at('sandbox.kind')], `kind = "${owner}" beside it`, `kind = "${kind}"`);
+  }
+  if (kind === 'ssh' && sandbox?.host === undefined)
+    yield problem([at('sandbox.host'), at('sandbox.kind')], 'host beside kind = "ssh": where sandboxes are', undefined);
+  if (kind === 'module' && sandbox?.import === undefined)
+    yield problem([at('sandbox.import'), at('sandbox.kind')], 'import beside kind = "module": the file with the provider', undefined); // prettier-ignore
   const traits = sandboxTraits({ kind });
   if (network === 'route' && !traits.isolatesNetwork) {
     const expected = `"open": a sandbox of kind "${kind}" cannot be held to one route`;
@@ -77,7 +86,6 @@ function* ofScore({ score }: Entry, at: At): Relations {
       yield problem([at('score.files'), at(`score.${first}`)], 'command beside it: nothing else runs in the sandbox', JSON.stringify(score.files)); // prettier-ignore
     if (score.reads !== 'output')
       yield problem([at('score.reads'), at(`score.${first}`)], 'command beside it: nothing else has an exit code', `"${score.reads}"`); // prettier-ignore
-    return;
   }
 }
 

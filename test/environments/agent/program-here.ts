@@ -67,7 +67,7 @@ export async function programHere({
     models: [],
     ...more,
     sandbox: {
-      kind: 'namespace',
+      pool: { provider: { kind: 'namespace', python: 'python3' }, quota: null, warm: 0, costPerHour: 0 },
       image: null,
       files: copied('agent.py'),
       setup: null,
