@@ -19,6 +19,8 @@ import { createOpenPromptSearch, createPlanPromptSearch } from './prompt-search/
 import { createOpenTrial, recordTrial } from './prompt-search/record-trial.ts';
 import { createClosePromptSearch, createWritePrompts } from './prompt-search/write-results.ts';
 import { reopenRounds } from './reopen-rounds.ts';
+import { closeRescore } from './rescore/close-rescore.ts';
+import { createOpenRescore } from './rescore/open-rescore.ts';
 import { readSpec } from '../runs/run-access.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
 import { findUnpublished } from './train-batch.ts';
@@ -55,6 +57,8 @@ export const createOrchestratorActivities = (
     openEvaluation: createOpenEvaluation(dependencies),
     noteProgress: createNoteProgress({}),
     closeEvaluation: createCloseEvaluation({}),
+    openRescore: createOpenRescore(dependencies),
+    closeRescore,
     planPromptSearch: createPlanPromptSearch(dependencies),
     openPromptSearch: createOpenPromptSearch(dependencies),
     openTrial: createOpenTrial(dependencies),

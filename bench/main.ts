@@ -19,6 +19,7 @@ import { packing } from './packing.ts';
 import { page } from './page.ts';
 import { policyServerMemory } from './policy-server-memory.ts';
 import { reference } from './reference.ts';
+import { rescore } from './rescore.ts';
 import { rolloutsNative } from './rollouts-native.ts';
 import { rolloutWorkers } from './rollout-workers.ts';
 import { rolloutsTail } from './rollouts-tail.ts';
@@ -62,6 +63,7 @@ for (const command of [
   faultsSeveral,
   evalOnline,
   evalResume,
+  rescore,
   s3Upload,
   rolloutsVerifiers,
   view,

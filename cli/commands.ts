@@ -63,6 +63,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'evaluate models and checkpoints; results in the terminal',
       load: async () => (await import('./commands/eval.ts')).evalCommand,
     },
+    rescore: {
+      line: 'another rubric on stored rollouts, without sampling',
+      load: async () => (await import('./commands/stored/rescore.ts')).rescoreCommand,
+    },
     gepa: {
       line: 'look for a better system prompt, within a budget',
       load: async () => (await import('./commands/gepa.ts')).gepaCommand,

@@ -152,6 +152,8 @@ export const evaluationChunksMax = 200;
 export const evaluationChunksAtOnce = 4;
 /** Most chunks in flight; most of them wait for their last rollouts. */
 export const evaluationChunksInPlayMax = 64;
+/** Chunks of a rescore in flight: a worker takes several, so that one that waits for a judge does not keep it idle. */
+export const rescoreChunksAtOnce = 16;
 /** Evaluations of one file that run in parallel. */
 export const evaluationsSideBySide = 4;
 /** Most evaluations of one file: their settings pass through one history. */

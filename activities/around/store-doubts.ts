@@ -52,6 +52,7 @@ const askedByPeople: readonly string[] = [
   'checkRewind',
   'planEvaluations',
   'openEvaluation',
+  'openRescore',
   'planPromptSearch',
   'openPromptSearch',
 ];

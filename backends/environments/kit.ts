@@ -15,7 +15,8 @@ export type { EffectKind } from '../../core/rl/rollout/effects.ts';
 export type { RolloutNotes } from '../../core/rl/rollout/notes.ts';
 export { parseArgs } from './args.ts';
 export { type DatasetRow, listDataset } from './datasets.ts';
-export { type Judge, judgeArgs, type JudgeArgs, judgeReward, openJudge } from './judge.ts';
+export { type Judge, judgeArgs, type JudgeArgs, openJudge } from './judge.ts';
+export { judgeReward } from './judge-reward.ts';
 export {
   boxed,
   lastNumber,

@@ -3,6 +3,7 @@ import type { RecordedTurn, Rollout, Turn } from '../../core/rl/rollout/rollout.
 import type { Store } from '../../store/index.ts';
 import { NotesLog } from './notes.ts';
 import { Part } from './part.ts';
+import { TurnRows } from './turn-rows.ts';
 import { untilStored } from './until-stored.ts';
 
 type Place = Pick<Rollout, 'group' | 'index'>;
@@ -29,7 +30,7 @@ interface JournalOptions {
  */
 export class RolloutJournal {
   readonly #rollouts: Part<Rollout>;
-  readonly #turns: Part<RecordedTurn>;
+  readonly #turns: TurnRows;
   readonly #finished = new Places<Rollout>();
   readonly #unfinished = new Places<Turn[]>();
   /** Groups whose fresh rows are not to be stored. */
@@ -38,12 +39,12 @@ export class RolloutJournal {
   #writing: Promise<void> | null = null;
   #notes: NotesLog | null = null;
 
-  private constructor(key: string, rollouts: Part<Rollout>, turns: Part<RecordedTurn>) {
+  private constructor(key: string, rollouts: Part<Rollout>, turns: TurnRows) {
     this.#key = key;
     this.#rollouts = rollouts;
     this.#turns = turns;
-    for (const rollout of rollouts.stored) this.#finished.set(rollout, rollout);
     for (const recorded of turns.stored) this.#remember(recorded);
+    this.adopt(rollouts.stored);
   }
 
   /** `leases` = their sha256, which ensures that an earlier attempt's rollouts are the same. */
@@ -58,7 +59,7 @@ export class RolloutJournal {
     const journal = new RolloutJournal(
       key,
       await Part.open<Rollout>(store, `${prefix}part_`, { keys }),
-      await Part.open<RecordedTurn>(store, `${prefix}turns_`, { keys }),
+      await TurnRows.open(store, `${prefix}turns_`, keys),
     );
     const before = kept.get(key);
     if (before) journal.#takeOver(before);
@@ -107,12 +108,12 @@ export class RolloutJournal {
     for (const rollout of rollouts) {
       this.#finished.set(rollout, rollout);
       this.#unfinished.delete(rollout);
+      this.#turns.drop(rollout);
     }
   }
 
   add(rollout: Rollout): void {
-    this.#finished.set(rollout, rollout);
-    this.#unfinished.delete(rollout);
+    this.adopt([rollout]);
     this.#rollouts.fresh.push(rollout);
   }
 
@@ -173,6 +174,7 @@ export class RolloutJournal {
   release(group: number): void {
     this.#finished.release(group);
     this.#unfinished.release(group);
+    this.#turns.release(group);
     this.#released.add(group);
   }
 
