@@ -24,9 +24,9 @@ export function findEnvironments(
   const said = new Set<string>();
   const missing: MissingEnvironment[] = [];
   const entries = [
-    ...config.env.map(({ id }, i) => ({ id, path: ['env', i, 'id'] })),
-    ...(config.eval?.env ?? []).map(({ id }, i) => ({ id, path: ['eval', 'env', i, 'id'] })),
-  ];
+    ...config.env.map(({ id, kind }, i) => ({ id, kind, path: ['env', i, 'id'] })),
+    ...(config.eval?.env ?? []).map(({ id, kind }, i) => ({ id, kind, path: ['eval', 'env', i, 'id'] })),
+  ].filter(({ kind }) => kind !== 'agent');
   for (const { id, path } of findEnvironment ? entries : []) {
     if (reporter.has(path)) continue;
     const found = findEnvironment!(id, { builtin: config.builtin, ...present({ system }) });
@@ -44,7 +44,8 @@ export function findEnvironments(
 }
 
 export function withFound(spec: RunSpec, found: ReadonlyMap<string, ResolvedEnvironment>): RunSpec {
-  const named = <Entry extends { readonly id: string }>(entry: Entry): Entry => ({ ...entry, ...found.get(entry.id) });
+  const named = <Entry extends Pick<EnvironmentSpec, 'id' | 'program'>>(entry: Entry): Entry =>
+    entry.program ? entry : { ...entry, ...found.get(entry.id) };
   return {
     ...spec,
     environments: spec.environments.map(named),

@@ -106,6 +106,19 @@ export const sftDataBytesMax = 256 * 1024 * 1024;
 /** Supervised rows that a worker holds from step to step, as bytes: those of the largest file, or of several that are smaller. */
 export const keptRowsBytesMax = sftDataBytesMax;
 
+/** Tasks of an agent are held in memory, as text. */
+export const tasksBytesMax = 256 * 1024 * 1024;
+/** Files of one task, and those that a run file puts into every sandbox: they travel with each sandbox that is created. */
+export const taskFileBytesMax = 16 * 1024 * 1024;
+export const sandboxFilesBytesMax = 64 * 1024 * 1024;
+export const sandboxFilesMax = 5_000;
+/** Seconds an agent's program may take where its file says nothing: a lease needs a deadline. */
+export const programSecondsMax = 6 * 3600;
+/** Ends of a program's output that are stored with its rollout: enough for a traceback, twice. */
+export const programOutputBytesMax = 8 * 1024;
+/** Files that are collected for scoring; they are stored with the rollout. */
+export const collectedBytesMax = 256 * 1024;
+
 /** A chat template is read into memory and stored with the run; those of models have a few thousand characters. */
 export const chatTemplateBytesMax = 1024 * 1024;
 

@@ -130,6 +130,7 @@ export class EvaluatedChunk {
     const asking = { kind: 'eval', name: handle.place.name, model, environment: entry, seed, signal } as const;
     const open = await openModel(dependencies, asking);
     const attemptsMax = input.maxRetries + 1;
+    const { store, name, prefix } = handle.place;
     const around = { environments, entry, dataset: 'evalDataset', systemPrompt, signal, attemptsMax } as const;
     return (place, together) => {
       const { group, index, exampleId } = place;
@@ -147,6 +148,7 @@ export class EvaluatedChunk {
         together,
         asksEmptyAgain: true,
         notes: examples.journal.notes.of(place),
+        leasedTo: { store, run: name, lineage: `evaluation ${prefix}`, group: String(group), index },
         recorded: () => examples.journal.turnsOf(place),
         ...policy,
       });

@@ -263,6 +263,7 @@ export class OpenedSearch {
         dataset,
         place,
         notes: notes.of(place),
+        leasedTo: { ...this.#leasedTo(), group: id, index },
         recorded: () => recorded,
         together,
         attemptsMax: 1, // the search itself asks again, and counts it
@@ -275,6 +276,11 @@ export class OpenedSearch {
       if (this.#rollouts.aborted) await keepTurns();
       throw error;
     }
+  }
+
+  #leasedTo(): { readonly store: string; readonly run: string; readonly lineage: string } {
+    const { store, name, prefix } = this.#stored.input.results;
+    return { store, run: name, lineage: `search ${prefix}` };
   }
 
   #count({ outcome, reward, error }: ScoredRow): void {

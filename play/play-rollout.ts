@@ -21,6 +21,7 @@ import type { TimeoutFate } from '../core/settings/environments.ts';
 import { tokensOfPolicy, withinLimits } from './rollout-limits.ts';
 import type { NotesView } from '../runs/rollouts/notes.ts';
 import { RolloutEffects } from './rollout-effects.ts';
+import { type LeasedTo, sandboxesFor } from './sandboxes/rollout-sandboxes.ts';
 import type { PlayedPolicy } from './policy/sample-policy.ts';
 
 export interface PlayOptions {
@@ -42,6 +43,8 @@ export interface PlayOptions {
   readonly asksEmptyAgain?: boolean;
   /** Missing = nothing of it outlives this process. */
   readonly notes?: NotesView;
+  /** Who has the sandboxes that its environment takes; missing = they are taken without leases. */
+  readonly leasedTo?: LeasedTo;
   /** Turns that an earlier attempt finished. */
   readonly recorded?: () => readonly Turn[];
   /** Its turns end with `signal`, which is raised also when the rollout has timed out. */
@@ -95,9 +98,10 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
     void (spoiled = { count: (spoiled?.count ?? 0) + 1, first: spoiled?.first ?? why });
   for (let attempt = 1; ; attempt++) {
     const limit = timeLimit(options);
-    // An environment process keeps time itself: a rollout that waits there for its group has finished generating.
-    const isPlayedHere = environmentTraits(entry).process === 'worker';
-    const late = isPlayedHere && limit !== null ? lateAfter(limit) : null;
+    // An environment process keeps time itself: a rollout that waits there for its group has finished generating. So does
+    // an agent, which is stopped and then scored.
+    const { keepsTime } = environmentTraits(entry);
+    const late = !keepsTime && limit !== null ? lateAfter(limit) : null;
     const ends = [late?.signal, options.tooOld].filter((one) => one !== undefined);
     const until = ends.length > 0 ? AbortSignal.any([signal, ...ends]) : signal;
     const policy = withinLimits(openPolicy(environment, until), entry);
@@ -109,7 +113,7 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
       dataset,
       signal: until,
       ...asked,
-      ...(!isPlayedHere && limit ? { timeLimit: { seconds: limit.seconds, fate } } : {}),
+      ...(keepsTime && limit ? { timeLimit: { seconds: limit.seconds, fate } } : {}),
       ...(options.asksEmptyAgain === true && attempt < attemptsMax ? { givesBackEmpty: true } : {}),
     };
     try {
@@ -117,7 +121,7 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
       const example = withSystemPrompt(environment[dataset].at(place.exampleId), systemPrompt);
       const playing = environment.rollout(example, describingTools(listening, options.toolDescriptions), {
         ...where,
-        ...present({ notes }),
+        ...present({ notes, sandboxes: options.leasedTo && sandboxesFor(entry, options.leasedTo) }),
       });
       const record = checked(await unlessAborted(playing, until), environment);
       const { outcome, isEmptyReply, ...played } = record;
@@ -248,13 +252,13 @@ function lateAfter({ seconds, says, isDue }: TimeLimit): { readonly signal: Abor
 class ToldFailure extends Error {
   readonly outcome: FailedOutcome;
   /** Parts of the rollout that are kept. */
-  readonly kept: Pick<Rollout, 'turns' | 'record'>;
+  readonly kept: Pick<Rollout, 'turns' | 'record' | 'program'>;
 
-  constructor(outcome: FailedOutcome, { turns, record, error = outcome }: RolloutRecord) {
+  constructor(outcome: FailedOutcome, { turns, record, program, error = outcome }: RolloutRecord) {
     super(error);
     this.stack = error; // the policy's own error says where it failed
     this.outcome = outcome;
-    this.kept = { turns, ...present({ record }) };
+    this.kept = { turns, ...present({ record, program }) };
   }
 }
 

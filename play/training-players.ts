@@ -16,6 +16,7 @@ import { type LastCall, playRollout } from './play-rollout.ts';
 import { timeoutFateOf } from './rollout-limits.ts';
 import type { Together } from './generate-groups.ts';
 import { RolloutAges } from './rollout-age.ts';
+import type { LeasedTo } from './sandboxes/rollout-sandboxes.ts';
 import { samplePlace, samplePolicy, turnSeed } from './policy/sample-policy.ts';
 import { openSpeaker, type Speak } from './teacher/teacher.ts';
 
@@ -81,6 +82,7 @@ export async function openPlayers(
         onTimeout,
         ...(onTimeout === 'truncate' ? present({ lastCall: around.lastCall }) : {}),
         notes: journal.notes.of(place),
+        leasedTo: leasedTo(run, place),
         recorded: () => journal.turnsOf(place),
         openPolicy(environment, until) {
           observer.begin(place);
@@ -115,6 +117,10 @@ export async function openPlayers(
       return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
     },
   };
+}
+
+function leasedTo({ name, store, lineage }: RunHandle, { group, index }: Place): LeasedTo {
+  return { store, run: name, workflow: name, lineage, group: String(group), index };
 }
 
 /** Turns of a deterministic environment are stored with the next part of the chunk; a call waits until it is stored. */

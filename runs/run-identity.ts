@@ -137,16 +137,27 @@ function comparable(spec: RunSpec): Record<string, unknown> {
 /** Stands for the order of environments; no environment can have this name. */
 const inOrder = 'in this order';
 
-type Environment = Pick<EnvironmentSpec, 'id' | 'name' | 'sha256' | 'python' | 'variables'>;
+type Environment = Pick<EnvironmentSpec, 'id' | 'name' | 'sha256' | 'python' | 'variables' | 'program'>;
 
 function byName(environments: readonly Environment[]): Record<string, unknown> {
   const entries = environments.map((entry) => {
-    const { id, sha256, python, variables } = entry;
+    const { id, sha256, python, variables, program } = entry;
     const { folder: _, source: __, ...packaged } = python ?? {};
     const own = {
       ...entry,
       id: sha256 === undefined ? id : '',
       python: python && packaged,
+      program: program && {
+        ...program,
+        tasks: pathless(program.tasks),
+        evalTasks: program.evalTasks && pathless(program.evalTasks),
+        sandbox: { ...program.sandbox, files: program.sandbox.files && pathless(program.sandbox.files) },
+        score: {
+          ...program.score,
+          files: program.score.files && pathless(program.score.files),
+          function: program.score.function && pathless(program.score.function),
+        },
+      },
       variables: variables && { ...variables, files: variables.files.map((file) => path.basename(file)) },
     };
     return [entry.name, own] as const;

@@ -65,6 +65,7 @@ const house: Readonly<Record<string, Room>> = {
       'backends/tinker/proto.ts': ['@bufbuild/protobuf/wire'],
       'backends/environments/python': ['p-queue'],
       'backends/hub/dataset-card.ts': ['yaml'],
+      'backends/rows/parquet-lines.ts': ['hyparquet'],
       'backends/prime-rl/settings-file.ts': ['smol-toml'],
     },
   },
@@ -84,7 +85,6 @@ const house: Readonly<Record<string, Room>> = {
   load: {
     rooms: ['core', 'config', 'host', 'engine', 'store', 'runs', 'backends', 'play'],
     packages: ['node:*', 'zod'],
-    also: { 'load/data/parquet-lines.ts': ['hyparquet'] },
   },
   environments: {
     rooms: ['core', 'backends/environments'],

@@ -3,6 +3,7 @@ import { loadEnvironment } from './load.ts';
 import type { Environment } from './types.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { givenVariables, variablesFor } from './variables.ts';
+import { openAgent } from './agent/agent-environment.ts';
 import { requireNamed } from './named.ts';
 import { type InstalledState, installedState } from './packages/installed-state.ts';
 import { underSystemPrompt } from './own-prompt.ts';
@@ -37,7 +38,7 @@ export function createEnvironments(
   const opened = new Map<string, Promise<Environment>>();
   const users = new Map<string, Map<string, string>>();
   const keyOf = ({ limits, ...entry }: Entry): string => {
-    const { id, args, sha256, python, variables, systemPrompt, agent, episode, extra, stateColumns } = entry;
+    const { id, args, sha256, python, variables, systemPrompt, agent, episode, extra, stateColumns, program } = entry;
     const own = python ? limits : null;
     return JSON.stringify([
       id,
@@ -51,6 +52,7 @@ export function createEnvironments(
       own,
       extra,
       stateColumns,
+      program,
     ]);
   };
   const openIn = (entry: Entry, state: string): Promise<Environment> => {
@@ -107,9 +109,10 @@ export function environmentsFor(environments: Environments, user: string): Envir
 
 export const environments: Environments = createEnvironments(
   async (entry, state) => {
-    const { id, args, sha256, python, variables, systemPrompt, agent, episode } = entry;
+    const { id, args, sha256, python, variables, systemPrompt, agent, episode, program } = entry;
     requireNamed(entry);
-    const { values } = givenVariables(variablesFor({ python, variables }));
+    const { values } = givenVariables(variablesFor({ python, variables, program }));
+    if (program) return underSystemPrompt(await openAgent({ id, program, given: values }), systemPrompt);
     // An environment in TypeScript runs in this process, which has the variables.
     if ((agent ?? episode) !== undefined && python?.api !== 'v1') {
       throw new RatchetError(

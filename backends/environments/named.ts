@@ -4,19 +4,26 @@ import type { EvaluatedEnvironment } from '../../core/eval/evaluation.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import { grants, requireGrant } from '../../host/grants.ts';
 
-type Entry = Pick<EvaluatedEnvironment, 'id' | 'args' | 'python' | 'agent' | 'extra' | 'variables'>;
+type Entry = Pick<EvaluatedEnvironment, 'id' | 'args' | 'python' | 'agent' | 'extra' | 'variables' | 'program'>;
 
 /**
  * Lines that identify an environment with its arguments as named by this user; empty for one in TypeScript whose
  * arguments name no server. Arguments change the behaviour of our code too: in v1 they set variables of the agent's
  * program, in v0 they reach load_environment, and a judge among them is a server that receives a key. A Python
- * environment also receives variables, by name or from a file; they are named together with it, a line each.
+ * environment also receives variables, by name or from a file; they are named together with it, a line each. So does an
+ * agent, which is named with all that it runs.
  */
-export function asNamed({ id, python, args, agent = {}, extra = {}, variables }: Entry): string[] {
-  if (python === undefined && !namesServer(args)) return [];
-  const loaded = canonical(python === undefined ? { id, args } : { module: python.module, args, agent, extra });
-  const line = `${grants.environment}${createHash('sha256').update(loaded).digest('hex')}`;
-  const told = python === undefined ? [] : [...(variables?.names ?? []), ...(variables?.files ?? [])];
+export function asNamed({ id, python, args, agent = {}, extra = {}, variables, program }: Entry): string[] {
+  const isOurs = python === undefined && program === undefined;
+  if (isOurs && !namesServer(args)) return [];
+  const loaded = program
+    ? { id, program }
+    : python === undefined
+      ? { id, args }
+      : { module: python.module, args, agent, extra };
+  const digest = createHash('sha256').update(canonical(loaded)).digest('hex');
+  const line = `${grants.environment}${digest}`;
+  const told = isOurs ? [] : [...(variables?.names ?? []), ...(variables?.files ?? [])];
   return [line, ...told.map((name) => `${grants.key}${name} ${line}`)];
 }
 

@@ -8,7 +8,8 @@ import type { Environment, Policy, RolloutPlace } from './types.ts';
 export function scriptedPolicy(say: (messages: readonly ChatMessage[], turn: number) => string): Policy {
   let asked = 0;
   return {
-    sample(messages, { tools } = {}): Promise<Turn> {
+    sample(messages, { tools, call } = {}): Promise<Turn> {
+      const id = `scripted-${asked}`;
       const text = say(messages, asked++);
       const { content, reasoning, toolCalls } = readSpeech(text, { tools });
       return Promise.resolve({
@@ -20,6 +21,7 @@ export function scriptedPolicy(say: (messages: readonly ChatMessage[], turn: num
         ...(reasoning === '' ? {} : { reasoning }),
         ...(toolCalls.length === 0 ? {} : { toolCalls }),
         finishReason: 'stop',
+        ...(call && { call: { id, after: call.after }, heard: call.heard }),
         policyStep: 0,
       });
     },

@@ -9,9 +9,11 @@ import type {
   ToolSchema,
   Turn,
 } from '../../core/rl/rollout/rollout.ts';
+import type { ProgramRun } from '../../core/rl/rollout/program-run.ts';
 import type { Demonstration } from '../../core/rl/rollout/demonstration-rows.ts';
 import type { RolloutNotes } from '../../core/rl/rollout/notes.ts';
 import type { JsonValue } from '../../core/json-value.ts';
+import type { LeasedSandbox, LeaseRequest, TakeOptions } from '../sandboxes/types.ts';
 import type { Budget } from '../../core/settings/budgets.ts';
 import type { TimeoutFate } from '../../core/settings/environments.ts';
 
@@ -160,6 +162,13 @@ export interface RolloutPlace {
    * `Policy.sample`: the environment reserves what else it uses, such as sandboxes and other models.
    */
   readonly budget?: Budget;
+  /** Sandboxes for this rollout; missing outside of runs, evaluations and searches. */
+  readonly sandboxes?: RolloutSandboxes;
+}
+
+/** Takes sandboxes of the kind that the environment's entry names, under leases that this rollout owns. */
+export interface RolloutSandboxes {
+  take(request: LeaseRequest, options: Pick<TakeOptions, 'deadlineS' | 'signal'>): Promise<LeasedSandbox>;
 }
 
 export interface JudgeOptions {
@@ -179,6 +188,8 @@ export interface RolloutRecord {
   readonly record?: RolloutRow;
   /** Score from in-place scoring; with several agents, the result of `judgeAgents`. */
   readonly judged?: Judgement;
+  /** Set if the rollout is a program's that owns its loop. */
+  readonly program?: ProgramRun;
   /** It ran out of time; its finished turns stay. */
   readonly isTimedOut?: true;
   /** It ended with an empty reply, which was to be reported, see `RolloutPlace.givesBackEmpty`. */

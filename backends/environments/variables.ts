@@ -19,7 +19,7 @@ interface GivenVariables {
 }
 
 /** The variables that an environment sees. */
-export function variablesFor(entry: Pick<EnvironmentEntry, 'python' | 'variables'>): EnvironmentVariables {
+export function variablesFor(entry: Pick<EnvironmentEntry, 'python' | 'variables' | 'program'>): EnvironmentVariables {
   const { names, files } = entry.variables ?? { names: [], files: [] };
   return { names, files: environmentTraits(entry).readsVariableFiles ? files : [] };
 }

@@ -12,6 +12,8 @@ import type { JsonValue } from '../../config/run-spec.ts';
 import { alignedRows } from '../output/table.ts';
 import { toldWhenSlow } from '../output/told-when-slow.ts';
 
+export { checkAgents, isRunFile } from './agent-check.ts';
+
 export interface InfoOptions {
   /** Index into `dataset`, or into `evalDataset` with `heldOut`. */
   readonly example: number;

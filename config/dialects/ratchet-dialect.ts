@@ -16,6 +16,8 @@ export const ratchet: Dialect = {
     if (typeof model === 'string' && /^(?:preset:|\.{0,2}\/)/.test(model)) return `model = "${model}"`;
     const file = Array.isArray(env) && env.map((entry) => valueAt(entry, ['id'])).find(isFile);
     if (typeof file === 'string') return `[[env]] id = "${file}"`;
+    if (Array.isArray(env) && env.some((entry) => valueAt(entry, ['kind']) === 'agent'))
+      return '[[env]] kind = "agent"';
     if (isTable(store)) return '[store]';
     return isTable(trainer) && 'kind' in trainer ? '[trainer] kind' : undefined;
   },

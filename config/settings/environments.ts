@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { groupRolloutsMax, poolFractionMin, rolloutRetriesMax } from '../../core/limits.ts';
 import { environmentName } from '../../core/names.ts';
+import { present } from '../../core/present.ts';
 import { timeoutFates } from '../../core/settings/environments.ts';
 import { advantageKinds } from '../../core/settings/learning.ts';
 import {
@@ -16,6 +17,7 @@ import {
   texts,
   whole,
 } from '../toml/values.ts';
+import { agentSettings, agentTables, alsoOfEvaluated, programSpec, ProgramSpec } from './agents.ts';
 import { EchoSpec, echoRoles, echoSpec } from './echo.ts';
 import type { RatchetConfig } from './index.ts';
 import { kindOfEnvironment, kindsOf } from './learning.ts';
@@ -107,7 +109,10 @@ const variables = {
 /** At least one, unless there is nothing but [sft] data to learn from. */
 export const environments = listOf(
   {
-    id: required(environmentId(), 'a built-in environment (`ratchet env list`), or a file of yours'),
+    id: required(
+      environmentId(),
+      'a built-in environment (`ratchet env list`), or a file of yours; with `kind = "agent"` a name of your choice',
+    ),
     name: setting(environmentLabel(), 'its name in metrics; else the id without its owner'),
     args: setting(args(), 'its arguments; `ratchet env info ID` lists them', { default: {} }),
     weight: setting(positive(), 'relative probability of drawing an example from it', { default: 1 }),
@@ -132,6 +137,8 @@ export const environments = listOf(
     ...limits,
     ...ownPrompt,
     ...agent,
+    ...agentSettings,
+    ...agentTables,
     sampling: optionalTable({
       ...samplingSettings({
         max_tokens: 'of this environment, in place of `[sampling]`',
@@ -143,9 +150,12 @@ export const environments = listOf(
 );
 
 /** Settings that evaluated environments share with trained ones. */
-export const alsoEvaluated = meaning({ ...variables, ...limits, ...ownPrompt, ...agent }, (key) =>
-  ['env_vars', 'max_turns', 'system_prompt'].includes(key) ? 'as in `[[env]]`' : 'the same',
-);
+export const alsoEvaluated = {
+  ...meaning({ ...variables, ...limits, ...ownPrompt, ...agent }, (key) =>
+    ['env_vars', 'max_turns', 'system_prompt'].includes(key) ? 'as in `[[env]]`' : 'the same',
+  ),
+  ...alsoOfEvaluated,
+};
 
 export const environmentFiles = {
   builtin: setting(
@@ -207,8 +217,10 @@ export const RolloutLimits = z.strictObject(specFields(limits));
 export type RolloutLimits = z.infer<typeof RolloutLimits>;
 
 export const EnvironmentSpec = z.strictObject({
-  /** A built-in environment, the absolute path of a user's file, or with `python` the name of a package. */
+  /** A built-in environment, the absolute path of a user's file, or the name of a package (`python`) or an agent. */
   id: z.string().min(1),
+  /** Set for an agent. */
+  program: ProgramSpec.optional(),
   /** Digest of the file that the id names, hex, at the time of reading; missing if the id is no file. */
   sha256: z.string().optional(),
   python: PythonEnvironmentSpec.optional(),
@@ -265,7 +277,7 @@ function ownGroupSize(
 export function ofEnvironment(
   { env_files: files }: RatchetConfig,
   entry: WrittenIn<typeof alsoEvaluated>,
-): Pick<EnvironmentSpec, 'variables' | 'limits' | 'systemPrompt' | 'agent' | 'episode'> {
+): Pick<EnvironmentSpec, 'variables' | 'limits' | 'systemPrompt' | 'agent' | 'episode' | 'program'> {
   const names = [...new Set(entry.env_vars)];
   const bounds = inSpec(limits, entry);
   const isBounded = Object.values(bounds).some((bound) => bound !== null);
@@ -274,6 +286,7 @@ export function ofEnvironment(
     ...(isBounded && { limits: bounds }),
     ...inSpec(ownPrompt, entry),
     ...inSpec(agent, entry),
+    ...present({ program: programSpec(entry) }),
   };
 }
 

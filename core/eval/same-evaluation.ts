@@ -4,6 +4,7 @@ import type { EvaluationInput } from './evaluation.ts';
 const identity: Readonly<Record<string, (input: EvaluationInput) => unknown>> = {
   environment: ({ environment }) => environment.id,
   env_args: ({ environment }) => environment.args,
+  program: ({ environment }) => environment.program,
   extra_env_kwargs: ({ environment }) => environment.extra ?? {},
   state_columns: ({ environment }) => environment.stateColumns ?? [],
   model: ({ model }) => model.model,

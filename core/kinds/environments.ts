@@ -1,16 +1,18 @@
 import { isEnvironmentFile } from '../names.ts';
 
 /**
- * Facts about a kind of environment before it is opened. The kind has no key of its own: the environment's id implies
- * it.
+ * Facts about a kind of environment before it is opened. Only that of an agent has a key: the environment's id implies
+ * every other.
  */
 interface EnvironmentTraits {
   /** Description in the list of all kinds. */
   readonly is: string;
   /**
-   * Place of its rollouts: the rollout worker, or a child process of that worker, which enforces time limits itself.
+   * Place of its code: the rollout worker, or a child process of that worker.
    */
   readonly process: 'worker' | 'child';
+  /** Whether it ends its rollouts at their time limit itself; else the worker does. */
+  readonly keepsTime: boolean;
   /** Author of its code. Commands that only read a file never run the user's code, and a person must have named it. */
   readonly code: 'ratchet' | 'user';
   /** Prerequisites of a run, for people. */
@@ -25,6 +27,7 @@ export const environments = {
   'built-in': {
     is: 'one that comes with Ratchet',
     process: 'worker',
+    keepsTime: false,
     code: 'ratchet',
     install: 'nothing',
     demonstrates: true,
@@ -33,6 +36,7 @@ export const environments = {
   file: {
     is: 'a file of yours',
     process: 'worker',
+    keepsTime: false,
     code: 'user',
     install: 'what it imports',
     demonstrates: true,
@@ -41,10 +45,20 @@ export const environments = {
   package: {
     is: 'a Python package of verifiers',
     process: 'child',
+    keepsTime: true,
     code: 'user',
     install: '`ratchet env install`',
     demonstrates: false,
     readsVariableFiles: true,
+  },
+  agent: {
+    is: 'a program of yours that owns its loop, in a sandbox',
+    process: 'worker',
+    keepsTime: true,
+    code: 'user',
+    install: 'what its sandbox needs',
+    demonstrates: false,
+    readsVariableFiles: false,
   },
 } as const satisfies Readonly<Record<string, EnvironmentTraits>>;
 
@@ -54,9 +68,12 @@ interface Entry {
   readonly id?: string;
   /** The Python package, if it is one. */
   readonly python?: object | undefined;
+  /** The agent, if it is one. */
+  readonly program?: object | undefined;
 }
 
-function kindOfEnvironment({ id = '', python }: Entry): EnvironmentKind {
+function kindOfEnvironment({ id = '', python, program }: Entry): EnvironmentKind {
+  if (program !== undefined) return 'agent';
   if (python !== undefined) return 'package';
   return isEnvironmentFile(id) ? 'file' : 'built-in';
 }

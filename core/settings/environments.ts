@@ -1,4 +1,5 @@
 import type { JsonValue } from '../json-value.ts';
+import type { AgentProgram } from './programs.ts';
 
 /** How an environment is opened. The schemas in config/settings/environments.ts make it. */
 
@@ -35,7 +36,7 @@ interface RolloutLimits {
 }
 
 export interface EnvironmentEntry {
-  /** Name of a built-in environment, absolute path of the user's file, or (with `python`) name of a package. */
+  /** Name of a built-in environment, absolute path of the user's file, or name of a package (`python`) or of an agent (`program`). */
   readonly id: string;
   readonly args: Readonly<Record<string, JsonValue>>;
   /** Hex, of the file that the id names. */
@@ -43,6 +44,8 @@ export interface EnvironmentEntry {
   readonly python?: PythonEnvironment | undefined;
   readonly variables?: EnvironmentVariables | undefined;
   readonly limits?: RolloutLimits | undefined;
+  /** Set for an agent: what is run, on which tasks, and how it is scored. */
+  readonly program?: AgentProgram | undefined;
   /** In place of its examples' own. */
   readonly systemPrompt?: string | undefined;
   /** Solver of its tasks in verifiers v1. */

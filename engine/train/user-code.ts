@@ -16,14 +16,15 @@ export async function importUserFunction(code: CodeRef, what: UserCode): Promise
 }
 
 /** The function's purpose, as messages name it. */
-type UserCode = 'loss' | 'advantage' | 'trainer' | 'inference';
+type UserCode = 'loss' | 'advantage' | 'trainer' | 'inference' | 'score';
 
 type UserFunction = (...args: readonly never[]) => unknown;
 
-/** Imports the function and returns the sha256 of its file. */
+/** Imports the function, by default the default export, and returns the sha256 of its file. */
 export async function importChecked(
   { path: named, sha256 }: CodeRef,
   what: UserCode,
+  name = 'default',
 ): Promise<{ call: UserFunction; sha256: string }> {
   const path = trustedFile(named, `The custom ${what}`);
   const found = createHash('sha256')
@@ -37,11 +38,11 @@ export async function importChecked(
     );
   }
   const module = await load(path, what, found);
-  const given = typeof module === 'object' && module !== null && 'default' in module ? module.default : undefined;
+  const given = typeof module === 'object' && module !== null ? (Reflect.get(module, name) as unknown) : undefined;
   if (typeof given === 'function') return { call: given as UserFunction, sha256: found };
   throw new RatchetError(
     'Unsupported',
-    `${path} must export the custom ${what} as its default: expected a function, got ${describe(given)}.`,
+    `${path} must export the custom ${what} as ${name === 'default' ? 'its default' : name}: expected a function, got ${describe(given)}.`,
   );
 }
 

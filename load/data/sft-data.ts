@@ -1,14 +1,12 @@
 import { parseExact, stringifyExact } from '../../core/exact-json.ts';
-import { stat } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { sftDataBytesMax } from '../../core/limits.ts';
 import { present } from '../../core/present.ts';
 import { encodeRows } from '../../store/objects.ts';
-import { linesOfParquet } from './parquet-lines.ts';
+import { readRowLines, type RowLines, UnreadableRows } from '../../backends/rows/read-row-lines.ts';
 import { Refused } from '../refused.ts';
 import { howToBeTold, tellsContent } from '../../backends/untold.ts';
-import { readRegular, whyUnreadable } from '../../host/regular-file.ts';
 
 /** A conversation to learn from, as a run stores it. */
 export interface SftRow {
@@ -138,33 +136,12 @@ export async function readSftData(
   return { rows: rows.length, bytes: encodeRows(rows) };
 }
 
-async function readLines(
-  file: string,
-  bytesMax: number,
-): Promise<{ readonly lines: readonly string[]; readonly sizeBytes: number }> {
-  const refuse = (what: string, cause?: unknown): Refused =>
-    new Refused({ expected: 'a file with rows of JSON, or of Parquet', received: `${what}: ${file}` }, cause);
-  let bytes: Uint8Array;
+async function readLines(file: string, bytesMax: number): Promise<RowLines> {
   try {
-    const { size } = await stat(file);
-    if (size > bytesMax) throw refuse(`it has ${size} bytes, more than ${bytesMax}`);
-    bytes = await readRegular(file);
+    return await readRowLines(file, bytesMax);
   } catch (cause) {
-    if (cause instanceof Refused) throw cause;
-    throw refuse(whyUnreadable(cause), cause);
-  }
-  const sizeBytes = bytes.byteLength;
-  if (file.endsWith('.parquet')) {
-    const lines = await linesOfParquet(bytes).catch((cause: unknown) => {
-      if (!tellsContent()) throw refuse('it is no Parquet that can be read here');
-      throw refuse(`it is no Parquet that can be read here (${(cause as Error).message})`, cause);
-    });
-    return { lines, sizeBytes };
-  }
-  try {
-    return { lines: new TextDecoder('utf8', { fatal: true }).decode(bytes).split('\n'), sizeBytes };
-  } catch (cause) {
-    throw refuse('it is not UTF-8', cause);
+    if (!(cause instanceof UnreadableRows)) throw cause;
+    throw new Refused({ expected: 'a file with rows of JSON, or of Parquet', received: cause.message }, cause);
   }
 }
 

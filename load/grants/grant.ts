@@ -151,7 +151,7 @@ export function environmentsOf({ environments, eval: evaluation }: RunSpec): Ent
   return [...environments, ...(evaluation?.environments ?? [])];
 }
 
-type Entry = Pick<EvaluatedEnvironment, 'id' | 'args' | 'python' | 'variables' | 'agent' | 'extra'>;
+type Entry = Pick<EvaluatedEnvironment, 'id' | 'args' | 'python' | 'variables' | 'agent' | 'extra' | 'program'>;
 
 export function namedByEnvironments(environments: readonly Entry[]): string[] {
   return environments.flatMap((entry) => {
@@ -162,7 +162,21 @@ export function namedByEnvironments(environments: readonly Entry[]): string[] {
       ...(variables?.files ?? []),
       ...(args['sandbox'] === 'none' ? [grants.noSandbox] : []),
       ...(typeof args['python'] === 'string' && args['python'].includes('/') ? [args['python']] : []),
+      ...(entry.program ? namedByProgram(entry.program) : []),
       ...asNamed(entry),
     ];
   });
+}
+
+/** Files of an agent, and the servers that it and its judge ask. */
+function namedByProgram({ tasks, evalTasks, sandbox, score, models }: NonNullable<Entry['program']>): string[] {
+  const sources = [tasks, evalTasks].filter((source) => source !== null && source.hub === undefined);
+  const { provider } = sandbox.pool;
+  const code = provider.kind === 'module' ? provider.import : null;
+  const files = [...sources, sandbox.files, score.files, score.function, code].flatMap((file) => file?.path ?? []);
+  const servers = [...models, ...(score.judge ? [score.judge] : [])];
+  return [
+    ...files,
+    ...servers.flatMap(({ baseUrl: url, apiKeyVar }) => linesOfServer({ url, keys: serverKeysOf({ apiKeyVar }) })),
+  ];
 }

@@ -48,7 +48,7 @@ export async function readEnvironments(
     ...names: KeyPath[]
   ): Promise<Entry> => {
     if (!isEnvironmentFile(entry.id)) return entry;
-    const found = await tried(names, () => readCode({ path: entry.id, sha256: null }, folder));
+    const found = await tried(names, () => readCode({ path: entry.id }, folder));
     if (!found) return entry;
     files.set(found.path, found);
     return { ...entry, id: found.path, ...(found.sha256 === null ? {} : { sha256: found.sha256 }) };
@@ -68,7 +68,7 @@ export function withCode<Spec extends { readonly kind: string }>(spec: Spec, cod
 }
 
 /** Looks at a file of the user's code without running it. A relative path stays in the config's folder, also through links. */
-async function readCode({ path: written }: CodeRef, folder: string): Promise<CodeRef> {
+export async function readCode({ path: written }: Pick<CodeRef, 'path'>, folder: string): Promise<CodeRef> {
   const absolute = path.resolve(folder, written);
   const refuse = (received: string, cause?: unknown): Refused =>
     new Refused({ expected: 'a file with code beside or below the config, or an absolute path', received }, cause);

@@ -4,6 +4,7 @@ import { readKept } from '../kept-files.ts';
 import type { LoadedConfig, LoadOptions, ReadRunFile } from '../load-run-config.ts';
 import { lateRolloutWarnings } from '../late-rollouts.ts';
 import { resolveModel } from '../checks/model-of-hub.ts';
+import { readAgents } from './agent-files.ts';
 import { readCodeOf, readEnvironments, runsCode, withCode } from './named-code.ts';
 import { readServers, readTeacher } from './named-servers.ts';
 import { readPrompts } from './prompt-files.ts';
@@ -28,7 +29,8 @@ export async function withFiles(
   await tried([['store', 'uri'], ['output_dir']], () => requireStoreFolder(spec.store.uri));
   const code = await readCodeOf(spec, folder, tried);
   const prompts = await readPrompts(spec, folders, { tried, ownPrompts, sent });
-  const environments = await readEnvironments(prompts, folder, tried);
+  const agents = await readAgents(prompts, folders, tried);
+  const environments = await readEnvironments(agents, folder, tried);
   const places = { folders: [folder, projectFolder], areAllHere: missing.length === 0 };
   const variables = await locateVariableFiles(spec, places, (look) => tried([['env_files']], look));
   const mayLook = reachesStore || spec.store.uri.startsWith('file:');
@@ -37,8 +39,14 @@ export async function withFiles(
   const named = await resolveModel(spec, folders);
   const { data, template } = await readKept(spec, { folders, mayLook }, tried);
   if (problems.size > 0 && !isOnlyLookedAt) throw new ConfigProblems([...problems.values()], readAs);
-  const refs = [...Object.values(code), ...environments.files];
-  const beside = digestsOf(folder, [...refs, ...prompts.files, data?.found ?? null, template?.found ?? null]);
+  const refs = [...Object.values(code), ...environments.files, ...agents.functions];
+  const beside = digestsOf(folder, [
+    ...refs,
+    ...prompts.files,
+    ...agents.files,
+    data?.found ?? null,
+    template?.found ?? null,
+  ]);
   if (sent) refuseOthers(beside, sent, folder);
   return {
     spec: {

@@ -38,7 +38,7 @@ export function onlineEvaluation(
 ): { readonly workflowId: string; readonly input: EvaluationInput } {
   const isSampled = variant === 'sampled';
   const sampling = samplingOf(spec, entry);
-  const { id, name, args, sha256, python, variables, limits, systemPrompt, agent, skipFirst } = entry;
+  const { id, name, args, sha256, python, program, variables, limits, systemPrompt, agent, skipFirst } = entry;
   const lineage = lineageOf(policy.weights);
   const { step, replay = 0 } = policy;
   const prompt = isTrainedOn(spec, entry) ? prompts[name]?.ref : undefined;
@@ -47,7 +47,7 @@ export function onlineEvaluation(
   return {
     workflowId: evaluationWorkflowId(run.name, name, { lineage, step, replay }, suffix),
     input: {
-      environment: { id, name, args, sha256, python, variables, limits, systemPrompt, agent },
+      environment: { id, name, args, sha256, python, program, variables, limits, systemPrompt, agent },
       model: {
         kind: 'version',
         model: run.name,

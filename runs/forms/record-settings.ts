@@ -72,7 +72,13 @@ function changedEnvironments(now: RunSpec, begun: RunSpec): string[] {
 }
 
 /** Source of an environment that is not built in, as text. */
-function madeOf({ sha256, python }: EnvironmentSpec): string | undefined {
+function madeOf({ sha256, python, program }: EnvironmentSpec): string | undefined {
+  if (program !== undefined) {
+    const { tasks, sandbox, score } = program;
+    const named = { tasks, files: sandbox.files, 'score.files': score.files, 'score.function': score.function };
+    const digests = Object.entries(named).flatMap(([name, file]) => (file ? [`${name} ${file.sha256?.slice(0, 12)}…`] : [])); // prettier-ignore
+    return digests.join(', ');
+  }
   if (sha256 !== undefined) return `sha256 ${sha256.slice(0, 12)}…`;
   if (python === undefined) return undefined;
   const files = python.sha256 === undefined ? '' : ` (sha256 ${python.sha256.slice(0, 12)}…)`;

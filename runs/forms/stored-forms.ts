@@ -74,7 +74,7 @@ export const storedForms = {
   leftChunk: form('partial results of a chunk', new RegExp(`${round}${chunk}\\/(?:attempt|sitting)_\\d+\\.json$`)),
   /** Until 25 November 2026 one object had the groups of a whole round. */
   scoredGroup: form('a scored group', new RegExp(`${round}(?:${chunk}\\.)?scored\\.jsonl(?:\\.gz)?$`), {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions, withNewOptions],
     sharesPrompts: true,
   }),
   turn: form('a turn', new RegExp(`${ofChunk}(?:\\/attempt_\\d+(?:\\/groups)?)?\\/turns_\\d+\\.jsonl$`), {
@@ -90,9 +90,14 @@ export const storedForms = {
     new RegExp(
       `${ofChunk}(?:(?:\\/attempt_\\d+(?:\\/groups)?)?\\/part_\\d+|\\/(?:attempt|sitting)_\\d+\\.finished\\.[^/]+)?\\.jsonl$`,
     ),
-    { upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions], sharesPrompts: true },
+    {
+      upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions, withNewOptions],
+      sharesPrompts: true,
+    },
   ),
-  notes: form('notes of rollouts', new RegExp(`(?:${ofChunk}|search\\/notes\\/[^/]+)\\/notes_\\d+\\.json$`)),
+  notes: form('notes of rollouts', new RegExp(`(?:${ofChunk}|search\\/notes\\/[^/]+)\\/notes_\\d+\\.json$`), {
+    upgrades: [withNewOptions],
+  }),
   pools: form('difficulty pools', /pools\/[^/]+\.json$/, { saysNone: true }),
   plan: form('the plan of a step', /batches\/step_\d+\.[^/]+\.plan\.json$/, { upgrades: [planOf24November] }),
   /** Version 1 was JSON lines, which `readTaught` recognizes by their name. */
@@ -118,23 +123,25 @@ export const storedForms = {
   sinks: form('the progress of sinks', /sinks\/state\.json$/, { saysNone: true }),
   evaluation: form('an evaluation', /evaluation\/attempt_\d+\.json$/, {
     tellsVersion: true,
-    upgrades: [withNewOptions],
+    upgrades: [withNewOptions, withNewOptions],
   }),
   evaluationSummary: form('the summary of an evaluation', /evaluation\/summary_\d+\.json$/),
-  rescore: form('a rescore', /rescores\/[^/]+\/rescore\.json$/, { tellsVersion: true }),
+  rescore: form('a rescore', /rescores\/[^/]+\/rescore\.json$/, { tellsVersion: true, upgrades: [withNewOptions] }),
   rescoredChunk: form('a chunk of a rescore', /rescores\/[^/]+\/chunks\/chunk_\d+\.json$/),
   rescoredGroup: form('a group with other rewards', /rescores\/[^/]+\/chunks\/chunk_\d+\/scores\.[^/]+\.jsonl\.gz$/),
   journaledGroup: form('a group of a rescore under way', /rescores\/[^/]+\/chunks\/chunk_\d+\/scored_\d+\.jsonl$/),
   rescoreSummary: form('the summary of a rescore', /rescores\/[^/]+\/summary\.json$/),
-  checkpointSubject: form('the evaluation of checkpoints', /evals\/checkpoints\.json$/, { upgrades: [withNewOptions] }),
+  checkpointSubject: form('the evaluation of checkpoints', /evals\/checkpoints\.json$/, {
+    upgrades: [withNewOptions, withNewOptions],
+  }),
   /** Version 1 may lack `settings.final`: such a search still scores its start on the screen alone. */
   search: form('a search for a prompt', /search\/search\.json$/, {
     tellsVersion: true,
-    upgrades: [withNewOptions],
+    upgrades: [withNewOptions, withNewOptions],
   }),
   searchSummary: form('the summary of a search', /search\/summary\.json$/, { upgrades: [withNewOptions] }),
   answer: form('an answer of a search', /search\/answers\/part_\d+\.jsonl$/, {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions, withNewOptions],
     sharesPrompts: true,
   }),
   promptTrial: form('the trial of a prompt', /trial\.json$/),

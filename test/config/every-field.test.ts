@@ -93,12 +93,34 @@ const vllm = (...keys: string[]): typeof beside =>
     keys.map((key) => [`inference.${key}`, { inference: { kind: 'vllm', api_key_var: 'A_KEY' }, lora: {} }]),
   );
 const ofVllm: typeof beside = { 'inference.server.port': { ratchet: { inference: { kind: 'vllm' } } } };
+/** Settings of an agent, which the environment beside them has to be. */
+const agent: Table = { id: 'repair', kind: 'agent', command: ['run'], tasks: './tasks.jsonl', score: { command: ['score'] } }; // prettier-ignore
+const judged: Table = { base_url: 'http://localhost:1', model: 'big', prompt: 'how good it is' };
+const besideAgent = (table: string, entry: Table): typeof beside => {
+  const under = (own: Table): Table => (table === 'env' ? { env: [own] } : { eval: { env: [own] } });
+  return {
+    [`${table}[].score.function`]: under({ ...entry, score: {} }),
+    [`${table}[].score.judge`]: under({ ...entry, score: { judge: judged } }),
+    ...Object.fromEntries(
+      ['subset', 'split'].map((key) => [`${table}[].${key}`, under({ ...entry, tasks: 'owner/tasks' })]),
+    ),
+    ...Object.fromEntries(
+      'command tasks eval_tasks eval_share deterministic turn_timeout tool_timeout exit_codes sandbox score'
+        .split(' ')
+        .map((key) => [`${table}[].${key}`, under(entry)]),
+    ),
+    [`${table}[].models[]`]: under({ ...entry, models: [{ name: 'helper', base_url: 'http://localhost:1' }] }),
+    [`${table}[].kind`]: under(entry),
+  };
+};
 const besideIn: Readonly<Record<string, typeof beside>> = {
   hosted: hostedTeacher,
   'hosted-0.6.35': hostedTeacher,
   ratchet: {
     ...vllm('gpus', 'gpu_ids', 'vllm', 'program', 'port', 'host', 'weights', 'weights_agent'),
     data: { env: [], data: { name: 'owner/rows' } },
+    ...besideAgent('env', agent),
+    ...besideAgent('eval.env', agent),
   },
   'prime-rl-sft': {
     ...ofVllm,
@@ -156,6 +178,7 @@ function candidates(schema: z.ZodType): unknown[] {
     'A_KEY',
     'NOTIFY_KEY',
     'mine',
+    'agent',
     './rows.jsonl',
     './code.ts',
     'http://localhost:1',
@@ -190,7 +213,7 @@ function fieldsOf(dialect: Dialect): [string, z.ZodType][] {
     );
   }
   const tables = tablesOf(dialect.schema);
-  const lists = new Set(['env', 'eval.env', 'pre_batch_filters', 'post_batch_filters']);
+  const lists = new Set(['env', 'eval.env', 'env.models', 'eval.env.models', 'pre_batch_filters', 'post_batch_filters']);
   return [...tables].flatMap(([table, keys]) =>
     keys
       .filter((key) => !tables.has(table === '' ? key : `${table}.${key}`))

@@ -38,7 +38,7 @@ async function checkModelOf(spec: RunSpec): Promise<void> {
 }
 
 for (const file of configs.filter((name) => !isOfPackage(name) && !isOfEvaluations(name))) {
-  const skip = file.includes('math-python') && !(await canSandbox()) ? missingSandbox : false;
+  const skip = /math-python|agents/.test(file) && !(await canSandbox()) ? missingSandbox : false;
   test(`configs/${file} loads, and a rollout of each of its environments is played and scored`, { skip }, async () => {
     // The teacher of a distillation is another run's, which is trained first.
     const isOnlyLookedAt = file.includes('distill');
@@ -49,7 +49,7 @@ for (const file of configs.filter((name) => !isOfPackage(name) && !isOfEvaluatio
       for (const dataset of [environment.dataset, environment.evalDataset]) {
         const example = dataset.at(0);
         const demonstrating = await demonstratingPolicy(environment, example, randomStream(file));
-        assert.ok(demonstrating !== null || spec.sft === null, '[sft] needs demonstrations');
+        assert.ok(demonstrating !== null || (spec.sft?.data ?? null) !== null || spec.sft === null, '[sft] needs demonstrations'); // prettier-ignore
         const said = await playAndScore(environment, example, demonstrating ?? scriptedPolicy(() => 'no idea'));
         const nonsense = await playAndScore(
           environment,

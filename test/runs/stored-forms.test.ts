@@ -234,6 +234,9 @@ describe('recorded runs of 24, 25 and 26 November', () => {
       'answer-4',
       'rollout-4',
       'scoredGroup-4',
+      'answer-5',
+      'rollout-5',
+      'scoredGroup-5',
     ] as const) {
       const [id, version] = name.split('-') as ['turn' | 'answer' | 'rollout' | 'scoredGroup', string];
       const bytes = await readFile(new URL(`../data/stored-forms/${name}.jsonl`, import.meta.url));
@@ -241,8 +244,21 @@ describe('recorded runs of 24, 25 and 26 November', () => {
       assert.deepEqual(decodeStoredRows(bytes, sampleKeys[id]), [written]);
       versions.set(id, (versions.get(id) ?? new Set()).add(Number(version)));
     }
-    for (const name of ['checkpointSubject-1', 'search-1', 'searchSummary-1', 'commit-2'] as const) {
-      const [id, version] = name.split('-') as ['checkpointSubject' | 'search' | 'searchSummary' | 'commit', string];
+    for (const name of [
+      'checkpointSubject-1',
+      'checkpointSubject-2',
+      'search-1',
+      'search-2',
+      'searchSummary-1',
+      'commit-2',
+      'evaluation-2',
+      'notes-1',
+      'rescore-1',
+    ] as const) {
+      const [id, version] = name.split('-') as [
+        'checkpointSubject' | 'search' | 'searchSummary' | 'commit' | 'evaluation' | 'notes' | 'rescore',
+        string,
+      ];
       const bytes = await readFile(new URL(`../data/stored-forms/${name}.json`, import.meta.url));
       const { schemaVersion: _, ...written } = JSON.parse(bytes.toString('utf8')) as Record<string, unknown>;
       const { schemaVersion: __, ...read } = decodeStored<Record<string, unknown>>(bytes, sampleKeys[id]);

@@ -36,14 +36,14 @@ export function promptBranch(
 ): { readonly workflowId: string; readonly input: PromptSearchInput } {
   const { gepa } = spec;
   const entry = spec.environments.find(({ name }) => name === environment)!;
-  const { id, name, args, sha256, python, variables, limits, agent, sampling = spec.sampling } = entry;
+  const { id, name, args, sha256, python, variables, limits, agent, program, sampling = spec.sampling } = entry;
   const start = prompts[name];
   const { step, replay } = policy;
   const place = layout.promptBranch(run.lineage, name, run.name, [step, replay]);
   return {
     workflowId: promptBranchWorkflowId(run.name, name, run.lineage, policy),
     input: {
-      environments: [{ id, name, args, sha256, python, variables, limits, agent }],
+      environments: [{ id, name, args, sha256, python, variables, limits, agent, program }],
       // Attempt 0, so that all attempts of the run begin the same search.
       model: { kind: 'version', model: run.name, run: { ...run, attempt: 0 }, policy, sampling },
       reflection: {

@@ -9,7 +9,7 @@ import type { VerifiersApi } from '../../../backends/environments/packages/requi
 import { RatchetError } from '../../../core/errors.ts';
 import type { FoundEnvironment } from '../../../config/find-environment.ts';
 import type { JsonValue } from '../../../config/run-spec.ts';
-import { checkOwnEnvironment, environmentInfo } from '../../describe/environment-info.ts';
+import { checkAgents, checkOwnEnvironment, environmentInfo, isRunFile } from '../../describe/environment-info.ts';
 import { print, printAside, printJson } from '../../output/print.ts';
 import { checkPythonEnvironment } from '../../python-environments/check.ts';
 import { pythonEnvironmentInfo } from '../../python-environments/info.ts';
@@ -32,13 +32,17 @@ const list = new Command('list')
 
 const info = new Command('info')
   .description('say what an environment is: examples, arguments, rewards, tools, and an example played and scored')
-  .argument('<name|file>', 'an id as in [[env]], or a file such as ./my-env.ts; its code is run')
+  .argument(
+    '<name|file>',
+    'an id as in [[env]], or a file such as ./my-env.ts, whose code is run; or a run file, for its agents',
+  )
   .option('-a, --args <json>', 'its arguments, as in --args \'{"max_turns": 5}\'', '{}')
   .option('-e, --example <number>', 'which one to show, from 0', '0')
   .option('--held-out', 'show one of the held-out examples')
   .option('--builtin', 'for OWNER/NAME: the built-in environment of that name')
   .option('--pass-env <names>', 'Python: variables it may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN', '')
   .action(async (given, options) => {
+    if (isRunFile(given)) return print((await checkAgents(given, { plays: false })).lines.join('\n'));
     const found = foundId(asId(given), options.builtin ?? false);
     const args = readArgs(options.args);
     const shown = { example: readIndex(options.example), heldOut: options.heldOut ?? false };
@@ -102,13 +106,17 @@ const uninstall = new Command('uninstall')
 
 const check = new Command('check')
   .description(
-    'load an environment, and say how its rollouts continue after a death; of a Python one also compare its methods with the installed verifiers, and play a rollout with answers that are made up',
+    'load an environment, and say how its rollouts continue after a death; of a Python one also compare its methods with the installed verifiers; of a Python one and of an agent play a rollout with answers that are made up',
   )
-  .argument('<name|file>', 'an id as in [[env]], or a file such as ./my-env.ts; its code is run')
+  .argument(
+    '<name|file>',
+    'an id as in [[env]], or a file such as ./my-env.ts, or a run file with agents; its code is run',
+  )
   .option('-a, --args <json>', 'its arguments', '{}')
   .option('--pass-env <names>', 'variables it may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN', '')
   .option('--json', 'as one JSON object: ok, findings')
   .action(async (given, options) => {
+    if (isRunFile(given)) return sayAgents(await checkAgents(given, { plays: true }), options.json === true);
     const found = foundId(asId(given), false);
     if (!found.python) {
       const { lines } = await checkOwnEnvironment(found.id, readArgs(options.args));
@@ -136,6 +144,12 @@ export const envCommand = new Command('env')
   .addCommand(install)
   .addCommand(uninstall)
   .addCommand(check);
+
+function sayAgents({ ok, lines, agents }: Awaited<ReturnType<typeof checkAgents>>, isJson: boolean): void {
+  if (isJson) printJson({ ok, agents }, 2);
+  else print(lines.join('\n'));
+  if (!ok) process.exitCode = 1;
+}
 
 function saysInstalled(installed: Installed & { readonly done: true }, projectFolder: string): string {
   const { package: one, api, verifiers, folder } = installed;

@@ -2,6 +2,7 @@ import type { RatchetConfig } from '../index.ts';
 import { writtenPools } from '../environments.ts';
 import { evalSampling } from '../evaluation.ts';
 import { isByRole, kindOfEnvironment } from '../learning.ts';
+import { agentRelations } from './agents.ts';
 import { boundRelations, placeRelations } from './bounds.ts';
 import { inferenceRelations } from './inference.ts';
 import { dataRelations, preferenceRelations } from './data.ts';
@@ -37,6 +38,7 @@ const relations: readonly ((config: RatchetConfig) => Relations)[] = [
   courseRelations,
   ownSamplingRelations,
   policyRelations,
+  agentRelations,
   evalRelations,
   branchRelations,
   storeRelations,

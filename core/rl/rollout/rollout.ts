@@ -1,5 +1,6 @@
 import type { JsonValue } from '../../json-value.ts';
 import type { EffectCounts } from './effects.ts';
+import type { ProgramRun } from './program-run.ts';
 import type { RolloutFilter } from '../../settings/rollouts.ts';
 
 /** The domain's nouns: example, turn, rollout, group. Shapes are plain data, as in the store. */
@@ -191,6 +192,8 @@ export interface Rollout {
   readonly record?: RolloutRow;
   /** Set by environments that score in place, while the rollout's state is alive. */
   readonly judged?: Judgement;
+  /** Set if the rollout is a program's that owns its loop. */
+  readonly program?: ProgramRun;
   /** In an evaluation: the number of earlier attempts, and why the first was repeated. */
   readonly playedAgain?: PlayedAgain;
   /** It ran out of time, and is `truncated`: it has the turns that were finished. */

@@ -1,0 +1,150 @@
+import { createHash, randomUUID } from 'node:crypto';
+import { programSecondsMax, programOutputBytesMax } from '../../../core/limits.ts';
+import type { AgentProgram } from '../../../core/settings/programs.ts';
+import type {
+  CommandResult,
+  LeasedSandbox,
+  Sandbox,
+  SandboxFile,
+  SandboxProvider,
+  SnapshotRef,
+} from '../../sandboxes/types.ts';
+import type { RolloutSandboxes } from '../types.ts';
+import type { Task } from './tasks.ts';
+
+/** The sandbox of a rollout: its files, its set-up, and what is kept of that. */
+
+/** Port of the rollout's address inside, where the kind lets us choose. */
+const routePort = 4010;
+/** Seconds beyond those of a rollout that its sandbox may exist: for scoring, collecting and ending. */
+const endS = 120;
+
+export interface WantedSandbox {
+  readonly program: AgentProgram;
+  readonly task: Task;
+  /** Of the run file: for every sandbox. */
+  readonly files: readonly SandboxFile[];
+  /** Unix socket of the rollout's address. */
+  readonly socket: string;
+  /** Seconds the program may take; null = no limit of its own. */
+  readonly seconds: number | null;
+  readonly signal: AbortSignal;
+}
+
+/** Set-ups that failed: the message is for people. */
+export class SetupFailed extends Error {
+  override readonly name = 'SetupFailed';
+}
+
+/** Snapshots after set-up by what was set up, of this process. */
+const setups = new Map<string, Promise<SnapshotRef | null>>();
+const setupsMax = 256;
+
+/** A sandbox with all files of its task, set up. Throws `SetupFailed`, and what the provider throws. */
+export async function takeProgramSandbox(sandboxes: RolloutSandboxes, wanted: WantedSandbox): Promise<LeasedSandbox> {
+  const { program } = wanted;
+  const { setup, snapshot } = program.sandbox;
+  if (setup === null) return take(sandboxes, wanted, null);
+  const digest = snapshot ? setupDigest(wanted) : null;
+  const known = digest === null ? null : await (setups.get(digest) ?? null);
+  if (known !== null) return take(sandboxes, wanted, known);
+  const isFirst = digest !== null && !setups.has(digest);
+  const taken = await take(sandboxes, wanted, null);
+  const saved = setUp(taken.sandbox, wanted, isFirst ? digest : null);
+  if (isFirst) remember(digest, saved);
+  try {
+    await saved;
+    return taken;
+  } catch (error) {
+    await taken.end();
+    throw error;
+  }
+}
+
+/** A set-up that fails is tried again by the next rollout. */
+function remember(digest: string, saving: Promise<SnapshotRef | null>): void {
+  const settled = saving.catch(() => {
+    setups.delete(digest);
+    return null;
+  });
+  setups.set(digest, settled);
+  if (setups.size > setupsMax) setups.delete(setups.keys().next().value!);
+}
+
+/** What the work folder is after set-up. */
+function setupDigest({ program: { sandbox }, task, files }: WantedSandbox): string {
+  const digest = createHash('sha256').update(
+    JSON.stringify([sandbox.pool.provider, imageOf(sandbox, task), sandbox.setup]),
+  );
+  for (const { path, bytes, mode } of [...files, ...task.files] as SandboxFile[])
+    digest.update(JSON.stringify([path, mode, createHash('sha256').update(bytes).digest('hex')]));
+  return digest.digest('hex');
+}
+
+function imageOf({ image }: AgentProgram['sandbox'], task: Task): string | null {
+  return task.image ?? image;
+}
+
+async function take(
+  sandboxes: RolloutSandboxes,
+  { program: { sandbox, score }, task, files, socket, seconds, signal }: WantedSandbox,
+  snapshot: SnapshotRef | null,
+): Promise<LeasedSandbox> {
+  const { memoryMb, diskMb, cpus, network } = sandbox;
+  const image = imageOf(sandbox, task);
+  const lifeS = Math.ceil((seconds ?? programSecondsMax) + sandbox.setupTimeoutS + score.timeoutS + endS);
+  return sandboxes.take(
+    {
+      ...(image === null ? {} : { image }),
+      ...(snapshot === null ? { files: [...files, ...task.files] } : { snapshot }),
+      limits: { memoryMb, diskMb, ...(cpus === null ? {} : { cpus }), seconds: lifeS },
+      route: { socket, port: routePort },
+      network,
+    },
+    { deadlineS: lifeS, signal },
+  );
+}
+
+/** Runs the set-up; with a digest, keeps what it made. null = it is not kept. */
+async function setUp(
+  sandbox: Sandbox,
+  { program, signal }: WantedSandbox,
+  digest: string | null,
+): Promise<SnapshotRef | null> {
+  const { setup, setupTimeoutS, diskMb } = program.sandbox;
+  const argv = setup as [string, ...string[]];
+  const result = await sandbox.exec({ argv, timeoutS: setupTimeoutS, outputBytesMax: programOutputBytesMax }, signal);
+  const why = result.isTimedOut ? `did not end within ${setupTimeoutS} s` : howItFailed(result);
+  if (why !== null) {
+    const said = `${result.stderr.trimEnd()}\n${result.stdout.trimEnd()}`.trim().slice(-2_000);
+    throw new SetupFailed(`sandbox.setup ${JSON.stringify(argv)} ${why}.\n${said}`);
+  }
+  if (digest === null || !sandbox.snapshot) return null;
+  return sandbox.snapshot({ key: `setup-${digest}`, bytesMax: diskMb * 2 ** 20 });
+}
+
+/** null = it ended well. */
+export function howItFailed({ code, signal }: Pick<CommandResult, 'code' | 'signal'>): string | null {
+  if (code === 0) return null;
+  return code === null ? `was ended by ${signal ?? 'a signal'}` : `ended with exit code ${code}`;
+}
+
+/** Sandboxes of a provider without leases: for a person who looks at an environment, and for tests. */
+export function unleased(provider: SandboxProvider): RolloutSandboxes {
+  return {
+    async take(request, { signal }) {
+      const name = `ratchet-${randomUUID()}`;
+      const startedAt = performance.now();
+      const labels = { project: 'none', owner: 'a look at an environment' };
+      const sandbox = await provider.create({ ...request, name, labels }, signal);
+      return {
+        sandbox,
+        lease: { name, deadlineAtMs: Infinity },
+        async end() {
+          await provider.destroy(name);
+          return { seconds: (performance.now() - startedAt) / 1000, cost: 0 };
+        },
+      };
+    },
+  };
+}

@@ -1,0 +1,97 @@
+import { sandboxTraits } from '../../../core/kinds/sandboxes.ts';
+import { isEnvironmentFile } from '../../../core/names.ts';
+import { agentKeys, isTaskFile, sandboxKeys } from '../agents.ts';
+import type { RatchetConfig } from '../index.ts';
+import { problem, type Relations } from './problem.ts';
+
+type Entry = RatchetConfig['env'][number] | NonNullable<NonNullable<RatchetConfig['eval']>['env']>[number];
+
+/** Requirements of environments of kind `agent`, and of others that have settings of one. */
+export function* agentRelations({ env, eval: evaluation }: RatchetConfig): Relations {
+  for (const [table, entries] of Object.entries({ env, 'eval.env': evaluation?.env ?? [] })) {
+    for (const [i, entry] of (entries as Entry[]).entries()) {
+      const at = (key: string): string => `${table}.${i}.${key}`;
+      yield* entry.kind === 'agent' ? ofAgent(entry, at) : ofAnother(entry, at);
+    }
+  }
+}
+
+type At = (key: string) => string;
+
+function* ofAnother(entry: Entry, at: At): Relations {
+  const written = agentKeys.find((key) => (entry as Readonly<Record<string, unknown>>)[key] !== undefined);
+  if (written === undefined) return;
+  yield problem(
+    [at(written), at('kind')],
+    'kind = "agent" beside it: no other environment has such a setting',
+    written,
+  );
+}
+
+function* ofAgent(entry: Entry, at: At): Relations {
+  const { id, command, tasks, eval_tasks: evalTasks, eval_share: share } = entry;
+  if (isEnvironmentFile(id))
+    yield problem(at('id'), 'a name of your choice: with kind = "agent" the id is no file', JSON.stringify(id));
+  if (command === undefined)
+    yield problem([at('command'), at('kind')], 'the program beside kind = "agent", such as ["python3", "agent.py"]', undefined); // prettier-ignore
+  if (tasks === undefined)
+    yield problem([at('tasks'), at('kind')], 'the tasks beside kind = "agent": a file such as "./tasks.jsonl"', undefined); // prettier-ignore
+  if (evalTasks !== undefined && share !== undefined)
+    yield problem([at('eval_share'), at('eval_tasks')], 'either eval_tasks or a share of tasks', 'both');
+  const isOfHub = [tasks, evalTasks].some((source) => source !== undefined && !isTaskFile(source));
+  for (const key of ['subset', 'split'] as const) {
+    if (entry[key] === undefined || isOfHub) continue;
+    yield problem([at(key), at('tasks')], 'tasks = "OWNER/NAME" beside it: a file has no parts', JSON.stringify(entry[key])); // prettier-ignore
+  }
+  for (const key of ['args', 'agent', 'episode'] as const) {
+    if (Object.keys(entry[key] ?? {}).length === 0) continue;
+    yield problem([at(key), at('kind')], 'nothing: an agent has its command and its tasks', `a table ${key}`);
+  }
+  yield* ofSandbox(entry, at);
+  yield* ofScore(entry, at);
+  yield* ofModels(entry, at);
+}
+
+function* ofSandbox({ sandbox }: Entry, at: At): Relations {
+  const { kind = 'namespace', network = 'route', image } = sandbox ?? {};
+  for (const [key, owner] of Object.entries(sandboxKeys)) {
+    const value = (sandbox as Readonly<Record<string, unknown>> | undefined)?.[key];
+    if (value !== undefined && kind !== owner)
+      yield problem([at(`sandbox.${key}`), at('sandbox.kind')], `kind = "${owner}" beside it`, `kind = "${kind}"`);
+  }
+  if (kind === 'ssh' && sandbox?.host === undefined)
+    yield problem([at('sandbox.host'), at('sandbox.kind')], 'host beside kind = "ssh": where sandboxes are', undefined);
+  if (kind === 'module' && sandbox?.import === undefined)
+    yield problem([at('sandbox.import'), at('sandbox.kind')], 'import beside kind = "module": the file with the provider', undefined); // prettier-ignore
+  const traits = sandboxTraits({ kind });
+  if (network === 'route' && !traits.isolatesNetwork) {
+    const expected = `"open": a sandbox of kind "${kind}" cannot be held to one route`;
+    yield problem([at('sandbox.network'), at('sandbox.kind')], expected, `"${network}"`);
+  }
+  if (image !== undefined && !traits.takesImage) {
+    const expected = `nothing: a sandbox of kind "${kind}" has the programs of its machine`;
+    yield problem([at('sandbox.image'), at('sandbox.kind')], expected, JSON.stringify(image));
+  }
+}
+
+function* ofScore({ score }: Entry, at: At): Relations {
+  const ways = (['command', 'function', 'judge'] as const).filter((key) => score?.[key] !== undefined);
+  const [first = 'command', second] = ways;
+  const one = 'one of command, function and judge: how a rollout is scored';
+  if (ways.length === 0) yield problem([at('score.command'), at('score'), at('kind')], one, undefined);
+  if (second !== undefined) yield problem([at(`score.${second}`), at(`score.${first}`)], one, ways.join(' and '));
+  if (score === undefined || ways.length !== 1) return;
+  if (first !== 'command') {
+    if (score.files !== undefined)
+      yield problem([at('score.files'), at(`score.${first}`)], 'command beside it: nothing else runs in the sandbox', JSON.stringify(score.files)); // prettier-ignore
+    if (score.reads !== 'output')
+      yield problem([at('score.reads'), at(`score.${first}`)], 'command beside it: nothing else has an exit code', `"${score.reads}"`); // prettier-ignore
+  }
+}
+
+function* ofModels({ models = [] }: Entry, at: At): Relations {
+  for (const [j, { name }] of models.entries()) {
+    if (models.findIndex((other) => other.name === name) === j) continue;
+    yield problem(at(`models.${j}.name`), 'a name of its own: another of these models has this one', JSON.stringify(name)); // prettier-ignore
+  }
+}

@@ -1,0 +1,33 @@
+/** What is known of an agent's program after a rollout. Plain data, stored with it. */
+export interface ProgramRun {
+  /** null when a signal ended it, or the rollout ended first. */
+  readonly exitCode: number | null;
+  readonly signal?: string;
+  /** Why it was stopped; absent: it ended by itself. */
+  readonly stopped?: ProgramStop;
+  /** Seconds of the program, and of all before it: the sandbox, its files, its set-up. */
+  readonly seconds: number;
+  readonly setupS: number;
+  /** The ends of what it printed, bounded, without secrets. */
+  readonly stdout: string;
+  readonly stderr: string;
+  /** Calls of the policy that were sampled, those that were answered from the store, and calls of other models. */
+  readonly calls: { readonly sampled: number; readonly recalled: number; readonly others: number };
+  /** What an earlier attempt had sampled and this one did not ask for: its turns, their tokens, and the first difference. */
+  readonly setAside?: {
+    readonly turns: number;
+    readonly tokens: number;
+    readonly was?: string;
+    readonly is?: string;
+  };
+  /** Files that were collected for scoring, by path: their text. */
+  readonly files?: Readonly<Record<string, string>>;
+}
+
+/**
+ *     time    the rollout's time was over
+ *     tool    it made no call for `tool_timeout`
+ *     turn    a call of the policy took `turn_timeout`
+ *     limit   the policy refused to go on: its turns, tokens or budget are used up
+ */
+export type ProgramStop = 'time' | 'tool' | 'turn' | 'limit';

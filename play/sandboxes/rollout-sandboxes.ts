@@ -1,0 +1,65 @@
+import { openSandboxProvider } from '../../backends/sandboxes/index.ts';
+import type { EnvironmentEntry } from '../../backends/environments/index.ts';
+import type { RolloutSandboxes } from '../../backends/environments/types.ts';
+import type { LeaseOwner } from '../../backends/sandboxes/types.ts';
+import type { SandboxPoolSpec } from '../../core/settings/sandboxes.ts';
+import { LeaseStore } from '../../runs/sandboxes/lease-store.ts';
+import { StoredSnapshots } from '../../runs/sandboxes/stored-snapshots.ts';
+import { thisWorker } from './lease-owner.ts';
+import { LeasedSandboxes } from './leased-sandboxes.ts';
+import { WarmSandboxes } from './warm-sandboxes.ts';
+
+/** Pools of this process: providers that are asked, and sandboxes that stand ready. */
+const pools = new Map<string, Promise<WarmSandboxes>>();
+
+/** A rollout that has sandboxes, and the place of runs beside which their leases are. */
+export interface LeasedTo extends Omit<LeaseOwner, 'worker'> {
+  readonly store: string;
+}
+
+/**
+ * Sandboxes for a rollout of an environment, under leases beside the runs of a store; undefined for an environment that
+ * takes none. The provider is opened with the first that is taken.
+ */
+export function sandboxesFor(
+  { program }: Pick<EnvironmentEntry, 'program'>,
+  { store, ...owner }: LeasedTo,
+): RolloutSandboxes | undefined {
+  if (program === undefined) return undefined;
+  const { pool } = program.sandbox;
+  return {
+    async take(request, options) {
+      const sandboxes = await poolOf(store, pool);
+      return sandboxes.take(request, { ...options, owner: { ...owner, worker: thisWorker() } });
+    },
+  };
+}
+
+/** Ends what stands ready in this process. Sandboxes of rollouts that are under way are ended by the next sweep. */
+export async function closeSandboxes(): Promise<void> {
+  const open = [...pools.values()];
+  pools.clear();
+  for (const opening of open) await opening.then((pool) => pool.close()).catch(() => undefined);
+}
+
+function poolOf(store: string, spec: SandboxPoolSpec): Promise<WarmSandboxes> {
+  const key = JSON.stringify([store, spec]);
+  const known = pools.get(key);
+  if (known !== undefined) return known;
+  const opening = openPool(store, spec);
+  pools.set(key, opening);
+  opening.catch(() => pools.delete(key)); // its caller gets the error
+  return opening;
+}
+
+async function openPool(
+  store: string,
+  { provider: spec, quota, warm, costPerHour }: SandboxPoolSpec,
+): Promise<WarmSandboxes> {
+  // prettier-ignore
+  const leases = new LeaseStore(store);
+  const provider = await openSandboxProvider(spec, new StoredSnapshots(leases));
+  // Written before the first sandbox: a sweep asks every provider that is written down.
+  const [pool, project] = [await leases.addPool(spec), await leases.project()];
+  return new WarmSandboxes(new LeasedSandboxes({ leases, provider, pool, project, quota, costPerHour }), warm);
+}
