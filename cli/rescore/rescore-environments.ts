@@ -13,7 +13,12 @@ import { findEvaluatedEnvironment } from '../../load/evaluations/evaluated-envir
 /** The fields by which it is opened, without those of training. */
 export function entryOf(entry: EvaluatedEnvironment): EvaluatedEnvironment {
   const { id, name, args, sha256, python, program, variables, systemPrompt, agent, extra, stateColumns } = entry;
-  return { id, name, args, ...present({ sha256, python, program, variables, systemPrompt, agent, extra, stateColumns }) };
+  return {
+    id,
+    name,
+    args,
+    ...present({ sha256, python, program, variables, systemPrompt, agent, extra, stateColumns }),
+  };
 }
 
 /** A file of the user's with the contents that it has now: a repaired reward function is why people rescore. */

@@ -213,7 +213,14 @@ function fieldsOf(dialect: Dialect): [string, z.ZodType][] {
     );
   }
   const tables = tablesOf(dialect.schema);
-  const lists = new Set(['env', 'eval.env', 'env.models', 'eval.env.models', 'pre_batch_filters', 'post_batch_filters']);
+  const lists = new Set([
+    'env',
+    'eval.env',
+    'env.models',
+    'eval.env.models',
+    'pre_batch_filters',
+    'post_batch_filters',
+  ]);
   return [...tables].flatMap(([table, keys]) =>
     keys
       .filter((key) => !tables.has(table === '' ? key : `${table}.${key}`))

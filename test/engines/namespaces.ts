@@ -87,7 +87,7 @@ export function nodeAt(
   const hide = hides === undefined ? '' : `mount -t tmpfs none "${hides}" && `;
   const line = `${hide}exec "${process.execPath}" "${command}" worker --role trainer-node --trainer ${kind} --program "${program}"`;
   const [first, ...rest] = [...before, 'sh', '-c', line];
-  const child = spawn(first!, rest, {
+  const child = spawn(first, rest, {
     cwd: project,
     env: { ...process.env, MASTER_ADDR: addressOf(0), MASTER_PORT: port, RANK: String(rank), ...env },
     stdio: ['ignore', 'pipe', 'pipe'],

@@ -26,8 +26,8 @@ interface Stage {
   readonly shared: string;
   readonly model: string;
   readonly names: readonly string[];
-  first(count: number, options?: object): TrainerWorker;
-  node(number: number, more?: { readonly hides?: string; readonly rank?: number }): StartedNode;
+  readonly first: (count: number, options?: object) => TrainerWorker;
+  readonly node: (number: number, more?: { readonly hides?: string; readonly rank?: number }) => StartedNode;
 }
 
 async function stageOf(t: TestContext): Promise<Stage> {

@@ -77,7 +77,7 @@ export class Training {
       case 'save_weights_for_sampler': {
         const { model_id: model, path: wanted } = z.object({ model_id: z.string(), path: name }).parse(body);
         this.#journal.requireModel(model);
-        const kind = checkpointKinds[word as keyof typeof checkpointKinds];
+        const kind = checkpointKinds[word];
         const checkpoint = `${model}/${kind}/${wanted}`;
         if (this.#taken.has(checkpoint) || this.#journal.remembered.checkpoints.has(checkpoint)) {
           throw new Refusal(409, `Checkpoint '${wanted}' already exists for model '${model}'`);
