@@ -191,6 +191,8 @@ describe('what differs between two sandboxes', () => {
       String.raw`a\npid 48213\nNov 30 03:05 b\t0x7f3a1c00\n/tmp/a1`,
       String.raw`a\npid 977\nDec  1 14:59 b\t0x55d0ffe8\n/tmp/b2`,
     ],
+    ['names that are made of paths', 'in /tmp/agent-fP/a: -tmp-agent-fP-a', 'in /tmp/agent-cNWF/a: -tmp-agent-cNWF-a'],
+    ['ids by their label', 'Chunk ID: 2dbcbf\\nok', 'Chunk ID: 73ab2f\\nok'],
     ['UUIDs', 'id 3f2504e0-4f89-11d3-9a0c-0305e82c3301', 'id 9b2504e0-4f89-11d3-9a0c-0305e82c3302'],
   ] as const) {
     test(`${what} are no other call`, () => assert.ok(agree(recorded, live)));

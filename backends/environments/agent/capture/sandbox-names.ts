@@ -14,9 +14,11 @@ export class SandboxNames {
   agree(texts: readonly { readonly recorded: string; readonly live: string }[]): readonly NamePair[] | null {
     const found = new Map<string, string>();
     const back = new Map<string, string>();
+    const bareRecorded = anyOf([...this.#liveOf.keys(), ...foldersIn(texts.map(({ recorded }) => recorded))]);
+    const bareLive = anyOf([...this.#recordedOf.keys(), ...foldersIn(texts.map(({ live }) => live))]);
     for (const { recorded, live } of texts) {
       if (recorded === live && this.#recordedOf.size === 0) continue;
-      const [was, is] = [piecesOf(recorded), piecesOf(live)];
+      const [was, is] = [piecesOf(recorded, bareRecorded), piecesOf(live, bareLive)];
       if (was.length !== is.length) return null;
       for (const [i, one] of was.entries()) {
         const other = is[i]!;
@@ -70,6 +72,8 @@ export interface NamePair {
 
 /** A shorter one may stand in a text for something else. */
 const bareCharactersMin = 4;
+/** Each is looked for at every place of a text. */
+const bareNamesMax = 500;
 
 /** Names where a text shows that they are some, and long ones wherever they stand. */
 class Replacement {
@@ -78,10 +82,7 @@ class Replacement {
 
   constructor(names: ReadonlyMap<string, string>) {
     this.#names = new Map([...names].filter(([from, to]) => from !== to));
-    const bare = [...this.#names.keys()].filter(({ length }) => length >= bareCharactersMin);
-    const longestFirst = bare.toSorted((a, b) => b.length - a.length);
-    const any = longestFirst.map((name) => name.replaceAll(/[\\^$.*+?()[\]{}|]/g, String.raw`\$&`)).join('|');
-    this.#pattern = any === '' ? null : new RegExp(String.raw`${start}(?:${any})(?!\w)`, 'g');
+    this.#pattern = anyOf([...this.#names.keys()]);
   }
 
   in(text: string): string {
@@ -96,6 +97,19 @@ class Replacement {
   }
 }
 
+/** Finds any of these wherever it stands by itself; short ones may stand for something else. */
+function anyOf(names: readonly string[]): RegExp | null {
+  const long = [...new Set(names)].filter(({ length }) => length >= bareCharactersMin).slice(0, bareNamesMax);
+  const longestFirst = long.toSorted((a, b) => b.length - a.length);
+  const any = longestFirst.map((name) => name.replaceAll(/[\\^$.*+?()[\]{}|]/g, String.raw`\$&`)).join('|');
+  return any === '' ? null : new RegExp(String.raw`${start}(?:${any})(?!\w)`, 'g');
+}
+
+/** Names of temporary folders without what they are in: programs make other names of them. */
+function foldersIn(texts: readonly string[]): string[] {
+  return texts.flatMap((text) => [...text.matchAll(temporary)].map(([folder]) => lastPart(folder)));
+}
+
 function lastPart(name: string): string {
   return name.slice(name.lastIndexOf('/') + 1);
 }
@@ -105,7 +119,8 @@ interface Piece {
   readonly text: string;
 }
 
-function piecesOf(text: string): Piece[] {
+/** `bare` = names that stand for something wherever they are. */
+function piecesOf(text: string, bare: RegExp | null = null): Piece[] {
   const pieces: Piece[] = [];
   let end = 0;
   const push = (kind: Piece['kind'], from: number, to: number): void => {
@@ -124,7 +139,19 @@ function piecesOf(text: string): Piece[] {
     }
   }
   push('text', end, text.length);
-  return joined(pieces);
+  const whole = joined(pieces);
+  return bare === null ? whole : whole.flatMap((piece) => (piece.kind === 'text' ? cutAt(bare, piece.text) : [piece]));
+}
+
+function cutAt(names: RegExp, text: string): Piece[] {
+  const pieces: Piece[] = [];
+  let end = 0;
+  for (const { 0: name, index } of text.matchAll(names)) {
+    if (index > end) pieces.push({ kind: 'text', text: text.slice(end, index) });
+    pieces.push({ kind: 'name', text: name });
+    end = index + name.length;
+  }
+  return end < text.length ? [...pieces, { kind: 'text', text: text.slice(end) }] : pieces;
 }
 
 /** A label and the text before it are one. */
@@ -164,6 +191,7 @@ const folder = '/(?:private/)?(?:tmp|var/tmp|dev/shm|run/user/[0-9]{1,9})/';
 const path = String.raw`${folder}[\w+-]+(?:\.[\w+-]+){0,9}`;
 const labelled = [
   String.raw`${start}(?:p?pid|PP?ID|[Pp]rocess|[Pp]ort)(?: ?[=:#] ?| )(?=\d)`,
+  String.raw`${start}(?:[A-Z]\w{1,30} )?ID: (?=\w{4})`,
   String.raw`(?:127\.0\.0\.1|0\.0\.0\.0|localhost|\[::1?\]):(?=\d)`,
   String.raw`\[\d{1,3}\] (?=\d{2,10}(?:\D|$))`,
 ].join('|');
@@ -176,8 +204,10 @@ const id = [
   String.raw`${start}\d{12,20}\b`,
 ].join('|');
 
+const temporary = new RegExp(path, 'g');
+
 /** All quantifiers are bounded or end at a character that cannot begin another match, so the search is linear. */
 const differing = new RegExp(
-  String.raw`(?<path>${path})|(?:${labelled})(?<labelled>\d{1,10})\b|(?<id>${id})|(?<passing>${passing})`,
+  String.raw`(?<path>${path})|(?:${labelled})(?<labelled>\d{1,10}\b|(?<=ID: )\w{4,64})|(?<id>${id})|(?<passing>${passing})`,
   'gm',
 );
