@@ -23,6 +23,7 @@ import { generateGroups } from './generate-groups.ts';
 import { byGroup } from './groups-in-play.ts';
 import { Pace } from './pace.ts';
 import { slotsOf, workerSlots } from './slots.ts';
+import { RolloutEffects } from './rollout-effects.ts';
 import { timeoutFateOf } from './rollout-limits.ts';
 import { openPlayers, type Place, type PlayObserver } from './training-players.ts';
 
@@ -251,13 +252,19 @@ export function endOf(attempt: ChunkAttempt, cancelled: AbortSignal, deadline: A
  * Outcome of a rollout that the last attempt has not finished. One that began early enough is truncated, if the run's
  * settings say so.
  */
-export function timedOut({ lease, place }: LeasedPlace, journal: RolloutJournal, spec: RunSpec): Rollout {
+export async function timedOut(
+  { lease, place }: LeasedPlace,
+  journal: RolloutJournal,
+  spec: RunSpec,
+): Promise<Rollout> {
   const turns = journal.turnsOf(place);
   const entry = spec.environments.find(({ name }) => name === lease.environment);
-  if (turns.length > 0 && entry && timeoutFateOf(entry, spec) === 'truncate') {
-    return { ...place, turns, outcome: 'truncated', isTimedOut: true };
-  }
-  return failedRollout({ ...place, turns }, 'timeout', `${outOfTime(spec)} It had ${turns.length} finished turns.`);
+  const isTruncated = turns.length > 0 && entry !== undefined && timeoutFateOf(entry, spec) === 'truncate';
+  const said = `${outOfTime(spec)} It had ${turns.length} finished turns.`;
+  const late: Rollout = isTruncated
+    ? { ...place, turns, outcome: 'truncated', isTimedOut: true }
+    : failedRollout({ ...place, turns }, 'timeout', said);
+  return new RolloutEffects(journal.notes.of(place)).settle(late);
 }
 
 function outOfTime({ generationTimeoutS }: RunSpec): string {

@@ -92,7 +92,7 @@ export async function collectChunk(
         : undefined;
   if (endedBy === 'deadline' && input.isLast === true && attempt.notReady === null) {
     for (const one of open) {
-      const late = timedOut(one, journal, opened.spec);
+      const late = await timedOut(one, journal, opened.spec);
       journal.add(late);
       groups.finish(late.group, null);
     }

@@ -79,12 +79,10 @@ const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected', 
  * as it is raised, even while the environment hangs.
  */
 export async function playRollout(options: PlayOptions): Promise<Rollout> {
-  const { signal, notes } = options;
+  const { notes } = options;
   if (notes === undefined) return playWith(options, null);
   const effects = new RolloutEffects(notes);
-  const rollout = await playWith(options, effects);
-  // Notes that are written meanwhile are waited for.
-  return unlessAborted(effects.settle(rollout), signal);
+  return effects.settle(await playWith(options, effects));
 }
 
 async function playWith(options: PlayOptions, effects: RolloutEffects | null): Promise<Rollout> {

@@ -23,6 +23,23 @@ const markersShown = 60;
 
 const line = (metric: string, label: string): Line => ({ metric, label });
 
+/** Charts of what most runs have none of. */
+function rareCharts({ metrics, environments }: Pick<RunOverview, 'metrics' | 'environments'>): ChartSpec[] {
+  const effects = metrics.filter((name) => name.startsWith('effects/'));
+  return [
+    {
+      title: 'not finished in time',
+      unit: 'rollouts of a step',
+      lines: environments.map((name) => line(`timed_out/${name}`, name)),
+    },
+    {
+      title: 'calls with an effect',
+      unit: 'calls of a step',
+      lines: effects.map((name) => line(name, name.slice('effects/'.length).replaceAll('_', ' '))),
+    },
+  ];
+}
+
 /** The charts that a run has the metrics for. */
 function chartsOf({
   metrics,
@@ -68,11 +85,7 @@ function chartsOf({
       unit: 'share',
       lines: [line('train/agg/all/is_truncated/mean', 'cut'), line('train/agg/all/has_error/mean', 'failed')],
     },
-    {
-      title: 'not finished in time',
-      unit: 'rollouts of a step',
-      lines: environments.map((name) => line(`timed_out/${name}`, name)),
-    },
+    ...rareCharts({ metrics, environments }),
     {
       title: 'age of what is trained',
       unit: 'versions',
