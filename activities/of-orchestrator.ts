@@ -23,6 +23,7 @@ import { closeRescore } from './rescore/close-rescore.ts';
 import { createOpenRescore } from './rescore/open-rescore.ts';
 import { readSpec } from '../runs/run-access.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
+import { createSweepSandboxes } from './sweep-sandboxes.ts';
 import { findUnpublished } from './train-batch.ts';
 import { nextTrainerEpoch } from './trainer-claims.ts';
 
@@ -70,6 +71,7 @@ export const createOrchestratorActivities = (
     holdVersion: createHoldVersion(dependencies.inference),
     findEvaluation,
     recordEvaluation: createRecordEvaluation(dependencies.inference),
+    sweepSandboxes: createSweepSandboxes(dependencies),
   };
 };
 export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivities>;

@@ -1,6 +1,7 @@
 import { Command } from 'commander';
 import { asyncLearning } from './async-learning.ts';
 import { badInput } from './bad-input.ts';
+import { capture } from './capture.ts';
 import { configs } from './configs.ts';
 import { demoLearning } from './demo-learning.ts';
 import { engineDecode } from './engine-decode.ts';
@@ -66,6 +67,7 @@ for (const command of [
   rescore,
   s3Upload,
   rolloutsVerifiers,
+  capture,
   view,
   page,
   policyServerMemory,

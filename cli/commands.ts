@@ -183,6 +183,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'what runs need on this machine, one line each with the fix',
       load: async () => (await import('./commands/services/doctor.ts')).doctorCommand,
     },
+    sandboxes: {
+      line: 'sandboxes of agents: who has one; end what nobody owns',
+      load: async () => (await import('./commands/services/sandboxes.ts')).sandboxesCommand,
+    },
     cache: {
       line: 'what Ratchet keeps on this machine, with sizes',
       load: async () => (await import('./commands/stored/cache.ts')).cacheCommand,

@@ -33,6 +33,7 @@ import { objectRef, policyVersion, regressionActions, runHandle } from './contro
 import type { CarriedPromptSearch } from './optimize-prompt.ts';
 import type { PlayRoundsInput } from './play-rounds.ts';
 import type { ContinuedRun } from './run-start.ts';
+import type { SweepSandboxesInput } from './sweep-sandboxes.ts';
 
 /*
  * Validates the inputs of workflows. Any client of Temporal can start a workflow with any input, and a TypeError over
@@ -214,6 +215,14 @@ export function readEvaluateNewestInput(given: readonly unknown[]): EvaluateNewe
   if (input.config === null && input.run === null)
     throw door.refusal(['config and run are both null: one of them says what is evaluated']);
   return input;
+}
+
+export function readSweepSandboxesInput(given: readonly unknown[]): SweepSandboxesInput {
+  const door = new Door('sweepSandboxes', given, {
+    what: 'an object with the place of runs whose sandboxes are swept',
+    examples: [{ store: 'file:outputs' }],
+  });
+  return door.checked<SweepSandboxesInput>(door.one(), onlyFieldsOf({ store: path('a place of runs') }));
 }
 
 /** Reads the input of `optimizePrompt`: a file, a planned search, or state from an earlier execution. */

@@ -29,7 +29,7 @@ export class EffectKeyTaken extends Error {
 /** Writes a call down before it is made, and says whether it is to be made. */
 export async function beginEffect(notes: RolloutNotes, effect: Effect): Promise<BegunEffect> {
   const { kind, key, name } = effect;
-  const text = JSON.stringify(effect.arguments);
+  const text = textOf(effect);
   const digest = createHash('sha256').update(text).digest('hex');
   const by = randomUUID();
   await failpoint('effect.begin');
@@ -96,8 +96,13 @@ export function effectKey(name: string, argumentsText: string, before: number): 
   return `${name}#${digest}#${before}`;
 }
 
+/** Arguments as JSON; a text has that form already, as models write it. */
+function textOf({ arguments: given }: Pick<Effect, 'arguments'>): string {
+  return typeof given === 'string' ? given : JSON.stringify(given);
+}
+
 function inDoubt({ name, ...effect }: Effect, cause?: Error): EffectInDoubt {
-  const said = sayInDoubt({ ...effect, name, arguments: JSON.stringify(effect.arguments), digest: '', by: '' });
+  const said = sayInDoubt({ ...effect, name, arguments: textOf(effect), digest: '', by: '' });
   const why = cause === undefined ? '' : ` (it threw ${cause.message})`;
   return new EffectInDoubt(said + why, cause === undefined ? undefined : { cause });
 }

@@ -13,6 +13,7 @@ export {
 } from '../../core/rl/rollout/rollout.ts';
 export type { EffectKind } from '../../core/rl/rollout/effects.ts';
 export type { RolloutNotes } from '../../core/rl/rollout/notes.ts';
+export { makeEffect } from './effects.ts';
 export { parseArgs } from './args.ts';
 export { type DatasetRow, listDataset } from './datasets.ts';
 export { type Judge, judgeArgs, type JudgeArgs, openJudge } from './judge.ts';

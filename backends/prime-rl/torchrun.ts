@@ -9,7 +9,8 @@ import { requireEnded } from './place.ts';
 import { folderVariable } from './processes.mjs';
 
 const guardProgram = fileURLToPath(new URL('./processes.mjs', import.meta.url));
-const tailBytes = 2_000;
+/** torchrun ends with some 3,000 characters of its own; what a rank said stands before them. */
+const tailBytes = 6_000;
 
 /** What all nodes of one start are told alike; paths are the same on each. */
 export const Launch = z.looseObject({

@@ -8,7 +8,7 @@ import { present } from '../../core/present.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import { readRegular } from '../../host/regular-file.ts';
 import { trustedFile } from '../../host/trusted-files.ts';
-import { loadNamedEvaluations } from '../../load/evaluations/load-evaluations.ts';
+import { findEvaluatedEnvironment } from '../../load/evaluations/evaluated-environment.ts';
 
 /** The fields by which it is opened, without those of training. */
 export function entryOf(entry: EvaluatedEnvironment): EvaluatedEnvironment {
@@ -29,9 +29,12 @@ async function digestOf(file: string): Promise<string> {
 
 /** A file, or an environment by its id: one of the project, an installed package of verifiers, or a built-in. */
 export async function rubricAt(written: string, args: string | undefined): Promise<EvaluatedEnvironment> {
-  const over = args === undefined ? {} : { env_args: readArgs(args) };
-  const { evaluations } = await loadNamedEvaluations([written], { projectFolder: process.cwd(), over });
-  const entry = entryOf(evaluations[0]!.input.environment);
+  // A name with a suffix is a file here, also without ./ before it.
+  const id = /^[^/\\]+\.[mc]?[jt]s$/.test(written) ? `./${written}` : written;
+  const own = { args: args === undefined ? {} : readArgs(args), extraKwargs: {}, variables: [], taskset: null, harness: null }; // prettier-ignore
+  const named = { environment: { id, name: written, ...own } };
+  const { environment } = await findEvaluatedEnvironment(named, { projectFolder: process.cwd(), builtin: false });
+  const entry = entryOf(environment);
   return isEnvironmentFile(entry.id) ? { ...entry, name: path.basename(entry.id) } : entry;
 }
 

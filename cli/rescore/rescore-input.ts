@@ -1,9 +1,11 @@
+import { existsSync } from 'node:fs';
 import path from 'node:path';
 import type { EvaluatedEnvironment, EvaluationPlace } from '../../core/eval/evaluation.ts';
 import type { JudgeUse, RescoreInput } from '../../core/eval/rescore.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
 import { present } from '../../core/present.ts';
+import { layout } from '../../runs/layout.ts';
 import { newestAttempt } from '../../runs/evaluations/evaluation-store.ts';
 import { storedSpec } from '../../runs/forms/stored-spec.ts';
 import { rescoreId, rescoreKeys } from '../../runs/rescores/rescore-store.ts';
@@ -34,12 +36,14 @@ export interface TypedRescore {
   readonly place: RunPlace;
   /** Whether a run is rescored. */
   readonly isRun: boolean;
+  /** Whether a fork may train its rollouts (`--rewards`). */
+  readonly mayFork: boolean;
 }
 
 /** Reads what was typed: the folder of an evaluation, else the name of a run. Nothing is started. */
 export async function readRescore(what: string, options: RescoreOptions): Promise<TypedRescore> {
   const found = (await evaluationAt(what, options)) ?? (await runAt(what, options));
-  const { subject, place, environments, base } = found;
+  const { subject, place, environments, base, mayFork } = found;
   const rubric = options.rubric === undefined ? null : await rubricAt(options.rubric, options.args);
   if (rubric === null && options.args !== undefined)
     throw new RatchetError('ConfigInvalid', '--args: the arguments of the rubric that --rubric names, which is missing.'); // prettier-ignore
@@ -48,7 +52,7 @@ export async function readRescore(what: string, options: RescoreOptions): Promis
   const asked = { subject, environments, rubric, failedOnly: options.failedJudges === true };
   const id = rescoreId(asked, options.fresh === true ? await nextFresh(base, asked) : 0);
   const results = { ...base, prefix: rescoreKeys.place(base.prefix, id) };
-  return { input: { ...asked, results, ...present({ limit }) }, place, isRun: subject.kind === 'run' };
+  return { input: { ...asked, results, ...present({ limit }) }, place, isRun: subject.kind === 'run', mayFork };
 }
 
 interface Found {
@@ -57,6 +61,7 @@ interface Found {
   readonly environments: readonly EvaluatedEnvironment[];
   /** Folder of the run or evaluation. */
   readonly base: EvaluationPlace;
+  readonly mayFork: boolean;
 }
 
 /** Null: there is no evaluation of Ratchet's in a folder of this name. */
@@ -70,11 +75,25 @@ async function evaluationAt(what: string, { steps }: RescoreOptions): Promise<Fo
   if (steps !== undefined)
     throw new RatchetError('ConfigInvalid', `--steps: ${what} is an evaluation, which has no steps. Leave it out.`);
   const environment = await asItIsNow(found.evaluation.input.environment);
-  return { subject: { kind: 'evaluation', place: base }, place: base, environments: [environment], base };
+  return {
+    subject: { kind: 'evaluation', place: base },
+    place: base,
+    environments: [environment],
+    base,
+    mayFork: false,
+  };
+}
+
+/** A run whose folder was typed. */
+function runIn(what: string): Promise<RunPlace> | null {
+  const folder = path.resolve(what);
+  const name = path.basename(folder);
+  if (!runNamePattern.test(name) || !existsSync(path.join(folder, layout.run()))) return null;
+  return Promise.resolve({ name, store: resolveStoreUri(path.dirname(folder), folder) });
 }
 
 async function runAt(what: string, { steps, store }: RescoreOptions): Promise<Found> {
-  const place = await findRunFolder(what, store).catch((error: unknown) => {
+  const place = await (runIn(what) ?? findRunFolder(what, store)).catch((error: unknown) => {
     if (!(error instanceof RatchetError) || error.code !== 'RunNotFound') throw error;
     throw new RatchetError(
       'RunNotFound',
@@ -92,6 +111,7 @@ async function runAt(what: string, { steps, store }: RescoreOptions): Promise<Fo
     place,
     environments,
     base: { ...place, prefix: '' },
+    mayFork: spec.maxAsyncLevel === 0,
   };
 }
 

@@ -5,7 +5,7 @@ import { onOneLine } from '../output/plain-text.ts';
 import { quote } from '../typed/typed-command.ts';
 
 /** What a rescore came to, for people. */
-export function describeRescored(result: RescoreResult, { isRun }: { readonly isRun: boolean }): string {
+export function describeRescored(result: RescoreResult, { mayFork }: { readonly mayFork: boolean }): string {
   const { name, rubric, rollouts, rescored, changed, judge, environments, folder } = result;
   const asked = judge.calls === 0 ? '' : ` · ${counted(judge.calls, 'judge call')}, ${judge.tokens} tokens`;
   const most = environments.flatMap(({ largest }) => largest);
@@ -16,7 +16,7 @@ export function describeRescored(result: RescoreResult, { isRun }: { readonly is
     ...(most.length === 0 ? [] : ['largest changes', ...largestOf(result).map((line) => `  ${line}`)]),
     `results  ${where}`,
     `look     npx ratchet-rl eval tui ${quote(where)}`,
-    ...(isRun && changed > 0 ? [`next     npx ratchet-rl fork ${quote(result.place.name)} --step N --name NEW --rewards ${result.id}`] : []), // prettier-ignore
+    ...(mayFork && changed > 0 ? [`next     npx ratchet-rl fork ${quote(result.place.name)} --step N --name NEW --rewards ${result.id}`] : []), // prettier-ignore
   ].join('\n');
 }
 

@@ -37,7 +37,7 @@ type Handle = WorkflowHandle<typeof rescore>;
 export function watchRescore(
   handle: Handle,
   options: WatchOptions<RescoreLine>,
-  { isRun }: { readonly isRun: boolean },
+  { mayFork }: { readonly mayFork: boolean },
 ): Promise<number> {
   const { reporter } = options;
   return watchWorkflow(handle, options, {
@@ -46,7 +46,7 @@ export function watchRescore(
     follow: (signal) => follow(handle, options, signal),
     tellResult: (result) => {
       reporter.emit({ type: 'result', time: now(), ...result });
-      reporter.print(describeRescored(result, { isRun }));
+      reporter.print(describeRescored(result, { mayFork }));
       return Promise.resolve(0);
     },
   });

@@ -52,7 +52,7 @@ export function openRubrics(
 /** Refuses a rubric that scores in place: the state that it reads ended with its rollout. */
 function requireStored({ name, scoring }: Scoring, environment: string): void {
   if (scoring !== 'in_place') return;
-  const whose = name === environment ? name : `The rubric of ${name}`;
+  const whose = name === environment ? environment : `The rubric of ${name}`;
   throw new RatchetError(
     'Unsupported',
     `${whose} scores in place: it reads a sandbox or a state that ended with its rollout, so stored rollouts cannot be scored again. Name a rubric that scores what is stored: --rubric FILE.`,

@@ -48,8 +48,10 @@ export async function sweepSandboxes(options: SweepOptions): Promise<Sweep> {
     left: [] as string[],
     troubles: [] as string[],
   };
+  const pools = await leases.pools();
+  if (pools.size === 0) return sweep;
   const project = await leases.project();
-  for (const [pool, spec] of await leases.pools()) {
+  for (const [pool, spec] of pools) {
     const provider = await open(spec).catch((error: unknown) => troubleOf(sweep.troubles, spec, error));
     if (provider === null) continue;
     try {

@@ -25,12 +25,37 @@ export async function scoredKeysOf(
   });
 }
 
-/** Divides objects among activities: few enough for one history, each a stretch of neighbours. */
+/** Groups of a chunk, at least: an activity takes longer than what is around it. */
+const groupsOfChunk = 250;
+
+/**
+ * Divides objects among activities: few enough for one history, each a stretch of neighbours. How many groups an object
+ * has is estimated, from those of its round.
+ */
 export function chunksOfKeys(keys: readonly string[]): string[][] {
-  const count = Math.min(keys.length, evaluationChunksMax);
-  return Array.from({ length: count }, (_, i) =>
-    keys.slice(Math.floor((i * keys.length) / count), Math.floor(((i + 1) * keys.length) / count)),
-  );
+  const objects = new Map<string, number>();
+  for (const key of keys) objects.set(folderOf(key), (objects.get(folderOf(key)) ?? 0) + 1);
+  const groupsOf = (key: string): number => {
+    const round = roundOf(key);
+    return round === null ? 1 : (round.last - round.first + 1) / objects.get(folderOf(key))!;
+  };
+  const all = keys.reduce((sum, key) => sum + groupsOf(key), 0);
+  const target = Math.max(groupsOfChunk, all / (evaluationChunksMax - 1));
+  const chunks: string[][] = [];
+  let groups = Infinity;
+  for (const key of keys) {
+    if (groups >= target) {
+      chunks.push([]);
+      groups = 0;
+    }
+    chunks.at(-1)!.push(key);
+    groups += groupsOf(key);
+  }
+  return chunks;
+}
+
+function folderOf(key: string): string {
+  return key.slice(0, key.lastIndexOf('/') + 1);
 }
 
 /** What is stored beside a scored object for readers: rows of the environment's own, by rollout, and its tools. */

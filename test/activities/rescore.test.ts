@@ -17,7 +17,7 @@ import { sha256 } from '../../store/file-store.ts';
 import { encodeJson } from '../../store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 import { forkRun } from '../../runs/lineages/fork-run.ts';
-import { scoredKeysOf } from '../../runs/rescores/scored-keys.ts';
+import { chunksOfKeys, scoredKeysOf } from '../../runs/rescores/scored-keys.ts';
 import { findEvaluations } from '../../runs/evaluations/folders.ts';
 import { readEvaluation } from '../../cli/eval/read.ts';
 import { evaluateAll, evaluationFolder, evaluationId, inputFor, rowsIn, serve } from './evaluation-runs.ts';
@@ -82,6 +82,17 @@ async function roundOf({ run, store }: TestRun, step: number) {
 }
 
 const sumOf = (text: string): number => Buffer.from(text).reduce((sum, byte) => sum + byte, 0);
+
+test('objects are divided into neighbours, by how many groups their rounds have', () => {
+  const key = (first: number, part: number) => `rollouts/step_1/groups_${first}-${first + 99}/chunk_1_of_1_from_${first + part}.scored.jsonl.gz`; // prettier-ignore
+  const keys = Array.from({ length: 1_000 }, (_, i) => key(1 + 100 * Math.floor(i / 10), i % 10));
+  const chunks = chunksOfKeys(keys);
+  assert.deepEqual(chunks.flat(), keys);
+  assert.equal(chunks.length, 40);
+  const many = Array.from({ length: 3_000 }, (_, i) => key(1 + 1_000 * i, 0));
+  assert.ok(chunksOfKeys(many).length <= 200);
+  assert.deepEqual(chunksOfKeys([]), []);
+});
 
 describe('a run that is rescored', () => {
   test('by its own rubric has the rewards it had; nothing of it is written over, and nothing is sampled', async (t) => {

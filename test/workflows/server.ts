@@ -213,7 +213,14 @@ async function viewOf(name: string): Promise<RunView> {
 }
 
 function defaultFakes(run: FakeRun, tell: TellLeased): DefaultFakes {
-  return { ...fakeTraining(run, tell), ...fakeEvaluations(run), ...fakeSearches(run), ...fakeRescores() };
+  const sweepSandboxes = () => ({ open: 0, ended: [], orphans: [], left: [], troubles: [] });
+  return {
+    ...fakeTraining(run, tell),
+    ...fakeEvaluations(run),
+    ...fakeSearches(run),
+    ...fakeRescores(),
+    sweepSandboxes,
+  };
 }
 
 /** A run that is under way, and what people ask of it. */

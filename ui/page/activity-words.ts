@@ -45,6 +45,7 @@ export const activityWords = {
   remakeVersion: 'make a version again',
   restoreVersion: 'restore a version',
   publishVersion: 'upload weights',
+  sweepSandboxes: 'end lost sandboxes',
 } as const;
 
 /** Description, or the activity's own name for activities of other Ratchet versions. */

@@ -16,7 +16,7 @@ import type {
   SnapshotRef,
   SnapshotTarget,
 } from '../types.ts';
-import { PieceQueue } from './piece-queue.ts';
+import { PieceQueue } from '../piece-queue.ts';
 import type { CommandStart, LinkedCommand, SupervisorLink, TakeOutput } from './supervisor-link.ts';
 
 /** Time limit of reading, writing and saving files inside. */

@@ -52,7 +52,7 @@ export const rescoreCommand = new Command('rescore')
 async function run(what: string, options: RescoreOptions): Promise<number> {
   const reporter = openReporter<RescoreLine>(options);
   const projectFolder = process.cwd();
-  const { input, place, isRun } = await readRescore(what, options);
+  const { input, place, isRun, mayFork } = await readRescore(what, options);
   const { environments, rubric, results } = input;
   const lines = [...namedByEnvironments(environments), ...linesOfFoundStore(place, options.store)];
   await askGrants(place, { lines: isRun ? lines : namedByEnvironments(environments), environments }, options);
@@ -81,7 +81,7 @@ async function run(what: string, options: RescoreOptions): Promise<number> {
         staticSummary: `rescore ${what}`,
       });
       if (uiUrl) reporter.say(uiLine(uiUrl, handle));
-      return watchRescore(handle, { reporter, hasOwnStack: stack !== null, interrupted: interrupted.signal, gone }, { isRun }); // prettier-ignore
+      return watchRescore(handle, { reporter, hasOwnStack: stack !== null, interrupted: interrupted.signal, gone }, { mayFork }); // prettier-ignore
     },
   );
   return exitCode ?? 130;

@@ -25,7 +25,7 @@ export interface Effect {
   readonly key: string;
   /** What is called, for people. */
   readonly name: string;
-  /** Its arguments; the note of it has their beginning, and a digest. */
+  /** Its arguments, as JSON or as a text of it; the note of it has their beginning, and a digest. */
   readonly arguments: JsonValue;
 }
 

@@ -10,6 +10,7 @@ import { RatchetError } from '../../../core/errors.ts';
 import type { JsonValue } from '../../../core/json-value.ts';
 import { trajectoryRows } from '../../../core/rl/rollout/trajectories.ts';
 import { openCapture } from '../../../backends/environments/agent/capture/capture.ts';
+import type { RolloutNotes } from '../../../backends/environments/types.ts';
 import type { Capture, CaptureOptions } from '../../../backends/environments/agent/capture/types.ts';
 import { callOf, type Script, scriptedPolicy, tokenizer } from './scripted-policy.ts';
 
@@ -368,11 +369,7 @@ describe('the address', () => {
   });
 
   test('calls for another model go to its endpoint, are counted apart, and answered again from the notes', async (t) => {
-    const noted = new Map<string, JsonValue>();
-    const notes = {
-      get: (kind: string, key: string) => noted.get(`${kind}/${key}`),
-      put: (kind: string, key: string, value: JsonValue) => Promise.resolve(void noted.set(`${kind}/${key}`, value)),
-    };
+    const notes = keptNotes();
     let asked = 0;
     const judge: NonNullable<CaptureOptions['others']>[string] = {
       chat: ({ messages, fields }) => {
@@ -450,17 +447,41 @@ describe('the address', () => {
   });
 
   test('what lies beside the model is asked with the same key', async (t) => {
-    const { capture, url } = await open(t, twoTurns, {
-      beside: {
-        effect: (name, body) => Promise.resolve({ status: 201, body: { name, body } }),
-        budget: () => ({ tokens: 12 }),
-      },
-    });
-    const headers = { 'x-api-key': capture.key };
-    const budget = await fetch(`${url}/budget`, { headers });
+    const notes = keptNotes();
+    const { capture, url } = await open(t, twoTurns, { notes, beside: { budget: () => ({ tokens: 12 }) } });
+    const budget = await fetch(`${url}/budget`, { headers: { 'x-api-key': capture.key } });
     assert.deepEqual(await budget.json(), { tokens: 12 });
-    const { status, body } = await post(`${url}/effects/send%20mail`, capture, { to: 'a' });
-    assert.deepEqual([status, body], [201, { name: 'send mail', body: { to: 'a' } }]);
     assert.equal((await fetch(`${url}/budget`)).status, 401);
+    const begun = await post(`${url}/effects/send%20mail`, capture, { kind: 'once', arguments: { to: 'a' } });
+    assert.deepEqual([begun.status, begun.body['state']], [200, 'make']);
+    const settled = await post(`${url}/effects/send%20mail/settle`, capture, { answer: 'sent' });
+    assert.deepEqual(settled.body, { state: 'settled', answer: 'sent' });
+    // The next attempt does not send it again.
+    const next = await open(t, twoTurns, { notes });
+    const again = await post(`${next.url}/effects/send%20mail`, next.capture, { kind: 'once', arguments: { to: 'a' } });
+    assert.deepEqual(again.body, { state: 'settled', answer: 'sent' });
+  });
+
+  test('an effect that cannot be written down ends the rollout', async (t) => {
+    const taken = new RatchetError('StoreUnavailable', 'the store is away');
+    const notes = { ...keptNotes(), put: () => Promise.reject(taken) };
+    const { capture, url } = await open(t, twoTurns, { notes });
+    const { status } = await post(`${url}/effects/a`, capture, { kind: 'once' });
+    assert.deepEqual([status, capture.failure, capture.ended.aborted], [503, taken, true]);
   });
 });
+
+/** Notes of a rollout, for all its attempts. */
+function keptNotes(): RolloutNotes {
+  const noted = new Map<string, Map<string, JsonValue>>();
+  const of = (kind: string) => noted.get(kind) ?? new Map<string, JsonValue>();
+  return {
+    get: (kind, key) => Promise.resolve(of(kind).get(key)),
+    put(kind, key, value) {
+      noted.set(kind, new Map([[key, value], ...of(kind)]));
+      return Promise.resolve(of(kind).get(key)!);
+    },
+    all: (kind) => Promise.resolve(of(kind)),
+    uniqueKey: (key) => Promise.resolve(`unique ${key}`),
+  };
+}

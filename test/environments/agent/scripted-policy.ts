@@ -25,6 +25,8 @@ export function toolTokenizer(): ChatTokenizer {
 
 export const tokenizer = toolTokenizer();
 
+const encoded = new Map<string, readonly number[]>();
+
 /** A call in the form of the template's model. */
 export function callOf(name: string, args: object): string {
   return `<tool_call>\n${JSON.stringify({ name, arguments: args })}\n</tool_call>`;
@@ -33,6 +35,8 @@ export function callOf(name: string, args: object): string {
 export interface Script {
   /** The answer to a prompt, as text. */
   readonly says: (prompt: string, request: SampleRequest) => string | Promise<string>;
+  /** False = it is called without the text of the prompt. */
+  readonly readsPrompt?: boolean;
   readonly recorded?: readonly Turn[];
   readonly onTurn?: (turn: Turn) => void | Promise<void>;
   readonly signal?: AbortSignal;
@@ -40,7 +44,14 @@ export interface Script {
 }
 
 /** `asked` has every request for a new turn. */
-export function scriptedPolicy({ says, recorded = [], onTurn, signal, maxTokens = 4096 }: Script): PlayedPolicy & {
+export function scriptedPolicy({
+  says,
+  readsPrompt = true,
+  recorded = [],
+  onTurn,
+  signal,
+  maxTokens = 4096,
+}: Script): PlayedPolicy & {
   readonly asked: SampleRequest[];
 } {
   const asked: SampleRequest[] = [];
@@ -48,8 +59,11 @@ export function scriptedPolicy({ says, recorded = [], onTurn, signal, maxTokens 
     async sample(request) {
       asked.push(request);
       await setImmediate();
-      const text = await says(tokenizer.decode(request.promptTokenIds, { skipSpecialTokens: false }), request);
-      const all = tokenizer.encode(`${text}<|im_end|>`);
+      const { promptTokenIds } = request;
+      const prompt = readsPrompt ? tokenizer.decode(promptTokenIds, { skipSpecialTokens: false }) : '';
+      const text = await says(prompt, request);
+      const all = encoded.get(text) ?? tokenizer.encode(`${text}<|im_end|>`);
+      encoded.set(text, all);
       const tokenIds = all.slice(0, request.maxTokens);
       return {
         tokenIds,

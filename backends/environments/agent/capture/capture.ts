@@ -1,15 +1,18 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { RatchetError } from '../../../../core/errors.ts';
+import type { JsonValue } from '../../../../core/json-value.ts';
 import type { Turn } from '../../../../core/rl/rollout/rollout.ts';
 import { HttpError, toHttpError } from '../../../../engine/server/http-error.ts';
 import { shortened } from '../../../../engine/server/json.ts';
+import { handleEffect } from '../effect-route.ts';
+import type { RolloutNotes } from '../../types.ts';
 import { AnswerStream } from './answer-stream.ts';
 import { type CallNode, CallTree } from './call-tree.ts';
 import { chatForm } from './chat-form.ts';
 import { newKey, readBodyOf, requireKey, RolloutAddress, sendJson } from './http-server.ts';
 import { messagesForm } from './messages-form.ts';
 import type { ApiForm, ModelAnswer, ModelCall } from './model-call.ts';
-import { OtherModels } from './other-models.ts';
+import { NotWritten, OtherModels } from './other-models.ts';
 import { responsesForm } from './responses-form.ts';
 import type { CallCounts, Capture, CaptureOptions, OtherModel } from './types.ts';
 import { Unheard } from './unheard.ts';
@@ -24,6 +27,8 @@ const programsOwn: ReadonlySet<string> = new Set([
   'Unsupported',
   'ModelUnsupported',
 ]);
+
+const effects = '/effects/';
 
 const forms: Readonly<Record<string, ApiForm>> = {
   '/chat/completions': chatForm,
@@ -107,7 +112,7 @@ class CapturedRollout implements Capture {
 
   async #route(route: string, request: IncomingMessage, response: ServerResponse): Promise<void> {
     const [method, path] = route.split(' ') as [string, string];
-    const { beside = {} } = this.#options;
+    const { beside = {}, notes } = this.#options;
     const form = forms[path];
     if (method === 'POST' && form !== undefined) return this.#answer(form, request, response);
     if (route === 'POST /messages/count_tokens') {
@@ -116,12 +121,21 @@ class CapturedRollout implements Capture {
     }
     if (method === 'GET' && /^\/models(?:\/|$)/.test(path)) return this.#sendModels(path, request, response);
     if (route === 'GET /budget' && beside.budget) return sendJson(response, 200, beside.budget());
-    if (method === 'POST' && path.startsWith('/effects/') && beside.effect) {
-      const name = decodeURIComponent(path.slice('/effects/'.length));
-      const { status, body } = await beside.effect(name, (await readBodyOf(request)) as never);
+    if (method === 'POST' && path.startsWith(effects) && notes) {
+      const { status, body } = await this.#effect(notes, path.slice(effects.length), await readBodyOf(request));
       return sendJson(response, status, body);
     }
     throw new HttpError(404, `There is no ${shortened(route)} here.`);
+  }
+
+  /** Where the store fails, or another attempt has the rollout, this one ends: the program must not go on. */
+  async #effect(notes: RolloutNotes, path: string, body: unknown): ReturnType<typeof handleEffect> {
+    try {
+      return await handleEffect(notes, path, body as JsonValue);
+    } catch (error) {
+      this.#end(error);
+      throw rolloutEnds(error);
+    }
   }
 
   /** One call, whichever API it came by. */
@@ -201,8 +215,7 @@ class CapturedRollout implements Capture {
     const isProgramsOwn = error instanceof RatchetError && programsOwn.has(error.code);
     if (!isProgramsOwn) {
       this.#end(error);
-      const headers = { 'x-should-retry': 'false' };
-      return new HttpError(503, 'The rollout ends: its model does not answer.', { cause: error, headers });
+      return rolloutEnds(error);
     }
     this.refusal = error;
     this.#refusalsInRow++;
@@ -234,7 +247,10 @@ class CapturedRollout implements Capture {
   }
 
   async #ofOther(model: OtherModel, call: ModelCall): Promise<ModelAnswer> {
-    const { usage, isRecalled, ...answer } = await this.#others.answer(model, call);
+    const { usage, isRecalled, ...answer } = await this.#others.answer(model, call).catch((error: unknown) => {
+      if (error instanceof NotWritten) this.#end(error.cause);
+      throw error instanceof NotWritten ? rolloutEnds(error.cause) : error;
+    });
     this.#calls.others++;
     if (isRecalled) this.#calls.othersRecalled++;
     else {
@@ -284,6 +300,11 @@ class CapturedRollout implements Capture {
     const ends = { has_more: false, first_id: names[0], last_id: names.at(-1) };
     sendJson(response, 200, isAnthropics ? { data: described, ...ends } : { object: 'list', data: described });
   }
+}
+
+function rolloutEnds(cause: unknown): HttpError {
+  const headers = { 'x-should-retry': 'false' };
+  return new HttpError(503, 'The rollout ends: what it needs does not answer.', { cause, headers });
 }
 
 /** For models behind an API, which count tokens themselves and tell afterwards. */

@@ -3,7 +3,8 @@ import type { JsonValue } from '../../../../core/json-value.ts';
 import type { MessageToolCall } from '../../../../core/rl/rollout/rollout.ts';
 import type { CallTree } from './call-tree.ts';
 import type { ModelAnswer, ModelCall } from './model-call.ts';
-import type { CallNotes, OtherModel } from './types.ts';
+import type { RolloutNotes } from '../../types.ts';
+import type { OtherModel } from './types.ts';
 
 /** An answer of another model as it is written down, with the names that the policy knows. */
 interface OtherAnswer {
@@ -26,7 +27,7 @@ const kind = 'other-model';
  * ones: those of equal calls in the order in which they were asked for.
  */
 export class OtherModels {
-  readonly #notes: CallNotes | undefined;
+  readonly #notes: RolloutNotes | undefined;
   readonly #tree: CallTree;
   readonly #signal: AbortSignal;
   readonly #asked = new Map<string, number>();
@@ -36,7 +37,7 @@ export class OtherModels {
     tree,
     signal,
   }: {
-    readonly notes: CallNotes | undefined;
+    readonly notes: RolloutNotes | undefined;
     readonly tree: CallTree;
     readonly signal: AbortSignal;
   }) {
@@ -54,10 +55,20 @@ export class OtherModels {
     this.#asked.set(name, nth + 1);
     const id = `${name.slice(0, 16)}-${nth}`;
     const known = await this.#notes?.get(kind, id);
-    const answer = known === undefined ? await this.#ask(model, call, wanted) : (known as unknown as OtherAnswer);
-    if (known === undefined) await this.#notes?.put(kind, id, answer as unknown as JsonValue);
+    const answer = known === undefined ? await this.#note(id, await this.#ask(model, call, wanted)) : answerIn(known);
     const { usage } = answer;
     return { ...this.#map(answer, (text) => this.#tree.toLive(text)), usage, id, isRecalled: known !== undefined };
+  }
+
+  /** The answer that stands. One that is too large for a note is asked for again after a death. */
+  async #note(id: string, answer: OtherAnswer): Promise<OtherAnswer> {
+    if (this.#notes === undefined) return answer;
+    try {
+      return answerIn(await this.#notes.put(kind, id, answer as unknown as JsonValue));
+    } catch (error) {
+      if (error instanceof RangeError) return answer;
+      throw new NotWritten(`the answer ${id} was not written down`, { cause: error });
+    }
   }
 
   async #ask(
@@ -90,4 +101,11 @@ export class OtherModels {
     if (typeof value !== 'object' || value === null) return value;
     return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, this.#map(one as unknown, map)])) as T;
   }
+}
+
+/** The store failed, or another attempt has the rollout. */
+export class NotWritten extends Error {}
+
+function answerIn(note: JsonValue): OtherAnswer {
+  return note as unknown as OtherAnswer;
 }

@@ -1,7 +1,7 @@
 import type { JsonValue } from '../../../../core/json-value.ts';
 import type { Turn } from '../../../../core/rl/rollout/rollout.ts';
 import type { Endpoint } from '../../../inference/index.ts';
-import type { Policy } from '../../types.ts';
+import type { Policy, RolloutNotes } from '../../types.ts';
 
 /**
  * The address in front of the policy for one rollout of a program that owns its loop. The program asks it as it would
@@ -21,8 +21,11 @@ export interface CaptureOptions {
   readonly others?: Readonly<Record<string, OtherModel>>;
   /** Ends calls under way; the address then answers 503. */
   readonly signal: AbortSignal;
-  /** Where answers of other models are written down, so that a later attempt gets the same; missing = they are asked again. */
-  readonly notes?: CallNotes;
+  /**
+   * Where the program's effects (`POST /effects/KEY`) and answers of other models are written down, so that a later
+   * attempt gets the same; missing = it has no effects, and other models are asked again.
+   */
+  readonly notes?: RolloutNotes;
   readonly beside?: BesideModel;
   /** Told once of each field of requests that the run's file decides instead. */
   readonly say?: (line: string) => void;
@@ -33,16 +36,8 @@ export interface CaptureOptions {
 /** Another model, as `openEndpoint` opens it. */
 export type OtherModel = Pick<Endpoint, 'chat'>;
 
-/** The part of a rollout's notes that calls use. The first value of a key stands; durable when `put` resolves. */
-export interface CallNotes {
-  get(kind: string, key: string): JsonValue | undefined | Promise<JsonValue | undefined>;
-  put(kind: string, key: string, value: JsonValue): Promise<unknown>;
-}
-
-/** Routes beside the model, with the same key. */
+/** What lies beside the model, with the same key. */
 export interface BesideModel {
-  /** POST /effects/KEY: the answer's status and body. */
-  effect?(key: string, body: JsonValue): Promise<{ readonly status: number; readonly body: JsonValue }>;
   /** GET /budget: what the rollout has left. */
   budget?(): JsonValue;
 }
