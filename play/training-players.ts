@@ -11,6 +11,7 @@ import { environmentsOfRun } from './environment-users.ts';
 import type { Inference } from '../backends/inference/index.ts';
 import { sha256 } from '../store/file-store.ts';
 import type { GenerateDependencies } from './policy/asked-model.ts';
+import type { AroundRollouts } from './budget/rollout-budget.ts';
 import { type LastCall, playRollout } from './play-rollout.ts';
 import { timeoutFateOf } from './rollout-limits.ts';
 import type { Together } from './generate-groups.ts';
@@ -41,6 +42,7 @@ export async function openPlayers(
     /** A turn is sampled from the newest version; else all are from `served`. */
     readonly takesNewest: boolean;
     readonly lastCall?: LastCall | undefined;
+    readonly budgets: AroundRollouts;
   },
 ): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
   const { journal, observer, signal } = around;
@@ -76,8 +78,9 @@ export async function openPlayers(
         signal,
         ...(age ? { tooOld: age.signal } : {}),
         onTimeout,
+        budgets: around.budgets,
         ...(onTimeout === 'truncate' ? present({ lastCall: around.lastCall }) : {}),
-        openPolicy({ isDeterministic, isSingleTurn = false }, until) {
+        openPolicy({ isDeterministic, isSingleTurn = false }, until, budget) {
           observer.begin(place);
           const onRecord = isDeterministic && !isSingleTurn;
           return samplePolicy(
@@ -91,6 +94,7 @@ export async function openPlayers(
               isTrained: !isTaught,
               learnedRoles: new Set(Object.keys(entry.echo ?? {})),
               signal: until,
+              budget,
               ...speak,
               promptTokensMax: spec.maxPromptTokens,
               place: samplePlace([run.name, run.lineage, group], index),

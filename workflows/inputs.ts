@@ -108,6 +108,7 @@ const evaluationFields = {
   results: place,
   about: optional(fields),
   prices: optional(fieldsOf({ input: number, output: number })),
+  budget: optional(fields),
   notify: optional(notify),
 };
 const severalEvaluations = (one: Shape): Shape =>
@@ -153,6 +154,7 @@ const searchFields = {
   isSmallBudgetMeant: flag,
   isBranch: optional(flag),
   startPrompt: optional(objectRef),
+  budget: optional(fields),
   notify: optional(notify),
 };
 const roundsFields = fieldsOf({ run: runHandle, spec: fieldsOf({ heartbeatTimeoutS: number }), tells: text });

@@ -1,4 +1,5 @@
 import type { RunSpec } from '../run-spec.ts';
+import { budgetSpec, pricedModelsSpec } from './budgets.ts';
 import { checkpointSpec } from './checkpoints.ts';
 import { environmentSpecs } from './environments.ts';
 import { evalSpec } from './evaluation.ts';
@@ -67,7 +68,8 @@ export function toRunSpec(config: RatchetConfig, name: string): RunSpec {
     ...(config.mlflow && { mlflow: inSpec(mlflow, config.mlflow) }),
     ...(config.opentelemetry && { opentelemetry: inSpec(opentelemetry, config.opentelemetry) }),
     ...(config.notify && { notify: inSpec(notify, config.notify) }),
-    ...(config.cost && { cost: inSpec(cost, config.cost) }),
+    ...(config.cost && { cost: { ...inSpec(cost, config.cost), ...pricedModelsSpec(config) } }),
+    ...budgetSpec(config.budget),
     sft: sftSpec(config),
     ...rowsSpec(config),
     trainer: trainerSpec(config),

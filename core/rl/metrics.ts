@@ -1,3 +1,4 @@
+import { budgetKeys, budgetUnits, type OverBudget } from '../settings/budgets.ts';
 import type { Baselines } from './rollout/agents.ts';
 import { costMetrics, type Used } from './cost.ts';
 import { type DropReason, judgeGroup, solvedCounts } from './filters/difficulty.ts';
@@ -99,6 +100,7 @@ export interface MeasuredRollout {
   readonly turns: number;
   readonly metrics: Readonly<Record<string, number>>;
   readonly isTimedOut?: true;
+  readonly overBudget?: OverBudget['over'];
 }
 
 /** Mean reward and the mean of each reward function over some rollouts, for evaluations and reports. */
@@ -147,6 +149,10 @@ export function measuredMetrics(rollouts: readonly MeasuredRollout[]): Metrics {
     'timed_out/mean',
     rollouts.map((rollout) => Number(hasTimedOut(rollout))),
   );
+  for (const unit of [...budgetUnits, 'wallS'] as const) {
+    const count = rollouts.filter(({ overBudget }) => overBudget === unit).length;
+    if (count > 0) metrics[`over_budget/${budgetKeys[unit]}`] = count;
+  }
   return metrics;
 }
 

@@ -1,4 +1,5 @@
 import type { JsonValue } from '../json-value.ts';
+import type { BudgetLimits } from './budgets.ts';
 
 /** How an environment is opened. The schemas in config/settings/environments.ts make it. */
 
@@ -43,6 +44,8 @@ export interface EnvironmentEntry {
   readonly python?: PythonEnvironment | undefined;
   readonly variables?: EnvironmentVariables | undefined;
   readonly limits?: RolloutLimits | undefined;
+  /** Of each of its rollouts. */
+  readonly budget?: BudgetLimits | undefined;
   /** In place of its examples' own. */
   readonly systemPrompt?: string | undefined;
   /** Solver of its tasks in verifiers v1. */

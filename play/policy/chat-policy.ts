@@ -3,6 +3,8 @@ import type { ChatMessage, MessageToolCall, Turn } from '../../core/rl/rollout/r
 import type { JsonValue } from '../../config/run-spec.ts';
 import type { SampleOptions } from '../../backends/environments/types.ts';
 import type { Endpoint, SamplePlace } from '../../backends/inference/index.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { type RolloutBudget, useToolCalls, withinBudget } from '../budget/rollout-budget.ts';
 import type { PlayedPolicy } from './sample-policy.ts';
 
 interface ChatPolicyOptions {
@@ -12,6 +14,8 @@ interface ChatPolicyOptions {
   readonly signal?: AbortSignal;
   /** Place of the turns, for servers that cache related requests together. */
   readonly place?: SamplePlace;
+  /** Of the rollout; missing = nothing is limited. */
+  readonly budget?: RolloutBudget | undefined;
   /** Called with every turn and its index in the rollout. */
   readonly onTurn?: (turn: Turn, position: number) => void;
 }
@@ -20,7 +24,7 @@ interface ChatPolicyOptions {
  * A model behind an API as an environment sees it: messages in, one turn out, no tokens. Tool calls accompany the text
  * in the API's form; an environment that knows only texts may ignore them.
  */
-export function chatPolicy({ endpoint, fields, signal, place, onTurn }: ChatPolicyOptions): PlayedPolicy {
+export function chatPolicy({ endpoint, fields, signal, place, budget, onTurn }: ChatPolicyOptions): PlayedPolicy {
   const turns: Turn[] = [];
   const callIds: (readonly (string | undefined)[])[] = [];
   let failure: unknown = undefined;
@@ -34,13 +38,18 @@ export function chatPolicy({ endpoint, fields, signal, place, onTurn }: ChatPoli
       failure = undefined;
       const position = asked++;
       try {
-        const said = await endpoint.chat({
-          messages: withCalls(messages.map(readMessage), turns, callIds),
-          tools,
-          fields: sampling ?? fields,
-          signal,
-          ...place,
-        });
+        const asked = { messages: withCalls(messages.map(readMessage), turns, callIds), tools };
+        const most = budget ? mostTokens(asked, sampling ?? fields) : { promptTokens: 0, maxTokens: 0 };
+        const said = await withinBudget(
+          budget,
+          { ...most, signal },
+          (maxTokens) => {
+            const own = sampling ?? fields;
+            return endpoint.chat({ ...asked, fields: budget ? withMaxTokens(own, maxTokens) : own, signal, ...place });
+          },
+          // A server that does not count is taken to have used all.
+          ({ usage }) => usage ?? { promptTokens: most.promptTokens, completionTokens: most.maxTokens },
+        );
         callIds[position] = said.callIds ?? [];
         const turn: Turn = {
           promptTokenIds: said.promptTokenIds ?? [],
@@ -58,6 +67,7 @@ export function chatPolicy({ endpoint, fields, signal, place, onTurn }: ChatPoli
         };
         turns[position] = turn;
         onTurn?.(turn, position);
+        await useToolCalls(budget, said.toolCalls?.length ?? 0, signal);
         return turn;
       } catch (error) {
         failure = error;
@@ -100,4 +110,32 @@ function callsOf(
   ids: readonly (string | undefined)[] = [],
 ): MessageToolCall[] {
   return toolCalls.map((call, i) => ({ id: ids[i] ?? `call_${position}_${i}`, type: 'function', function: call }));
+}
+
+const tokenFields = ['max_tokens', 'max_completion_tokens'] as const;
+/** Tokens that a chat template adds to a request, and to each of its messages. */
+const templateTokens = { request: 256, message: 16 };
+
+/**
+ * Upper bound of a turn's tokens at a server that counts them itself: no tokenizer makes more tokens of a text than it
+ * has bytes. Refuses a request without a bound on what is sampled.
+ */
+function mostTokens(
+  asked: { readonly messages: readonly ChatMessage[]; readonly tools: SampleOptions['tools'] },
+  fields: Readonly<Record<string, JsonValue>>,
+): { readonly promptTokens: number; readonly maxTokens: number } {
+  const bytes = Buffer.byteLength(JSON.stringify(asked));
+  const promptTokens = bytes + templateTokens.request + templateTokens.message * asked.messages.length;
+  const maxTokens = tokenFields.map((name) => fields[name]).find((value) => typeof value === 'number') ?? 0;
+  return { promptTokens, maxTokens };
+}
+
+/** A rollout with little left samples less. */
+function withMaxTokens(fields: Readonly<Record<string, JsonValue>>, most: number): Readonly<Record<string, JsonValue>> {
+  const name = tokenFields.find((one) => typeof fields[one] === 'number');
+  if (name !== undefined) return { ...fields, [name]: most };
+  throw new RatchetError(
+    'ConfigInvalid',
+    'A budget limits tokens or money, and nothing bounds the tokens of an answer: set max_tokens of the sampling.',
+  );
 }

@@ -15,6 +15,7 @@ import {
 } from '../../engine/speech/speech.ts';
 import type { Policy, SampleOptions } from '../../backends/environments/types.ts';
 import { heardTokens } from './heard-tokens.ts';
+import { type RolloutBudget, useToolCalls, withinBudget } from '../budget/rollout-budget.ts';
 import type { Speak } from '../teacher/teacher.ts';
 import type { Inference, Sample, SamplePlace } from '../../backends/inference/index.ts';
 import type { ServedPolicy } from '../../core/rl/run-state.ts';
@@ -41,6 +42,8 @@ export interface SamplePolicyOptions {
   readonly recorded?: readonly Turn[];
   /** Generates the turns in place of the policy; missing = the policy does. */
   readonly speak?: Speak;
+  /** Of the rollout; missing = nothing is limited. */
+  readonly budget?: RolloutBudget | undefined;
   /** Called with the version of every turn as it begins, including recorded ones. */
   readonly onBegin?: (step: number) => void;
   /** Called with every sampled turn and its index in the rollout. */
@@ -68,6 +71,7 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
     signal,
     place,
     recorded = [],
+    budget,
     onBegin,
     onTurn,
   } = options;
@@ -103,15 +107,34 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
           turns[position] = known;
           onBegin?.(known.policyStep);
           prompts.said(prompt, known.tokenIds);
+          budget?.adopt({ promptTokens: promptTokenIds.length, completionTokens: known.tokenIds.length });
+          await useToolCalls(budget, known.toolCalls?.length ?? 0, signal);
           return known;
         }
         const seed = seedOfTurn(position);
         // At least one token: a prompt that leaves none is for the server to refuse, with its own message.
         const maxTokens = Math.max(1, Math.min(sampling.maxTokens, contextTokens - promptTokenIds.length));
-        const policy = await newest();
-        onBegin?.(policy.version.step);
-        const request = { ...sampling, ...place, ...trained, policy, promptTokenIds, maxTokens, seed, signal };
-        const sample = await speak(request, { messages, tools });
+        let policy = served;
+        const sample = await withinBudget(
+          budget,
+          { promptTokens: promptTokenIds.length, maxTokens, signal },
+          async (most) => {
+            policy = await newest();
+            onBegin?.(policy.version.step);
+            const request = {
+              ...sampling,
+              ...place,
+              ...trained,
+              policy,
+              promptTokenIds,
+              maxTokens: most,
+              seed,
+              signal,
+            };
+            return speak(request, { messages, tools });
+          },
+          ({ tokenIds }) => ({ promptTokens: promptTokenIds.length, completionTokens: tokenIds?.length ?? maxTokens }),
+        );
         requireTokens(sample);
         requireFinite(sample);
         const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
@@ -133,6 +156,7 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
         turns[position] = turn;
         prompts.said(prompt, turn.tokenIds);
         onTurn?.(turn, position);
+        await useToolCalls(budget, toolCalls.length, signal);
         return turn;
       } catch (error) {
         failure = error;

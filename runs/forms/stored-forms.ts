@@ -53,7 +53,7 @@ export const storedForms = {
   commit: form('a commit', /lineages\/[^/]+\/steps\/step_\d+\.json$/, {
     tellsVersion: true,
     uncounted: ({ state, ...commit }: Loose) => ({ ...commit, state: keptInSizes(state) }),
-    upgrades: [withNewOptions],
+    upgrades: [withNewOptions, withNewOptions],
   }),
   manifest: form('the manifest of a checkpoint', /checkpoints\/step_\d+\/manifest\.json$/, { tellsVersion: true }),
   optimizerFiles: form(
@@ -67,10 +67,12 @@ export const storedForms = {
     uncounted: ({ filtered, ...part }: Loose) => ({ ...part, filtered: keptInSizes(filtered) }),
   }),
   /** Attempts were called sittings until 24 November 2026. */
-  leftChunk: form('partial results of a chunk', new RegExp(`${round}${chunk}\\/(?:attempt|sitting)_\\d+\\.json$`)),
+  leftChunk: form('partial results of a chunk', new RegExp(`${round}${chunk}\\/(?:attempt|sitting)_\\d+\\.json$`), {
+    upgrades: [withNewOptions],
+  }),
   /** Until 25 November 2026 one object had the groups of a whole round. */
   scoredGroup: form('a scored group', new RegExp(`${round}(?:${chunk}\\.)?scored\\.jsonl(?:\\.gz)?$`), {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
   }),
   turn: form('a turn', new RegExp(`${ofChunk}(?:\\/attempt_\\d+(?:\\/groups)?)?\\/turns_\\d+\\.jsonl$`), {
     upgrades: [turnsOfTextAlone, turnsWithoutRefusals],
@@ -85,7 +87,7 @@ export const storedForms = {
     new RegExp(
       `${ofChunk}(?:(?:\\/attempt_\\d+(?:\\/groups)?)?\\/part_\\d+|\\/(?:attempt|sitting)_\\d+\\.finished\\.[^/]+)?\\.jsonl$`,
     ),
-    { upgrades: [turnsOfTextAlone, turnsWithoutRefusals] },
+    { upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions] },
   ),
   pools: form('difficulty pools', /pools\/[^/]+\.json$/, { saysNone: true }),
   plan: form('the plan of a step', /batches\/step_\d+\.[^/]+\.plan\.json$/, { upgrades: [planOf24November] }),
@@ -112,20 +114,23 @@ export const storedForms = {
   sinks: form('the progress of sinks', /sinks\/state\.json$/, { saysNone: true }),
   evaluation: form('an evaluation', /evaluation\/attempt_\d+\.json$/, {
     tellsVersion: true,
-    upgrades: [withNewOptions],
+    upgrades: [withNewOptions, withNewOptions],
   }),
   evaluationSummary: form('the summary of an evaluation', /evaluation\/summary_\d+\.json$/),
-  checkpointSubject: form('the evaluation of checkpoints', /evals\/checkpoints\.json$/, { upgrades: [withNewOptions] }),
+  checkpointSubject: form('the evaluation of checkpoints', /evals\/checkpoints\.json$/, {
+    upgrades: [withNewOptions, withNewOptions],
+  }),
   /** Version 1 may lack `settings.final`: such a search still scores its start on the screen alone. */
   search: form('a search for a prompt', /search\/search\.json$/, {
     tellsVersion: true,
-    upgrades: [withNewOptions],
+    upgrades: [withNewOptions, withNewOptions],
   }),
   searchSummary: form('the summary of a search', /search\/summary\.json$/, { upgrades: [withNewOptions] }),
   answer: form('an answer of a search', /search\/answers\/part_\d+\.jsonl$/, {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
   }),
   promptTrial: form('the trial of a prompt', /trial\.json$/),
+  budget: form('a state of a budget', /budget\/entry_\d+\.json$/),
 } as const satisfies Readonly<Record<string, FormOfKeys>>;
 
 /** Columns of numbers with a JSON head. They start with a name of eight letters, which changes with the version. */

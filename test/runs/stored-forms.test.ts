@@ -170,6 +170,7 @@ const sampleKeys: Readonly<Record<keyof typeof storedForms, string>> = {
   searchSummary: 'search/summary.json',
   answer: 'search/answers/part_12.jsonl',
   promptTrial: 'gepa/words--run/step_3/trial.json',
+  budget: 'evals/words--run/step_3/budget/entry_12.json',
 };
 
 /** Unpacks a recorded run into a new folder. */
@@ -207,19 +208,22 @@ describe('recorded runs of 24, 25 and 26 November', () => {
       }
     }
     // No recorded run stopped within these rows.
-    for (const name of ['turn-1', 'answer-1', 'turn-2', 'answer-2', 'rollout-2', 'scoredGroup-2'] as const) {
+    const rows = ['turn-1', 'answer-1', 'turn-2', 'answer-2', 'rollout-2', 'scoredGroup-2'];
+    for (const name of [...rows, 'answer-3', 'rollout-3', 'scoredGroup-3']) {
       const [id, version] = name.split('-') as ['turn' | 'answer' | 'rollout' | 'scoredGroup', string];
       const bytes = await readFile(new URL(`../data/stored-forms/${name}.jsonl`, import.meta.url));
       const { schemaVersion: _, ...written } = JSON.parse(bytes.toString('utf8')) as Record<string, unknown>;
       assert.deepEqual(decodeStoredRows(bytes, sampleKeys[id]), [written]);
       versions.set(id, (versions.get(id) ?? new Set()).add(Number(version)));
     }
-    for (const id of ['checkpointSubject', 'search', 'searchSummary'] as const) {
-      const bytes = await readFile(new URL(`../data/stored-forms/${id}-1.json`, import.meta.url));
+    const objects = ['checkpointSubject-1', 'search-1', 'searchSummary-1', 'leftChunk-1'];
+    for (const name of [...objects, 'checkpointSubject-2', 'search-2', 'commit-2', 'evaluation-2']) {
+      const [id, version] = name.split('-') as [keyof typeof sampleKeys, string];
+      const bytes = await readFile(new URL(`../data/stored-forms/${name}.json`, import.meta.url));
       const { schemaVersion: _, ...written } = JSON.parse(bytes.toString('utf8')) as Record<string, unknown>;
       const { schemaVersion: __, ...read } = decodeStored<Record<string, unknown>>(bytes, sampleKeys[id]);
       assert.deepEqual(read, written);
-      versions.set(id, (versions.get(id) ?? new Set()).add(1));
+      versions.set(id, (versions.get(id) ?? new Set()).add(Number(version)));
     }
     const key = sampleKeys.search;
     const search = await readFile(new URL('../data/stored-forms/search-1.json', import.meta.url));

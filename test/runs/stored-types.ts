@@ -49,6 +49,7 @@ const typeOfForm: Readonly<Record<keyof typeof storedForms | keyof typeof formsO
     searchSummary: ['core/gepa/prompt-search.ts', 'PromptSearchResult'],
     answer: ['runs/searches/search-store.ts', 'AnswerRow'],
     promptTrial: ['core/gepa/prompt-search.ts', 'PromptTrial'],
+    budget: ['core/rl/budget-ledger.ts', 'BudgetState'],
     batchColumns: ['runs/rollouts/batch-parts.ts', 'RowHead'],
     taughtColumns: ['runs/rollouts/batch-parts.ts', 'TaughtHead'],
     scoreColumns: ['runs/rollouts/batch-parts.ts', 'ScoresHead'],

@@ -3,6 +3,7 @@ import { writtenPools } from '../environments.ts';
 import { evalSampling } from '../evaluation.ts';
 import { isByRole, kindOfEnvironment } from '../learning.ts';
 import { boundRelations, placeRelations } from './bounds.ts';
+import { budgetRelations } from './budgets.ts';
 import { inferenceRelations } from './inference.ts';
 import { dataRelations, preferenceRelations } from './data.ts';
 import { kindRelations, kindWarnings } from './kinds.ts';
@@ -39,6 +40,7 @@ const relations: readonly ((config: RatchetConfig) => Relations)[] = [
   policyRelations,
   evalRelations,
   branchRelations,
+  budgetRelations,
   storeRelations,
   notifyRelations,
   rolloutRelations,

@@ -50,7 +50,7 @@ export function factsOfGroup(
         tokens: sampledTokens(rollout),
         promptTokens: promptTokens(rollout),
         turns: turns.length,
-        ...present({ prompt: rollout.prompt, isTimedOut: rollout.isTimedOut }),
+        ...present({ prompt: rollout.prompt, isTimedOut: rollout.isTimedOut, overBudget: rollout.overBudget }),
         isZeroed: rollout.rewardBeforeCut !== undefined,
         flags:
           reward === null

@@ -1,3 +1,4 @@
+import type { OverBudget } from '../../settings/budgets.ts';
 import type { JsonValue } from '../../json-value.ts';
 import type { RolloutFilter } from '../../settings/rollouts.ts';
 
@@ -182,6 +183,8 @@ export interface Rollout {
   readonly playedAgain?: PlayedAgain;
   /** It ran out of time, and is `truncated`: it has the turns that were finished. */
   readonly isTimedOut?: true;
+  /** What its budget had no more of, so that it is `truncated`: it has the turns that were finished. */
+  readonly overBudget?: OverBudget['over'];
 }
 
 /** Why a rollout was repeated: a failed environment, a dead process, an empty reply. */
