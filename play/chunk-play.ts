@@ -180,7 +180,7 @@ export async function openChunk(
     prompts,
     takesNewest: input.takesNewest === true,
     ...(input.isLast === true ? { lastCall } : {}),
-    budgets: { shared: budget ? [budget] : [], prices: pricesOfRun(spec.cost) },
+    budgets: { shared: budget ? [budget] : [], prices: pricesOfRun(spec) },
   });
   const isWanted = among(only);
   const wanted = groupsOfChunk(leases, chunk)

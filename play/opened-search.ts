@@ -16,6 +16,8 @@ import type { Environments } from '../backends/environments/index.ts';
 import { tracebackOf } from '../backends/environments/score.ts';
 import { environmentsOfSearch } from './environment-users.ts';
 import { sharedEndpoint } from '../backends/inference/index.ts';
+import { enterBudgets, type EnteredBudgets } from './budget/budgets-around.ts';
+import { isBudgetReached, RolloutBudget, withinBudget } from './budget/rollout-budget.ts';
 import { generateGroups, type Together } from './generate-groups.ts';
 import type { AskDependencies } from './policy/asked-model.ts';
 import { openModel } from './policy/evaluated-policy.ts';
@@ -36,6 +38,11 @@ import {
 
 /** Milliseconds after which an unscored rollout is stored without its score: a judge may take long, or fail. */
 const scoringGraceMs = 25;
+
+/** Most tokens of a reflection where a budget counts them and its request bounds them by nothing. */
+const reflectionTokensMax = 8_192;
+/** Tokens that a chat template adds to its prompt. */
+const reflectionTemplateTokens = 256;
 
 /** Costs of a search's requests in this activity so far. */
 interface RequestAccount {
@@ -64,6 +71,7 @@ export class OpenedSearch {
   /** Rollouts only. */
   readonly #cut: AbortController;
   readonly #rollouts: AbortSignal;
+  readonly #budgets: EnteredBudgets;
 
   private constructor(
     dependencies: AskDependencies,
@@ -74,11 +82,12 @@ export class OpenedSearch {
       readonly signal: AbortSignal;
       readonly cut: AbortController;
       readonly rollouts: AbortSignal;
+      readonly budgets: EnteredBudgets;
     },
     models: readonly Awaited<ReturnType<typeof openModel>>[],
   ) {
     const { environments, endpoint = sharedEndpoint } = dependencies;
-    const { handle, stored, journal, signal, cut, rollouts } = opened;
+    const { handle, stored, journal, signal, cut, rollouts, budgets } = opened;
     this.model = stored.input.model;
     this.#handle = handle;
     this.#stored = stored;
@@ -94,6 +103,7 @@ export class OpenedSearch {
     this.#signal = signal;
     this.#cut = cut;
     this.#rollouts = rollouts;
+    this.#budgets = budgets;
   }
 
   static async open(
@@ -116,7 +126,13 @@ export class OpenedSearch {
       input.environments.map((environment) => openModel(dependencies, { ...asking, environment })),
     );
     const journal = await AnswerJournal.open(handle.place, stored, signal);
-    return new OpenedSearch(dependencies, { handle, stored, journal, signal, cut, rollouts }, models);
+    const budgets = await enterBudgets('search', handle.place, input);
+    return new OpenedSearch(dependencies, { handle, stored, journal, signal, cut, rollouts, budgets }, models);
+  }
+
+  /** Gives back what is not used of the budgets around it. */
+  leave(): Promise<void> {
+    return this.#budgets.leave();
   }
 
   /** Breaks off rollouts under way: what is missing of them is played later. */
@@ -179,6 +195,7 @@ export class OpenedSearch {
       return { kind: 'text', id, text: text === null ? null : textName(text) };
     } catch (error) {
       if (!(error instanceof RatchetError) || error.isRetryable || error.code === 'CheckpointDamaged') throw error;
+      if (isBudgetReached(error)) throw error;
       this.#note(`${reflection.model} could not reflect${seed === null ? '' : ` (seed ${seed})`}: ${error.message}`);
       if (error.code === 'InferenceRejected' && iteration === 0) throw error; // it is the request, the key or the model
       return { kind: 'failed', id, paid: 0 };
@@ -194,12 +211,21 @@ export class OpenedSearch {
     const told = (own.length === 0 ? rows : own).map(({ record = {} }) => record);
     const template = reflectionTemplateFor(component);
     const content = renderReflection(template, this.#journal.text(texts[component]!), told);
-    const said = await this.#endpoint(servers).chat({
-      messages: [{ role: 'user', content }],
-      fields: { ...fields, ...(seed === null ? {} : { seed }) },
-      signal: this.#signal,
-      session: `${this.#handle.place.name}/${id}`,
-    });
+    const budget = this.#budgets.shared.length > 0 ? new RolloutBudget(undefined, this.#budgets) : undefined;
+    const bounded = typeof fields['max_tokens'] === 'number' ? fields['max_tokens'] : reflectionTokensMax;
+    const promptTokens = Buffer.byteLength(content) + reflectionTemplateTokens;
+    const said = await withinBudget(
+      budget,
+      { model: this.#stored.input.reflection.model, promptTokens, maxTokens: bounded, signal: this.#signal },
+      (maxTokens) =>
+        this.#endpoint(servers).chat({
+          messages: [{ role: 'user', content }],
+          fields: { ...fields, ...(budget && { max_tokens: maxTokens }), ...(seed === null ? {} : { seed }) },
+          signal: this.#signal,
+          session: `${this.#handle.place.name}/${id}`,
+        }),
+      ({ usage }) => usage ?? { promptTokens, completionTokens: bounded },
+    );
     const text = extractText(said.text);
     const row = { request: id, answer: said.text, text: text === '' ? null : text, usage: said.usage };
     await this.#journal.add(row);
@@ -258,6 +284,7 @@ export class OpenedSearch {
         dataset,
         place,
         together,
+        budgets: this.#budgets,
         attemptsMax: 1, // the search itself asks again, and counts it
         ...parts,
         signal: this.#rollouts,

@@ -2,7 +2,17 @@ import { z } from 'zod';
 import { liveSettings } from '../../core/rl/live-settings.ts';
 import { atLeastZero, positive, text, whole } from '../toml/values.ts';
 import type { RatchetConfig } from './index.ts';
-import { inSpec, listOf, meaning, optionalTable, required, setting, specFields, type WrittenIn } from './setting.ts';
+import {
+  inSpec,
+  listOf,
+  meaning,
+  optionalTable,
+  required,
+  setting,
+  specFields,
+  tableType,
+  type WrittenIn,
+} from './setting.ts';
 
 /** `[budget]`, `[env.budget]`, `[eval.budget]`, `[gepa.budget]`: what may be used at most. */
 
@@ -38,6 +48,12 @@ function budgetOf(whose: string, ends: string) {
 export const budgetOfRollout = budgetOf('of a rollout', 'at a limit it ends as `truncated`, and its record says which');
 export const budgetOfEvaluation = budgetOf('of one evaluation', 'at a limit it stops, and goes on once it has more');
 export const budgetOfSearch = budgetOf('of one search, with its reflections', 'the same as in `[eval.budget]`');
+
+/** `budget` of an `[[eval]]` in a file of evaluations. */
+export const budgetValue = () =>
+  tableType(limits).meta({
+    expected: `a table of ${Object.keys(limits).join(', ')}, such as { tokens = 1000000 }`,
+  });
 
 export const BudgetSpec = z.strictObject(specFields(limits));
 export type BudgetSpec = z.infer<typeof BudgetSpec>;

@@ -1,10 +1,11 @@
-import type { CostSpec, RunSpec } from '../../config/run-spec.ts';
-import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import type { EvaluationInput, EvaluationPlace } from '../../core/eval/evaluation.ts';
 import { type BudgetPrices, noPrices, type TokenPrices } from '../../core/rl/budget.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
 import { type BudgetLimits, budgetKeys, type BudgetOwner } from '../../core/settings/budgets.ts';
 import { BudgetLedger } from '../../runs/budgets/budget-ledger.ts';
-import { storeOf } from '../../runs/run-access.ts';
+import { specOf, storeOf } from '../../runs/run-access.ts';
+import type { AroundRollouts } from './rollout-budget.ts';
 import { SharedBudget, type SharedBudgetOptions } from './shared-budget.ts';
 
 /** This process's part of each budget that it uses, by the place of the ledger: all chunks of a run share one. */
@@ -26,7 +27,7 @@ export function budgetOfRun(
 }
 
 /** The budget of an evaluation or a search; null if nothing is limited. */
-export function budgetOfPart(
+function budgetOfPart(
   of: Exclude<BudgetOwner, 'run' | 'rollout'>,
   place: EvaluationPlace,
   limits: BudgetLimits | undefined,
@@ -55,12 +56,49 @@ function shared(
   return budget;
 }
 
+/** Budgets around the rollouts of an evaluation or a search, and how they are left. */
+export interface EnteredBudgets extends AroundRollouts {
+  /** Gives back what is not used. */
+  leave(): Promise<void>;
+}
+
+/** The budget of an evaluation or a search, and that of its run where it samples a version of one. */
+export async function enterBudgets(
+  of: 'evaluation' | 'search',
+  place: EvaluationPlace,
+  { model, budget, prices }: PartWithBudget,
+): Promise<EnteredBudgets> {
+  const spec = model.kind === 'version' ? await specOf(model.run) : null;
+  const own = budgetOfPart(of, place, budget);
+  const around = model.kind === 'version' && spec ? budgetOfRun(model.run, spec) : null;
+  const shared = [own, around].filter((one) => one !== null);
+  const leaving = await Promise.all(shared.map((one) => one.enter()));
+  return {
+    shared,
+    prices: spec ? pricesOfRun(spec) : pricesOfEndpoint(prices),
+    leave: async () => void (await Promise.all(leaving.map((leave) => leave()))),
+  };
+}
+
+type PartWithBudget = Pick<EvaluationInput, 'model' | 'budget' | 'prices'>;
+
+export function pricesOfEndpoint(prices: EvaluationInput['prices']): BudgetPrices {
+  return prices ? { policy: { prompt: prices.input, completion: prices.output }, models: {} } : noPrices;
+}
+
 /** Prices of a run's models; the policy's are known only if both are. */
-export function pricesOfRun(cost: CostSpec | undefined): BudgetPrices {
+export function pricesOfRun({ cost, gepa }: Pick<RunSpec, 'cost' | 'gepa'>): BudgetPrices {
   if (cost === undefined) return noPrices;
-  const { prompt, completion, models = [] } = cost;
+  const { prompt, completion, reflectionPrompt, reflectionCompletion, models = [] } = cost;
+  const isReflectionPriced = gepa && reflectionPrompt !== null && reflectionCompletion !== null;
+  const reflection = isReflectionPriced
+    ? { [gepa.reflectionModel]: { prompt: reflectionPrompt, completion: reflectionCompletion } }
+    : {};
   return {
     policy: prompt === null || completion === null ? null : { prompt, completion },
-    models: Object.fromEntries(models.map(({ name, ...prices }): [string, TokenPrices] => [name, prices])),
+    models: {
+      ...reflection,
+      ...Object.fromEntries(models.map(({ name, ...prices }): [string, TokenPrices] => [name, prices])),
+    },
   };
 }

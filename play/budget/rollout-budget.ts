@@ -1,4 +1,5 @@
 import { RatchetError } from '../../core/errors.ts';
+import { present } from '../../core/present.ts';
 import {
   add,
   amountsOf,
@@ -133,16 +134,17 @@ export class RolloutBudget implements Budget {
  */
 export async function withinBudget<Said>(
   budget: Budget | undefined,
-  { promptTokens, maxTokens, signal }: TurnToReserve,
+  { promptTokens, maxTokens, model, signal }: CallToReserve,
   call: (maxTokens: number) => Promise<Said>,
   usedBy: (said: Said) => Use,
 ): Promise<Said> {
   if (budget === undefined) return call(maxTokens);
-  const answer = await budget.reserve({ promptTokens, completionTokens: maxTokens }, signal);
+  const of = present({ model });
+  const answer = await budget.reserve({ promptTokens, completionTokens: maxTokens, ...of }, signal);
   if (isOver(answer)) throw overError(answer);
   try {
     const said = await call(answer.use.completionTokens ?? maxTokens);
-    answer.settle(usedBy(said));
+    answer.settle({ ...usedBy(said), ...of });
     return said;
   } catch (error) {
     answer.settle(isRefusal(error) ? undefined : answer.use);
@@ -150,7 +152,9 @@ export async function withinBudget<Said>(
   }
 }
 
-interface TurnToReserve {
+interface CallToReserve {
+  /** Another model than the policy. */
+  readonly model?: string;
   readonly promptTokens: number;
   readonly maxTokens: number;
   readonly signal: AbortSignal | undefined;
@@ -169,7 +173,7 @@ export function overError({ of, text }: OverBudget): RatchetError {
 }
 
 /** Whether a budget around rollouts allows no further calls. */
-export function isBudgetReached(error: unknown): error is RatchetError {
+export function isBudgetReached(error: unknown): error is RatchetError & { readonly code: 'BudgetReached' } {
   return error instanceof RatchetError && error.code === 'BudgetReached';
 }
 

@@ -39,12 +39,13 @@ export function askEndpoint(
   const endpoint = open(servers);
   return (path, index) => ({
     sampling,
-    openPolicy: ({ sampling: own = {} }) =>
+    openPolicy: ({ sampling: own = {} }, _until, budget) =>
       chatPolicy({
         endpoint,
         fields: { ...own, ...sampling },
         signal,
         place: samplePlace(path, index),
+        budget,
       }),
   });
 }

@@ -40,11 +40,11 @@ export async function openModel(
   }
   const version = await openVersion(dependencies, model);
   return ({ session, index, exampleId, recorded, onTurn }) => ({
-    openPolicy({ isDeterministic, isSingleTurn = false }) {
+    openPolicy({ isDeterministic, isSingleTurn = false }, _until, budget) {
       const place = samplePlace([version.served.name, kind, environment.name, session], index);
       const onRecord = isDeterministic && !isSingleTurn ? { recorded: recorded(), onTurn } : {};
       // Keyed by the example and not by the step or the prompt: what is compared is compared on the same draws.
-      return samplePolicy({ ...version, signal, place, ...onRecord }, (turn) =>
+      return samplePolicy({ ...version, signal, place, budget, ...onRecord }, (turn) =>
         turnSeed(kind, seed, environment.name, exampleId, index, turn),
       );
     },
