@@ -79,11 +79,7 @@ export function reported(
 }
 
 /** Limits that a person sets, in place of the file's. */
-export function withLimits(
-  state: BudgetState,
-  by: string,
-  limits: Partial<BudgetLimits>,
-): BudgetState {
+export function withLimits(state: BudgetState, by: string, limits: Partial<BudgetLimits>): BudgetState {
   return { ...state, entry: state.entry + 1, by, limits: { ...state.limits, ...limits } };
 }
 

@@ -1,6 +1,6 @@
 import { budgetKeys, budgetUnits, type OverBudget } from '../settings/budgets.ts';
 import type { Baselines } from './rollout/agents.ts';
-import { costMetrics, type Used } from './cost.ts';
+import { costMetrics, tokensPer, type Used } from './cost.ts';
 import { type DropReason, judgeGroup, solvedCounts } from './filters/difficulty.ts';
 import type { DifficultyBounds } from '../settings/rollouts.ts';
 import type { GroupFacts } from './rollout/group-facts.ts';
@@ -79,7 +79,10 @@ export function stepMetrics({ step, finished, trained, filter, environments }: S
   addOffPolicy(metrics, trained, step);
   metrics['batch/groups'] = trained.length;
   metrics['batch/rollouts'] = trained.flatMap(rewardsOf).length;
-  return { ...metrics, ...costMetrics(sampledFor(finished), undefined) };
+  const used = sampledFor(finished);
+  const rollouts = finished.flatMap((group) => group.rollouts).length;
+  const rewards = finished.flatMap(rewardsOf).reduce((sum, reward) => sum + reward, 0);
+  return { ...metrics, ...costMetrics(used, undefined), ...tokensPer(used, { rollouts, rewards }) };
 }
 
 /** Tokens used by the rollouts of a step, kept or not. */
