@@ -6,19 +6,16 @@ import type {
 } from '../core/gepa/prompt-search.ts';
 import type { PlayedSlice, PromptSlice } from '../core/gepa/leases.ts';
 import { environmentOfPart, partsFor, type PlayedParts } from '../core/gepa/prompt-parts.ts';
-import { extractText, reflectionTemplateFor, renderReflection } from '../core/gepa/reflection-prompt.ts';
+import { reflectionTemplateFor, renderReflection } from '../core/gepa/reflection-prompt.ts';
 import type { ReflectRequest, SearchAnswer } from '../core/gepa/search-state.ts';
 import { RatchetError } from '../core/errors.ts';
 import { inferenceTimeoutDefaultS } from '../core/limits.ts';
 import type { Rollout, Turn } from '../core/rl/rollout/rollout.ts';
-import type { PolicyVersion } from '../core/rl/run-state.ts';
-import type { Environments } from '../backends/environments/index.ts';
 import { tracebackOf } from '../backends/environments/score.ts';
 import { environmentsOfSearch } from './environment-users.ts';
-import { sharedEndpoint } from '../backends/inference/index.ts';
 import { enterBudgets, type EnteredBudgets } from './budget/budgets-around.ts';
-import { isBudgetReached, RolloutBudget, withinBudget } from './budget/rollout-budget.ts';
 import { generateGroups, type Together } from './generate-groups.ts';
+import { askReflection } from './policy/ask-reflection.ts';
 import type { AskDependencies } from './policy/asked-model.ts';
 import { openModel } from './policy/evaluated-policy.ts';
 import { playRollout } from './play-rollout.ts';
@@ -39,11 +36,6 @@ import {
 /** Milliseconds after which an unscored rollout is stored without its score: a judge may take long, or fail. */
 const scoringGraceMs = 25;
 
-/** Most tokens of a reflection where a budget counts them and its request bounds them by nothing. */
-const reflectionTokensMax = 8_192;
-/** Tokens that a chat template adds to its prompt. */
-const reflectionTemplateTokens = 256;
-
 /** Costs of a search's requests in this activity so far. */
 interface RequestAccount {
   /** Stored answers that were adopted: rollouts and reflections. */
@@ -63,8 +55,8 @@ export class OpenedSearch {
   readonly #handle: PromptSearchHandle;
   readonly #stored: StoredPromptSearch;
   readonly #journal: AnswerJournal;
-  readonly #environments: Environments;
-  readonly #endpoint: NonNullable<AskDependencies['endpoint']>;
+  readonly #environments: ReturnType<typeof environmentsOfSearch>;
+  readonly #dependencies: AskDependencies;
   readonly #models: readonly Awaited<ReturnType<typeof openModel>>[];
   readonly #room: Room;
   readonly #signal: AbortSignal;
@@ -86,14 +78,14 @@ export class OpenedSearch {
     },
     models: readonly Awaited<ReturnType<typeof openModel>>[],
   ) {
-    const { environments, endpoint = sharedEndpoint } = dependencies;
+    const { environments } = dependencies;
     const { handle, stored, journal, signal, cut, rollouts, budgets } = opened;
     this.model = stored.input.model;
     this.#handle = handle;
     this.#stored = stored;
     this.#journal = journal;
     this.#environments = environmentsOfSearch(environments, handle);
-    this.#endpoint = endpoint;
+    this.#dependencies = dependencies;
     this.#models = models;
     const { maxConcurrent } = stored.input;
     this.#room = slotsOf(
@@ -111,7 +103,7 @@ export class OpenedSearch {
     handle: PromptSearchHandle,
     signal: AbortSignal,
     /** Version in place of the one that the search began with. */
-    policy?: PolicyVersion,
+    policy?: Extract<PromptSearchInput['model'], { kind: 'version' }>['policy'],
   ): Promise<OpenedSearch> {
     const found = await storedSearch(handle);
     const { model } = found.input;
@@ -195,7 +187,7 @@ export class OpenedSearch {
       return { kind: 'text', id, text: text === null ? null : textName(text) };
     } catch (error) {
       if (!(error instanceof RatchetError) || error.isRetryable || error.code === 'CheckpointDamaged') throw error;
-      if (isBudgetReached(error)) throw error;
+      if (error.code === 'BudgetReached') throw error;
       this.#note(`${reflection.model} could not reflect${seed === null ? '' : ` (seed ${seed})`}: ${error.message}`);
       if (error.code === 'InferenceRejected' && iteration === 0) throw error; // it is the request, the key or the model
       return { kind: 'failed', id, paid: 0 };
@@ -203,7 +195,6 @@ export class OpenedSearch {
   }
 
   async #ask({ id, component, texts, records, seed }: ReflectRequest): Promise<ReflectedRow> {
-    const { servers, fields } = this.#stored.input.reflection;
     const rows = records.map(({ request, index }) => this.#journal.scoredRow(request, index));
     const of = environmentOfPart(component);
     // A component of one environment learns from that environment's examples, unless the request has none.
@@ -211,23 +202,14 @@ export class OpenedSearch {
     const told = (own.length === 0 ? rows : own).map(({ record = {} }) => record);
     const template = reflectionTemplateFor(component);
     const content = renderReflection(template, this.#journal.text(texts[component]!), told);
-    const budget = this.#budgets.shared.length > 0 ? new RolloutBudget(undefined, this.#budgets) : undefined;
-    const bounded = typeof fields['max_tokens'] === 'number' ? fields['max_tokens'] : reflectionTokensMax;
-    const promptTokens = Buffer.byteLength(content) + reflectionTemplateTokens;
-    const said = await withinBudget(
-      budget,
-      { model: this.#stored.input.reflection.model, promptTokens, maxTokens: bounded, signal: this.#signal },
-      (maxTokens) =>
-        this.#endpoint(servers).chat({
-          messages: [{ role: 'user', content }],
-          fields: { ...fields, ...(budget && { max_tokens: maxTokens }), ...(seed === null ? {} : { seed }) },
-          signal: this.#signal,
-          session: `${this.#handle.place.name}/${id}`,
-        }),
-      ({ usage }) => usage ?? { promptTokens, completionTokens: bounded },
-    );
-    const text = extractText(said.text);
-    const row = { request: id, answer: said.text, text: text === '' ? null : text, usage: said.usage };
+    const said = await askReflection(this.#dependencies, this.#stored.input.reflection, {
+      content,
+      seed,
+      session: `${this.#handle.place.name}/${id}`,
+      signal: this.#signal,
+      budgets: this.#budgets,
+    });
+    const row = { request: id, ...said };
     await this.#journal.add(row);
     return row;
   }

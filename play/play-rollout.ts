@@ -19,6 +19,7 @@ import { failedRollout, tookLonger, tracebackOf } from '../backends/environments
 import type { Environment, Policy, RolloutPlace, RolloutRecord } from '../backends/environments/types.ts';
 import { withSystemPrompt } from '../core/rl/rollout/system-prompt.ts';
 import type { TimeoutFate } from '../core/settings/environments.ts';
+import { withinToolCalls } from './budget/budgeted-policy.ts';
 import { type AroundRollouts, RolloutBudget } from './budget/rollout-budget.ts';
 import { withinLimits } from './rollout-limits.ts';
 import type { PlayedPolicy } from './policy/sample-policy.ts';
@@ -90,7 +91,7 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
     const late = isPlayedHere && limit !== null ? lateAfter(limit) : null;
     const ends = [late?.signal, options.tooOld].filter((one) => one !== undefined);
     const until = ends.length > 0 ? AbortSignal.any([signal, ...ends]) : signal;
-    const policy = withinLimits(openPolicy(environment, until, budget), entry);
+    const policy = withinLimits(withinToolCalls(openPolicy(environment, until, budget), budget, until), entry);
     const listening = new ListeningPolicy(policy);
     const asked = present({ sampling, systemPrompt, budget });
     const where: RolloutPlace = {

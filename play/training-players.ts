@@ -1,3 +1,4 @@
+import type { RunSpec } from '../config/run-spec.ts';
 import { speechSettingsOf } from '../config/models/speech-settings.ts';
 import { present } from '../core/present.ts';
 import type { GroupLease, Rollout } from '../core/rl/rollout/rollout.ts';
@@ -45,7 +46,7 @@ export async function openPlayers(
     readonly budgets: AroundRollouts;
   },
 ): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
-  const { journal, observer, signal } = around;
+  const { journal, observer, signal, budgets } = around;
   const spec = await specOf(run);
   const inference = observer.watch(dependencies.inference(spec));
   const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
@@ -61,12 +62,9 @@ export async function openPlayers(
   return {
     async play(lease, place, together) {
       const { group, index } = place;
-      const systemPrompt = systemPrompts.get(lease.environment);
-      const entry = entries.get(lease.environment)!;
+      const [systemPrompt, entry] = [systemPrompts.get(lease.environment), entries.get(lease.environment)!];
       const onTimeout = timeoutFateOf(entry, spec);
-      const fallback = entry.sampling ?? spec.sampling;
-      const own = { ...fallback, temperature: lease.temperature ?? fallback.temperature };
-      const sampling = isTaught && spec.teacher ? taughtSampling(spec.teacher.sampling, own) : own;
+      const sampling = samplingOf(spec, entry, lease);
       const age = ages?.begin();
       const playing = playRollout({
         environments,
@@ -78,7 +76,7 @@ export async function openPlayers(
         signal,
         ...(age ? { tooOld: age.signal } : {}),
         onTimeout,
-        budgets: around.budgets,
+        budgets,
         ...(onTimeout === 'truncate' ? present({ lastCall: around.lastCall }) : {}),
         openPolicy({ isDeterministic, isSingleTurn = false }, until, budget) {
           observer.begin(place);
@@ -113,6 +111,17 @@ export async function openPlayers(
       return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
     },
   };
+}
+
+/** Sampling of a group: its environment's or the run's, at the temperature of its lease; the teacher's if that samples. */
+function samplingOf(
+  { sampling, teacher }: RunSpec,
+  entry: Pick<RunSpec['environments'][number], 'sampling'>,
+  { temperature }: GroupLease,
+): RunSpec['sampling'] {
+  const fallback = entry.sampling ?? sampling;
+  const own = { ...fallback, temperature: temperature ?? fallback.temperature };
+  return teacher?.role === 'samples' ? taughtSampling(teacher.sampling, own) : own;
 }
 
 /** The teacher's sampling. The prompt is rendered for the policy, so its template arguments are the policy's. */

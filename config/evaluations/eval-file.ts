@@ -3,7 +3,7 @@ import { groupRolloutsMax, rolloutTokensMax } from '../../core/limits.ts';
 import { access, headerList, ModelAccessSpec } from '../models/model-access.ts';
 import { accessDefaults } from '../../core/eval/model-access.ts';
 import { requestSampling } from './request-sampling.ts';
-import { BudgetSpec, budgetValue } from '../settings/budgets.ts';
+import { BudgetSpec, budgetSpec, budgetValue } from '../settings/budgets.ts';
 import { setting, specFields, tableType } from '../settings/setting.ts';
 import {
   args,
@@ -188,3 +188,8 @@ export const EvalRunSpec = z.strictObject({
 });
 export type EvaluationSpec = z.infer<typeof EvaluationSpec>;
 export type EvalRunSpec = z.infer<typeof EvalRunSpec>;
+
+/** The spec's part for `budget` and `prices`, where they are written. */
+export function limitedSpec({ budget, prices }: EvalEntry): Pick<EvaluationSpec, 'budget' | 'prices'> {
+  return { ...budgetSpec(budget), ...(prices && { prices }) };
+}

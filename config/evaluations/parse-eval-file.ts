@@ -1,5 +1,4 @@
 import { evaluationsMax } from '../../core/limits.ts';
-import { budgetSpec } from '../settings/budgets.ts';
 import { withNames } from '../settings/environments.ts';
 import { inSpec } from '../settings/setting.ts';
 import {
@@ -9,6 +8,7 @@ import {
   EvalFile,
   evalIgnored,
   EvalRunSpec,
+  limitedSpec,
   evalSynonyms,
   evaluated,
   type EvaluationSpec,
@@ -285,8 +285,7 @@ function evaluationOf(entry: Entry & { readonly id: string; readonly name: strin
     }),
     sampling: samplingOf(entry),
     ...inSpec(course, entry),
-    ...budgetSpec(entry.budget),
-    ...(entry.prices && { prices: entry.prices }),
+    ...limitedSpec(entry),
     numWorkers: workers === undefined || workers === 'auto' ? null : workers,
     resume: entry.resume_path !== undefined ? { path: entry.resume_path } : entry.resume === true ? 'newest' : null,
     hub: entry.save_to_hf_hub === true ? { dataset: entry.hf_hub_dataset_name ?? null } : null,

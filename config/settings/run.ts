@@ -257,6 +257,7 @@ export const opentelemetry = {
 export const OpenTelemetrySpec = z.strictObject(specFields(opentelemetry));
 export type OpenTelemetrySpec = z.infer<typeof OpenTelemetrySpec>;
 
+export { budgetSpec, pricedModelsSpec } from './budgets.ts';
 export { cost, costTable, CostSpec } from './cost.ts';
 export { notify, NotifySpec } from './notify.ts';
 

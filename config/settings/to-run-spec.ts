@@ -1,5 +1,4 @@
 import type { RunSpec } from '../run-spec.ts';
-import { budgetSpec, pricedModelsSpec } from './budgets.ts';
 import { checkpointSpec } from './checkpoints.ts';
 import { environmentSpecs } from './environments.ts';
 import { evalSpec } from './evaluation.ts';
@@ -13,6 +12,7 @@ import { promptBranchSpec } from './prompt-branches.ts';
 import {
   amount,
   breaker,
+  budgetSpec,
   chance,
   cost,
   klSpec,
@@ -21,6 +21,7 @@ import {
   opentelemetry,
   pace,
   patience,
+  pricedModelsSpec,
   prompts,
   rows,
   staleness,

@@ -160,14 +160,6 @@ interface CallToReserve {
   readonly signal: AbortSignal | undefined;
 }
 
-/** Reserves and uses the tool calls of a turn, which the environment makes next. */
-export async function useToolCalls(budget: Budget | undefined, toolCalls: number, signal?: AbortSignal): Promise<void> {
-  if (budget === undefined || toolCalls === 0) return;
-  const answer = await budget.reserve({ toolCalls }, signal);
-  if (isOver(answer)) throw overError(answer);
-  answer.settle({ toolCalls });
-}
-
 export function overError({ of, text }: OverBudget): RatchetError {
   return new RatchetError(of === 'rollout' ? 'PromptTooLong' : 'BudgetReached', text);
 }

@@ -169,7 +169,7 @@ export class SharedBudget {
         isGivenUp: () => isOver,
         take: () => end() && resolve(this.#taken(needed)),
         refuse: (over) => end() && resolve(over),
-        fail: (reason) => end() && reject(reason as Error),
+        fail: (reason) => end() && reject(reason),
       });
       this.#serve();
     });

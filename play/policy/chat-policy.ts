@@ -4,7 +4,7 @@ import type { JsonValue } from '../../config/run-spec.ts';
 import type { SampleOptions } from '../../backends/environments/types.ts';
 import type { Endpoint, SamplePlace } from '../../backends/inference/index.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { type RolloutBudget, useToolCalls, withinBudget } from '../budget/rollout-budget.ts';
+import { type RolloutBudget, withinBudget } from '../budget/rollout-budget.ts';
 import type { PlayedPolicy } from './sample-policy.ts';
 
 interface ChatPolicyOptions {
@@ -67,7 +67,6 @@ export function chatPolicy({ endpoint, fields, signal, place, budget, onTurn }: 
         };
         turns[position] = turn;
         onTurn?.(turn, position);
-        await useToolCalls(budget, said.toolCalls?.length ?? 0, signal);
         return turn;
       } catch (error) {
         failure = error;

@@ -15,7 +15,8 @@ import {
 } from '../../engine/speech/speech.ts';
 import type { Policy, SampleOptions } from '../../backends/environments/types.ts';
 import { heardTokens } from './heard-tokens.ts';
-import { type RolloutBudget, useToolCalls, withinBudget } from '../budget/rollout-budget.ts';
+import type { RolloutBudget } from '../budget/rollout-budget.ts';
+import { speakWithin } from '../budget/budgeted-policy.ts';
 import type { Speak } from '../teacher/teacher.ts';
 import type { Inference, Sample, SamplePlace } from '../../backends/inference/index.ts';
 import type { ServedPolicy } from '../../core/rl/run-state.ts';
@@ -71,17 +72,15 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
     signal,
     place,
     recorded = [],
-    budget,
     onBegin,
     onTurn,
   } = options;
-  const speak: Speak = options.speak ?? ((request) => inference.sample(request));
+  const speak = speakWithin(options.budget, options.speak ?? ((request) => inference.sample(request)));
   const { templateArguments, contextTokens = Infinity, ...sampling } = options.sampling;
   const trained = options.isTrained === true ? { isTrained: true } : {};
   const prompts = new ConversationPrompts(tokenizer);
   const turns: Turn[] = [];
-  let asked = 0;
-  let messagesBefore = 0;
+  let [asked, messagesBefore] = [0, 0];
   let isOnRecord = true;
   let failure: unknown = undefined;
   return {
@@ -99,7 +98,7 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
         requireText(messages);
         const template = { tools, templateArguments };
         const prompt = prompts.render(messages, template);
-        const promptTokenIds = prompt.tokenIds;
+        const { tokenIds: promptTokenIds } = prompt;
         if (position === 0) requireShort(tokenizer, { messages, templateArguments }, options.promptTokensMax ?? null);
         const known = recorded[position];
         isOnRecord &&= known !== undefined && isSame(known.promptTokenIds, promptTokenIds);
@@ -107,34 +106,16 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
           turns[position] = known;
           onBegin?.(known.policyStep);
           prompts.said(prompt, known.tokenIds);
-          budget?.adopt({ promptTokens: promptTokenIds.length, completionTokens: known.tokenIds.length });
-          await useToolCalls(budget, known.toolCalls?.length ?? 0, signal);
+          options.budget?.adopt({ promptTokens: promptTokenIds.length, completionTokens: known.tokenIds.length });
           return known;
         }
         const seed = seedOfTurn(position);
         // At least one token: a prompt that leaves none is for the server to refuse, with its own message.
         const maxTokens = Math.max(1, Math.min(sampling.maxTokens, contextTokens - promptTokenIds.length));
-        let policy = served;
-        const sample = await withinBudget(
-          budget,
-          { promptTokens: promptTokenIds.length, maxTokens, signal },
-          async (most) => {
-            policy = await newest();
-            onBegin?.(policy.version.step);
-            const request = {
-              ...sampling,
-              ...place,
-              ...trained,
-              policy,
-              promptTokenIds,
-              maxTokens: most,
-              seed,
-              signal,
-            };
-            return speak(request, { messages, tools });
-          },
-          ({ tokenIds }) => ({ promptTokens: promptTokenIds.length, completionTokens: tokenIds?.length ?? maxTokens }),
-        );
+        const policy = await newest();
+        onBegin?.(policy.version.step);
+        const request = { ...sampling, ...place, ...trained, policy, promptTokenIds, maxTokens, seed, signal };
+        const sample = await speak(request, { messages, tools });
         requireTokens(sample);
         requireFinite(sample);
         const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
@@ -156,7 +137,6 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
         turns[position] = turn;
         prompts.said(prompt, turn.tokenIds);
         onTurn?.(turn, position);
-        await useToolCalls(budget, toolCalls.length, signal);
         return turn;
       } catch (error) {
         failure = error;

@@ -38,16 +38,16 @@ test('workers that are killed between a reservation and its settlement never exc
     killed.kill('SIGKILL');
   }
   const [fourth] = [begin()];
-  const ends = await Promise.all(
-    [third, fourth].map((one) => (one.exitCode === null ? once(one, 'exit') : [one.exitCode])),
-  );
-  assert.deepEqual(
-    ends.map(([code]) => code as number),
-    [0, 0],
-  );
+  const ends = await Promise.all([third, fourth].map(exitCode));
+  assert.deepEqual(ends, [0, 0]);
   const ledger = await new BudgetLedger(storeOf({ store, name: 'words' }), '').newest();
   const { used, held } = ledger!;
   assert.ok(sum() <= limit, `${sum()} of ${limit}`);
   assert.ok(sum() <= used.tokens + held.tokens && used.tokens + held.tokens <= limit);
   assert.ok(sum() > limit / 2, `what the dead held is a small part: ${sum()} were used`);
 });
+
+async function exitCode(child: ChildProcess): Promise<number | null> {
+  if (child.exitCode === null) await once(child, 'exit');
+  return child.exitCode;
+}

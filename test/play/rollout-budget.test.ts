@@ -67,7 +67,9 @@ test('a call that failed counts in full, unless its server refused it unseen', a
     withinBudget(
       budget,
       call,
-      () => Promise.reject(error),
+      async () => {
+        throw error;
+      },
       () => ({}),
     );
   await assert.rejects(failing(new RatchetError('InferenceRejected', 'no such model')));
