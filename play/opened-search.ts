@@ -6,7 +6,6 @@ import type {
 } from '../core/gepa/prompt-search.ts';
 import type { PlayedSlice, PromptSlice } from '../core/gepa/leases.ts';
 import { environmentOfPart, partsFor, type PlayedParts } from '../core/gepa/prompt-parts.ts';
-import { reflectionTemplateFor, renderReflection } from '../core/gepa/reflection-prompt.ts';
 import type { ReflectRequest, SearchAnswer } from '../core/gepa/search-state.ts';
 import { RatchetError } from '../core/errors.ts';
 import { inferenceTimeoutDefaultS } from '../core/limits.ts';
@@ -200,10 +199,10 @@ export class OpenedSearch {
     // A component of one environment learns from that environment's examples, unless the request has none.
     const own = rows.filter(({ example }) => of === null || this.#stored.input.environments[example[0]]!.name === of);
     const told = (own.length === 0 ? rows : own).map(({ record = {} }) => record);
-    const template = reflectionTemplateFor(component);
-    const content = renderReflection(template, this.#journal.text(texts[component]!), told);
     const said = await askReflection(this.#dependencies, this.#stored.input.reflection, {
-      content,
+      component,
+      text: this.#journal.text(texts[component]!),
+      told,
       seed,
       session: `${this.#handle.place.name}/${id}`,
       signal: this.#signal,

@@ -1,4 +1,9 @@
-import { extractText } from '../../core/gepa/reflection-prompt.ts';
+import {
+  extractText,
+  type ReflectionRecord,
+  reflectionTemplateFor,
+  renderReflection,
+} from '../../core/gepa/reflection-prompt.ts';
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import { sharedEndpoint } from '../../backends/inference/index.ts';
 import { type AroundRollouts, RolloutBudget, withinBudget } from '../budget/rollout-budget.ts';
@@ -14,14 +19,18 @@ export async function askReflection(
   { endpoint: open = sharedEndpoint }: Pick<AskDependencies, 'endpoint'>,
   { model, servers, fields }: PromptSearchInput['reflection'],
   asked: {
-    readonly content: string;
+    readonly component: string;
+    /** The present text of the component. */
+    readonly text: string;
+    readonly told: readonly ReflectionRecord[];
     readonly seed: number | null;
     readonly session: string;
     readonly signal: AbortSignal;
     readonly budgets: AroundRollouts;
   },
 ) {
-  const { content, seed, session, signal, budgets } = asked;
+  const { component, text: before, told, seed, session, signal, budgets } = asked;
+  const content = renderReflection(reflectionTemplateFor(component), before, told);
   const budget = budgets.shared.length > 0 ? new RolloutBudget(undefined, budgets) : undefined;
   const most = typeof fields['max_tokens'] === 'number' ? fields['max_tokens'] : tokensMax;
   const promptTokens = Buffer.byteLength(content) + templateTokens;
