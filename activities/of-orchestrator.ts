@@ -20,8 +20,11 @@ import { createOpenPromptSearch, createPlanPromptSearch } from './prompt-search/
 import { createOpenTrial, recordTrial } from './prompt-search/record-trial.ts';
 import { createClosePromptSearch, createWritePrompts } from './prompt-search/write-results.ts';
 import { reopenRounds } from './reopen-rounds.ts';
+import { closeRescore } from './rescore/close-rescore.ts';
+import { createOpenRescore } from './rescore/open-rescore.ts';
 import { readSpec } from '../runs/run-access.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
+import { createSweepSandboxes } from './sweep-sandboxes.ts';
 import { findUnpublished } from './train-batch.ts';
 import { nextTrainerEpoch } from './trainer-claims.ts';
 
@@ -57,6 +60,8 @@ export const createOrchestratorActivities = (
     openEvaluation: createOpenEvaluation(dependencies),
     noteProgress: createNoteProgress({}),
     closeEvaluation: createCloseEvaluation({}),
+    openRescore: createOpenRescore(dependencies),
+    closeRescore,
     planPromptSearch: createPlanPromptSearch(dependencies),
     openPromptSearch: createOpenPromptSearch(dependencies),
     openTrial: createOpenTrial(dependencies),
@@ -68,6 +73,7 @@ export const createOrchestratorActivities = (
     holdVersion: createHoldVersion(dependencies.inference),
     findEvaluation,
     recordEvaluation: createRecordEvaluation(dependencies.inference),
+    sweepSandboxes: createSweepSandboxes(dependencies),
   };
 };
 export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivities>;

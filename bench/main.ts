@@ -1,6 +1,7 @@
 import { Command } from 'commander';
 import { asyncLearning } from './async-learning.ts';
 import { badInput } from './bad-input.ts';
+import { capture } from './capture.ts';
 import { configs } from './configs.ts';
 import { demoLearning } from './demo-learning.ts';
 import { engineDecode } from './engine-decode.ts';
@@ -19,6 +20,7 @@ import { packing } from './packing.ts';
 import { page } from './page.ts';
 import { policyServerMemory } from './policy-server-memory.ts';
 import { reference } from './reference.ts';
+import { rescore } from './rescore.ts';
 import { rolloutsNative } from './rollouts-native.ts';
 import { rolloutWorkers } from './rollout-workers.ts';
 import { rolloutsTail } from './rollouts-tail.ts';
@@ -62,8 +64,10 @@ for (const command of [
   faultsSeveral,
   evalOnline,
   evalResume,
+  rescore,
   s3Upload,
   rolloutsVerifiers,
+  capture,
   view,
   page,
   policyServerMemory,

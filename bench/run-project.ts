@@ -97,6 +97,8 @@ export interface StackNeeds {
   readonly variables?: Readonly<Record<string, string>>;
   /** Processes of a role; one by default. */
   readonly count?: RoleOptions['count'];
+  /** Without policy server and GPU worker: nothing there could sample. */
+  readonly playsOnly?: boolean;
   /** Changes how a role's processes are started; by default they stay as they are. */
   readonly changeRole?: (role: Role) => Role;
 }
@@ -106,7 +108,7 @@ export async function withStack<T>(
   bench: Bench,
   folder: string,
   work: (client: Client, stack: Stack) => Promise<T>,
-  { mayRestart = false, variables = {}, count = {}, changeRole = (role) => role }: StackNeeds = {},
+  { mayRestart = false, variables = {}, count = {}, playsOnly = false, changeRole = (role) => role }: StackNeeds = {},
 ): Promise<T> {
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);
@@ -119,8 +121,8 @@ export async function withStack<T>(
   delete environment['TEMPORAL_ADDRESS'];
   const stack = await startStack({
     projectFolder: folder,
-    policyUrl: policyUrlAt(policyPort),
-    roles: localRoles({ weightRoots: [outputs], policyPort, count }).map(changeRole),
+    ...(playsOnly ? { playsOnly } : { policyUrl: policyUrlAt(policyPort) }),
+    roles: localRoles({ weightRoots: [outputs], policyPort, count, playsOnly }).map(changeRole),
     log: bench.say,
     signal: bench.signal,
     environment,

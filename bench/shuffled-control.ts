@@ -165,7 +165,7 @@ async function openPlayers(options: {
   const playWith = async (
     example: Example,
     place: { group: number; index: number },
-    seedOfTurn: (turn: number) => number,
+    seedOfTurn: (turn: number | string) => number,
   ): Promise<ScoredRollout> => {
     const policy = samplePolicy({ inference, tokenizer, served, sampling: spec.sampling }, seedOfTurn);
     const record = await environment.rollout(example, policy);

@@ -63,6 +63,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'evaluate models and checkpoints; results in the terminal',
       load: async () => (await import('./commands/eval.ts')).evalCommand,
     },
+    rescore: {
+      line: 'another rubric on stored rollouts, without sampling',
+      load: async () => (await import('./commands/stored/rescore.ts')).rescoreCommand,
+    },
     gepa: {
       line: 'look for a better system prompt, within a budget',
       load: async () => (await import('./commands/gepa.ts')).gepaCommand,
@@ -178,6 +182,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
     doctor: {
       line: 'what runs need on this machine, one line each with the fix',
       load: async () => (await import('./commands/services/doctor.ts')).doctorCommand,
+    },
+    sandboxes: {
+      line: 'sandboxes of agents: who has one; end what nobody owns',
+      load: async () => (await import('./commands/services/sandboxes.ts')).sandboxesCommand,
     },
     cache: {
       line: 'what Ratchet keeps on this machine, with sizes',

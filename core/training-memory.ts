@@ -7,7 +7,7 @@ import {
   parameterCountOf,
 } from './model-shape.ts';
 
-/** Memory that PyTorch's trainer takes of each GPU, from a model's shape alone. */
+/** Memory that PyTorch's trainer takes of each GPU, or of the machine for each rank where there is none, from a model's shape alone. */
 
 /** A training step, as far as its memory depends on it. */
 export interface TrainingLoad {
@@ -32,6 +32,8 @@ export interface TrainingLoad {
   readonly offloadsMoments: boolean;
   /** Several rows share a micro-batch, kept apart by a mask. */
   readonly isPacked: boolean;
+  /** Ranks compute without GPUs, so that there is no other memory to wait in. */
+  readonly onProcessor?: boolean;
   /** Logits of all tokens exist at once, as in trainers that do not compute them in chunks. */
   readonly wholeLogits?: boolean;
 }
@@ -52,7 +54,7 @@ export interface TrainingMemory {
 }
 
 /** Elements of a chunk of logits: `chunk_elements` of python/ratchet_torch/logprobs.py. */
-const chunkElements = 2 ** 25;
+const chunkElementsOf = { processor: 2 ** 23, gpu: 2 ** 25 };
 
 /**
  * Bytes by precision, fitted to peaks of python/ratchet_torch on the CPU (test/data/torch-memory.json). A layer keeps so many for each token: by hidden
@@ -78,7 +80,11 @@ export function trainingMemory(load: TrainingLoad): TrainingMemory {
   const parameters = parameterCountOf(shape);
   const trained = lora ? loraParameterCount(shape, lora) : parameters;
   const held = trained * (lora ? 4 : fitted[load.heldIn].element);
-  const share = offloadsWeights ? 0 : 1 / ranks;
+  const { onProcessor = false } = load;
+  const chunkElements = chunkElementsOf[onProcessor ? 'processor' : 'gpu'];
+  const share = offloadsWeights && !onProcessor ? 0 : 1 / ranks;
+  // python/ratchet_torch/devices.py: such a rank has its weights without FSDP.
+  const isAlone = onProcessor && ranks === 1 && dtype === 'float32' && load.heldIn === 'float32';
   const layerParameters = Math.max(...layerParameterCounts(shape));
 
   const ofLayer = tokens * layerBytes(load);
@@ -91,8 +97,8 @@ export function trainingMemory(load: TrainingLoad): TrainingMemory {
   const parts = {
     weights: share * (held + (lora ? element * parameters : 0)),
     gradients: share * held,
-    moments: offloadsMoments ? 0 : share * held * load.moments,
-    gathered: element * (outerParameterCount(shape) + 2 * layerParameters),
+    moments: offloadsMoments && !onProcessor ? 0 : share * held * load.moments,
+    gathered: isAlone ? 0 : element * (outerParameterCount(shape) + 2 * layerParameters),
     activations:
       (shape.layerCount - recomputed) * ofLayer + hiddenStates + (load.isPacked ? maskBytes * tokens ** 2 : 0),
     working: Math.max(chunks + ofOutput, ofAgain),
@@ -147,9 +153,9 @@ export function changesThatFit(load: TrainingLoad, bytesMax: number, gpus: numbe
 const changes: readonly ((load: TrainingLoad, gpus: number) => MemoryChange | null)[] = [
   (load) => (load.recomputesEvery === 1 ? null : { setting: 'trainer.ac_freq', value: 1, load: { ...load, recomputesEvery: 1 } }),
   (load) => (load.dtype === 'bfloat16' ? null : { setting: 'trainer.dtype', value: 'bfloat16', load: { ...load, dtype: 'bfloat16' } }),
-  (load, gpus) => (gpus <= load.ranks ? null : { setting: 'trainer.ranks', value: gpus, load: { ...load, ranks: gpus } }),
-  (load) => (load.offloadsMoments ? null : { setting: 'trainer.optim_cpu_offload', value: true, load: { ...load, offloadsMoments: true } }),
-  (load) => (load.offloadsWeights ? null : { setting: 'trainer.fsdp_cpu_offload', value: true, load: { ...load, offloadsWeights: true } }),
+  (load, gpus) => (load.onProcessor || gpus <= load.ranks ? null : { setting: 'trainer.ranks', value: gpus, load: { ...load, ranks: gpus } }),
+  (load) => (load.onProcessor || load.offloadsMoments ? null : { setting: 'trainer.optim_cpu_offload', value: true, load: { ...load, offloadsMoments: true } }),
+  (load) => (load.onProcessor || load.offloadsWeights ? null : { setting: 'trainer.fsdp_cpu_offload', value: true, load: { ...load, offloadsWeights: true } }),
   (load) => shorter(load),
 ]; // prettier-ignore
 

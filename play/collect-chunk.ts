@@ -57,7 +57,11 @@ export async function collectChunk(
   const left = await store.read(`${ended}.json`);
   if (left) return { ...leftBefore(left, `${ended}.json`, attempt), parts: collector.untold };
 
-  const journal = await RolloutJournal.open(store, `${prefix}/`, input.round.leases.sha256);
+  const journal = await RolloutJournal.open(store, `${prefix}/`, input.round.leases.sha256, {
+    notes: `${prefix}/notes_`,
+    removedFirst: input.round.leases.key,
+    signal: cancelled,
+  });
   journal.keep();
   if (collector.hasWhole) journal.adopt(await generatedAsOne(store, `${prefix}.jsonl`));
   const opened = await openChunk(dependencies, input, attempt, { journal, cancelled });

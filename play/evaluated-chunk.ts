@@ -14,7 +14,7 @@ import { type AskDependencies, silentServers } from './policy/asked-model.ts';
 import { keepVersion, openModel } from './policy/evaluated-policy.ts';
 import { Slots, workerSlots } from './slots.ts';
 import { Standstill } from './standstill.ts';
-import type { Place } from './training-players.ts';
+import { type Place, recordTurn } from './training-players.ts';
 
 export interface EvaluateChunkInput {
   readonly handle: EvaluationHandle;
@@ -144,11 +144,18 @@ export class EvaluatedChunk {
         index,
         exampleId,
         recorded: () => examples.journal.turnsOf(place),
-        onTurn(turn, position) {
-          if (!signal.aborted) examples.journal.addTurn({ group, index, turn: position, ...turn });
-        },
+        onTurn: (turn, position, onRecord) =>
+          recordTurn(examples.journal, { group, index, turn: position, ...turn }, { onRecord, until: signal }),
       });
-      return playRollout({ ...around, place, together, asksEmptyAgain: true, ...policy });
+      return playRollout({
+        ...around,
+        place,
+        together,
+        asksEmptyAgain: true,
+        notes: examples.journal.notes.of(place),
+        recorded: () => examples.journal.turnsOf(place),
+        ...policy,
+      });
     };
   }
 

@@ -70,7 +70,10 @@ export class EvaluatedExamples {
     const playedBelow = scoresGroups ? `${own}groups/` : evaluationKeys.chunk(handle.place, chunk);
     const scored = await scoredExamples(store, handle, chunk);
     const stored = await Promise.all([
-      RolloutJournal.open(store, playedBelow, handle.spec.sha256),
+      RolloutJournal.open(store, playedBelow, handle.spec.sha256, {
+        notes: `${evaluationKeys.chunk(handle.place, chunk)}notes_`, // of all attempts
+        signal: of.cancelled,
+      }),
       RolloutJournal.open(store, own, handle.spec.sha256),
       Part.open<ScoredExample>(store, `${own}rows_`),
     ]);

@@ -251,12 +251,17 @@ export class OpenedSearch {
     const place = { group: index, index: 0, exampleId };
     const recorded = this.#journal.turnsOf(id, index);
     const turns = [...recorded];
+    const keepTurns = (): Promise<void> => this.#journal.keepTurns({ request: id, index, turns });
+    const notes = await this.#journal.notesOf({ request: id, index, signal: this.#rollouts, before: keepTurns });
     const model = this.#models[at]!({
       session: `${id}/${index}`,
       index: 0,
       exampleId,
       recorded: () => recorded,
-      onTurn: (turn: Turn, position: number) => void turns.splice(position, Infinity, turn),
+      onTurn: (turn: Turn, position: number, onRecord: boolean) => {
+        if (turn.call !== undefined) return this.#journal.add({ request: id, index, turns: [turn] });
+        return onRecord ? void turns.splice(position, Infinity, turn) : undefined;
+      },
     });
     try {
       return await playRollout({
@@ -264,6 +269,8 @@ export class OpenedSearch {
         entry: this.#stored.input.environments[at]!,
         dataset,
         place,
+        notes: notes.of(place),
+        recorded: () => recorded,
         together,
         budgets: this.#budgets,
         attemptsMax: 1, // the search itself asks again, and counts it
@@ -273,9 +280,7 @@ export class OpenedSearch {
       });
     } catch (error) {
       // The next attempt continues from there.
-      if (this.#rollouts.aborted && turns.length > recorded.length) {
-        await this.#journal.add({ request: id, index, turns });
-      }
+      if (this.#rollouts.aborted) await keepTurns();
       throw error;
     }
   }

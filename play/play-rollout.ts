@@ -19,9 +19,11 @@ import { failedRollout, tookLonger, tracebackOf } from '../backends/environments
 import type { Environment, Policy, RolloutPlace, RolloutRecord } from '../backends/environments/types.ts';
 import { withSystemPrompt } from '../core/rl/rollout/system-prompt.ts';
 import type { TimeoutFate } from '../core/settings/environments.ts';
+import { tokensOfPolicy, withinLimits } from './rollout-limits.ts';
+import type { NotesView } from '../runs/rollouts/notes.ts';
+import { RolloutEffects } from './rollout-effects.ts';
 import { withinToolCalls } from './budget/budgeted-policy.ts';
 import { type AroundRollouts, RolloutBudget } from './budget/rollout-budget.ts';
-import { withinLimits } from './rollout-limits.ts';
 import type { PlayedPolicy } from './policy/sample-policy.ts';
 
 export interface PlayOptions {
@@ -41,6 +43,10 @@ export interface PlayOptions {
   readonly toolDescriptions?: Readonly<Record<string, string>> | undefined;
   /** Repeats a rollout that ends with an empty reply, as often as one whose environment failed. */
   readonly asksEmptyAgain?: boolean;
+  /** Missing = nothing of it outlives this process. */
+  readonly notes?: NotesView;
+  /** Turns that an earlier attempt finished. */
+  readonly recorded?: () => readonly Turn[];
   /** Its turns end with `signal`, which is raised also when the rollout has timed out. */
   readonly openPolicy: (environment: Environment, signal: AbortSignal, budget?: RolloutBudget) => PlayedPolicy;
   /** Budgets around it; missing = there are none. */
@@ -67,7 +73,7 @@ export interface LastCall {
 }
 
 /** Outcomes that a retry would not change. */
-const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected', 'timeout', 'stale'];
+const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected', 'timeout', 'stale', 'in_doubt'];
 
 /**
  * Generates one rollout. An environment's failure is retried in a fresh environment, and becomes the rollout's outcome
@@ -75,6 +81,15 @@ const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected', 
  * as it is raised, even while the environment hangs.
  */
 export async function playRollout(options: PlayOptions): Promise<Rollout> {
+  const { signal, notes } = options;
+  if (notes === undefined) return playWith(options, null);
+  const effects = new RolloutEffects(notes);
+  const rollout = await playWith(options, effects);
+  // Notes that are written meanwhile are waited for.
+  return unlessAborted(effects.settle(rollout), signal);
+}
+
+async function playWith(options: PlayOptions, effects: RolloutEffects | null): Promise<Rollout> {
   const { environments, entry, dataset, place, together, openPolicy, signal, sampling, systemPrompt } = options;
   const { maxRetries = null } = entry.limits ?? {};
   const fate = options.onTimeout ?? entry.limits?.onTimeout ?? 'drop';
@@ -106,8 +121,12 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
       ...(options.asksEmptyAgain === true && attempt < attemptsMax ? { givesBackEmpty: true } : {}),
     };
     try {
+      const notes = (await effects?.begin()) ?? undefined;
       const example = withSystemPrompt(environment[dataset].at(place.exampleId), systemPrompt);
-      const playing = environment.rollout(example, describingTools(listening, options.toolDescriptions), where);
+      const playing = environment.rollout(example, describingTools(listening, options.toolDescriptions), {
+        ...where,
+        ...present({ notes }),
+      });
       const record = checked(await unlessAborted(playing, until), environment);
       const { outcome, isEmptyReply, ...played } = record;
       if (isEmptyReply === true) {
@@ -121,8 +140,18 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
       throw new ToldFailure(outcome, record);
     } catch (error) {
       signal.throwIfAborted();
+      effects?.throwIfTakenOver();
       const { failure } = policy;
       const turns = listening.turns(); // one that is under way may end after it was given up
+      const inDoubt = (await effects?.inDoubt()) ?? null;
+      if (inDoubt !== null) {
+        environment.withdraw?.(where);
+        return failedRollout(
+          { ...place, turns: turns.length > 0 ? turns : (options.recorded?.() ?? []) },
+          'in_doubt',
+          inDoubt,
+        );
+      }
       const ended = ends.find(({ aborted }) => aborted);
       const isTooOld = ended !== undefined && ended === options.tooOld;
       const outcome = isTooOld ? 'stale' : ended ? 'timeout' : outcomeOf(error, failure);
@@ -179,6 +208,11 @@ class ListeningPolicy implements Policy {
 
   constructor(policy: PlayedPolicy) {
     this.#policy = policy;
+    Object.assign(this, tokensOfPolicy(policy));
+  }
+
+  get earlier(): readonly Turn[] {
+    return this.#policy.earlier ?? [];
   }
 
   sample(...[messages, options]: Parameters<Policy['sample']>): ReturnType<Policy['sample']> {
@@ -204,6 +238,8 @@ function describingTools(policy: Policy, descriptions: PlayOptions['toolDescript
     return description === undefined ? tool : { ...tool, function: { ...tool.function, description } };
   };
   return {
+    earlier: policy.earlier ?? [],
+    ...tokensOfPolicy(policy),
     sample: (messages, options = {}) =>
       policy.sample(messages, options.tools ? { ...options, tools: options.tools.map(described) } : options),
   };

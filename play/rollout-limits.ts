@@ -2,6 +2,7 @@ import { RatchetError } from '../core/errors.ts';
 import type { Turn } from '../core/rl/rollout/rollout.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import type { TimeoutFate } from '../core/settings/environments.ts';
+import type { Policy } from '../backends/environments/types.ts';
 import type { PlayedPolicy } from './policy/sample-policy.ts';
 
 type Limited = Pick<EnvironmentSpec, 'python' | 'limits'>;
@@ -18,19 +19,39 @@ export function withinLimits(policy: PlayedPolicy, { python, limits }: Limited):
     limits === undefined || python?.api === 'v1' ? {} : python ? { ...limits, maxTurns: null } : limits;
   if (Object.values(boundsOnly(bounds)).every((bound) => bound === null)) return policy;
   let reached: RatchetError | undefined = undefined;
+  let underWay = 0;
   return {
     get turns() {
       return policy.turns;
     },
+    get earlier() {
+      return policy.earlier ?? [];
+    },
+    ...tokensOfPolicy(policy),
     get failure() {
       return reached ?? policy.failure;
     },
     async sample(messages, options) {
-      const why = limitReached(policy.turns, bounds);
-      if (why === null) return policy.sample(messages, options);
-      reached = new RatchetError('PromptTooLong', why);
-      throw reached;
+      const why = limitReached(policy.turns, bounds, underWay);
+      if (why !== null) {
+        reached = new RatchetError('PromptTooLong', why);
+        throw reached;
+      }
+      underWay += 1;
+      try {
+        return await policy.sample(messages, options);
+      } finally {
+        underWay -= 1;
+      }
     },
+  };
+}
+
+/** What a policy that is sampled token by token says of its tokens, for another around it. */
+export function tokensOfPolicy(policy: Policy): Pick<Policy, 'tokenTexts' | 'countTokens'> {
+  return {
+    ...(policy.tokenTexts && { tokenTexts: (...asked) => policy.tokenTexts!(...asked) }),
+    ...(policy.countTokens && { countTokens: (...asked) => policy.countTokens!(...asked) }),
   };
 }
 
@@ -47,12 +68,12 @@ function boundsOnly({ maxTurns, maxInputTokens, maxOutputTokens, maxTotalTokens 
   return Object.fromEntries(Object.entries(all).map(([name, bound]) => [name, bound ?? null]));
 }
 
-/** Description of the first limit that the turns so far have reached; null without one. */
-export function limitReached(turns: readonly Turn[], bounds: TurnLimits): string | null {
+/** Description of the first limit that the turns so far, with those that are under way, have reached; null without one. */
+export function limitReached(turns: readonly Turn[], bounds: TurnLimits, underWay = 0): string | null {
   const { maxTurns, maxInputTokens, maxOutputTokens, maxTotalTokens } = bounds;
   const { fed, said } = tokensOf(turns);
   const found = [
-    ['max_turns', turns.length, maxTurns],
+    ['max_turns', turns.length + underWay, maxTurns],
     ['max_input_tokens', fed, maxInputTokens],
     ['max_output_tokens', said, maxOutputTokens],
     ['max_total_tokens', fed + said, maxTotalTokens],
@@ -60,14 +81,15 @@ export function limitReached(turns: readonly Turn[], bounds: TurnLimits): string
   return found === undefined ? null : `The rollout has reached ${found[0]} = ${found[2]}: it is at ${found[1]}.`;
 }
 
-/** Input and output tokens; a prefix shared with the previous turn counts once. */
+/** Input and output tokens; a prefix shared with the turn that it follows counts once. */
 function tokensOf(turns: readonly Turn[]): { readonly fed: number; readonly said: number } {
   let [fed, said] = [0, 0];
-  let before: readonly number[] = [];
-  for (const { promptTokenIds, tokenIds } of turns) {
-    fed += promptTokenIds.length - sharedStart(before, promptTokenIds);
+  const called = new Map(turns.flatMap((turn) => (turn.call ? [[turn.call.id, turn]] : [])));
+  for (const [i, { promptTokenIds, tokenIds, call }] of turns.entries()) {
+    const before = call === undefined ? turns[i - 1] : called.get(call.after ?? '');
+    const known = before === undefined ? [] : [...before.promptTokenIds, ...before.tokenIds];
+    fed += promptTokenIds.length - sharedStart(known, promptTokenIds);
     said += tokenIds.length;
-    before = [...promptTokenIds, ...tokenIds];
   }
   return { fed, said };
 }

@@ -1,7 +1,6 @@
-import type { RunSpec } from '../config/run-spec.ts';
 import { speechSettingsOf } from '../config/models/speech-settings.ts';
 import { present } from '../core/present.ts';
-import type { GroupLease, Rollout } from '../core/rl/rollout/rollout.ts';
+import type { GroupLease, RecordedTurn, Rollout } from '../core/rl/rollout/rollout.ts';
 import type { Prompts, RunHandle, ServedPolicy } from '../core/rl/run-state.ts';
 import { textsOfPrompts } from '../runs/rollouts/prompts-in-use.ts';
 import type { RolloutJournal } from '../runs/rollouts/rollout-journal.ts';
@@ -12,6 +11,7 @@ import { environmentsOfRun } from './environment-users.ts';
 import type { Inference } from '../backends/inference/index.ts';
 import { sha256 } from '../store/file-store.ts';
 import type { GenerateDependencies } from './policy/asked-model.ts';
+import { keepsTurns } from './after-death.ts';
 import type { AroundRollouts } from './budget/rollout-budget.ts';
 import { type LastCall, playRollout } from './play-rollout.ts';
 import { timeoutFateOf } from './rollout-limits.ts';
@@ -30,21 +30,23 @@ export interface PlayObserver {
   sampled(place: Place, tokens: number): void;
 }
 
+interface PlayersAround {
+  readonly journal: RolloutJournal;
+  readonly observer: PlayObserver;
+  readonly signal: AbortSignal;
+  readonly prompts: Prompts | undefined;
+  /** A turn is sampled from the newest version; else all are from `served`. */
+  readonly takesNewest: boolean;
+  readonly lastCall?: LastCall | undefined;
+  readonly budgets: AroundRollouts;
+}
+
 /** Everything a rollout needs: its environment, the tokenizer of the policy, and a server to sample from. */
 export async function openPlayers(
   dependencies: GenerateDependencies,
   run: RunHandle,
   served: ServedPolicy,
-  around: {
-    readonly journal: RolloutJournal;
-    readonly observer: PlayObserver;
-    readonly signal: AbortSignal;
-    readonly prompts: Prompts | undefined;
-    /** A turn is sampled from the newest version; else all are from `served`. */
-    readonly takesNewest: boolean;
-    readonly lastCall?: LastCall | undefined;
-    readonly budgets: AroundRollouts;
-  },
+  around: PlayersAround,
 ): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
   const { journal, observer, signal, budgets } = around;
   const spec = await specOf(run);
@@ -62,9 +64,12 @@ export async function openPlayers(
   return {
     async play(lease, place, together) {
       const { group, index } = place;
-      const [systemPrompt, entry] = [systemPrompts.get(lease.environment), entries.get(lease.environment)!];
+      const systemPrompt = systemPrompts.get(lease.environment);
+      const entry = entries.get(lease.environment)!;
       const onTimeout = timeoutFateOf(entry, spec);
-      const sampling = samplingOf(spec, entry, lease);
+      const fallback = entry.sampling ?? spec.sampling;
+      const own = { ...fallback, temperature: lease.temperature ?? fallback.temperature };
+      const sampling = isTaught && spec.teacher ? taughtSampling(spec.teacher.sampling, own) : own;
       const age = ages?.begin();
       const playing = playRollout({
         environments,
@@ -78,9 +83,11 @@ export async function openPlayers(
         onTimeout,
         budgets,
         ...(onTimeout === 'truncate' ? present({ lastCall: around.lastCall }) : {}),
-        openPolicy({ isDeterministic, isSingleTurn = false }, until, budget) {
+        notes: journal.notes.of(place),
+        recorded: () => journal.turnsOf(place),
+        openPolicy(environment, until, budget) {
           observer.begin(place);
-          const onRecord = isDeterministic && !isSingleTurn;
+          const onRecord = keepsTurns(environment);
           return samplePolicy(
             {
               inference,
@@ -96,11 +103,11 @@ export async function openPlayers(
               ...speak,
               promptTokensMax: spec.maxPromptTokens,
               place: samplePlace([run.name, run.lineage, group], index),
-              ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),
+              recorded: environment.isSingleTurn === true ? [] : journal.turnsOf(place),
               onBegin: (step) => age?.began(step),
               onTurn(turn, position) {
                 observer.sampled(place, turn.tokenIds.length);
-                if (onRecord && !until.aborted) journal.addTurn({ group, index, turn: position, ...turn });
+                return recordTurn(journal, { group, index, turn: position, ...turn }, { onRecord, until });
               },
             },
             (turn) => turnSeed(sampling.seed ?? spec.seed, run.lineage, group, index, turn),
@@ -108,20 +115,22 @@ export async function openPlayers(
         },
       });
       const rollout = await playing.finally(() => age?.end());
+      journal.notes.release(place);
       return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
     },
   };
 }
 
-/** Sampling of a group: its environment's or the run's, at the temperature of its lease; the teacher's if that samples. */
-function samplingOf(
-  { sampling, teacher }: RunSpec,
-  entry: Pick<RunSpec['environments'][number], 'sampling'>,
-  { temperature }: GroupLease,
-): RunSpec['sampling'] {
-  const fallback = entry.sampling ?? sampling;
-  const own = { ...fallback, temperature: temperature ?? fallback.temperature };
-  return teacher?.role === 'samples' ? taughtSampling(teacher.sampling, own) : own;
+/** Turns of a deterministic environment are stored with the next part of the chunk; a call waits until it is stored. */
+export function recordTurn(
+  journal: RolloutJournal,
+  turn: RecordedTurn,
+  { onRecord, until }: { readonly onRecord: boolean; readonly until: AbortSignal },
+): void | Promise<void> {
+  const isCall = turn.call !== undefined;
+  if (until.aborted || !(onRecord || isCall)) return;
+  journal.addTurn(turn);
+  return isCall ? journal.settle(until) : undefined;
 }
 
 /** The teacher's sampling. The prompt is rendered for the policy, so its template arguments are the policy's. */

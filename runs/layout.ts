@@ -25,6 +25,7 @@ export const layout = {
   /** Written before anything of a round is generated. */
   leases: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>) =>
     `${layout.round(lineage, step, first, last)}leases.json`,
+  isLeases: (key: string) => key.endsWith('/leases.json'),
   /** Groups of a chunk with their rewards: the one place where rollouts are kept. */
   scored: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>, chunk: string) =>
     `${layout.round(lineage, step, first, last)}${chunk}.scored.jsonl.gz`,

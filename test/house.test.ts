@@ -65,6 +65,7 @@ const house: Readonly<Record<string, Room>> = {
       'backends/tinker/proto.ts': ['@bufbuild/protobuf/wire'],
       'backends/environments/python': ['p-queue'],
       'backends/hub/dataset-card.ts': ['yaml'],
+      'backends/prime-rl/settings-file.ts': ['smol-toml'],
     },
   },
   // Generating, scoring, evaluating, searching.
@@ -152,9 +153,12 @@ const ownRequests: Readonly<Record<string, string>> = {
   'host/ask-server.ts': 'the door',
   'engine/server/main.ts': 'a policy server asks itself',
   'backends/environments/judge.ts': "openai's client is given the door in place of its own",
+  'backends/sandboxes/docker/engine-client.ts':
+    'a Unix socket of this machine that the run file names, or the usual one of Docker or Podman',
   'backends/torch/group.ts': 'a socket in a folder of this user, to a process that it has started',
-  'backends/torch/trainer-node.ts':
-    'connects to the first node of a trainer, which whoever typed it named and which has the same secret; and to a process of its own',
+  'backends/torch/node-group.ts': 'a socket in a folder of this user, to a process that it has started',
+  'backends/nodes/trainer-node.ts':
+    'connects to the first node of a trainer, which whoever typed it named and which has the same secret',
   'store/s3-requests.ts': "AWS's client, of a bucket that was granted with its server (`lineOfStore`)",
   'workers/stack/held-lock.ts': 'a socket in a folder of this user',
   'workers/stack/ports.ts': 'looks whether a port of this machine is taken, and sends nothing',

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { boxed, lastNumber, numberAfterHashes, withoutThinking, xmlParser } from '../backends/environments/kit.ts';
+import { SandboxNames } from '../backends/environments/agent/capture/sandbox-names.ts';
 import { apisOf } from '../backends/environments/packages/package.ts';
 import { verifiersRequirement } from '../backends/environments/packages/requirement.ts';
 import { tracebackOf } from '../backends/environments/score.ts';
@@ -93,6 +94,14 @@ const readers: Readonly<Record<string, readonly [read: (text: string) => unknown
         }
       }),
     ['"a",', '"a" ', '1,', 'a ', '\n', '#', '\\\n', '('],
+  ],
+  'texts of two sandboxes': [
+    (text) => {
+      const names = new SandboxNames();
+      names.learn(names.agree([{ recorded: '/tmp/aa 1', live: '/tmp/bb 1' }]) ?? []);
+      return [names.agree([{ recorded: text, live: `${text}x` }]), names.toLive(text)];
+    },
+    ['1', '1:', '0x', 'a1', '/tmp/', '/tmp/a', 'pid ', '[1] ', 'Nov 1 ', '2026-11-', '=', '0-', 'tmp.', '12m'],
   ],
   'a line for the terminal': [onOneLine, ['\u001b[31m', '\r\n', '\u202e']],
 };

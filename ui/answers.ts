@@ -336,7 +336,7 @@ export interface ReportData {
 /** `/api/runs/RUN/history` */
 export interface HistoryAnswer extends Pick<
   RunAudit,
-  'issued' | 'counts' | 'pending' | 'superseded' | 'timedOut' | 'isSound'
+  'issued' | 'counts' | 'pending' | 'superseded' | 'timedOut' | 'effects' | 'isSound'
 > {
   /** Oldest first; the last is the current one. */
   readonly lineages: readonly {

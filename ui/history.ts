@@ -43,8 +43,8 @@ export class History {
         checkpoints: await sealedSteps(storeOf(this.#place), lineage),
       });
     }
-    const { issued, counts, pending, superseded, timedOut, isSound } = auditLineages(commits);
-    return { lineages, issued, counts, pending, superseded, timedOut, isSound };
+    const { issued, counts, pending, superseded, timedOut, effects, isSound } = auditLineages(commits);
+    return { lineages, issued, counts, pending, superseded, timedOut, effects, isSound };
   }
 
   async #outcomesOf(lineage: string): Promise<StepOutcomes[]> {

@@ -87,7 +87,16 @@ type OrSay = <T>(what: string, otherwise: T, make: () => Promise<T>) => Promise<
 const noGroups = { groups: {}, tokens: {}, lines: [], of: 0 };
 const noSeries = { path: { lineage: '', step: [], time: [], values: {} }, left: [], stepsPerPoint: 1 };
 const noTimeline = { from: 0, to: 0, lanes: [], leftOut: 0 };
-const noHistory = { lineages: [], issued: 0, counts: {}, pending: 0, superseded: 0, timedOut: {}, isSound: false };
+const noHistory = {
+  lineages: [],
+  issued: 0,
+  counts: {},
+  pending: 0,
+  superseded: 0,
+  timedOut: {},
+  effects: {},
+  isSound: false,
+};
 const noEvaluations = { evals: { evaluations: [], incomplete: [] }, evalRows: {} };
 const noSearches = { searches: { searches: [], damaged: [] }, searchesInFull: {} };
 

@@ -1,6 +1,7 @@
 import { ApplicationFailure, workflowInfo } from '@temporalio/workflow';
 import type { TrainRunInput } from '../activities/index.ts';
 import type { EvaluationFileInput, EvaluationInput, EvaluationsInput } from '../core/eval/evaluation.ts';
+import type { RescoreInput } from '../core/eval/rescore.ts';
 import type { PromptFileInput, PromptSearchInput } from '../core/gepa/prompt-search.ts';
 import { memoKeys, runNamePattern, taskQueues, workflowIdPattern } from '../core/names.ts';
 import {
@@ -32,6 +33,7 @@ import { objectRef, policyVersion, regressionActions, runHandle } from './contro
 import type { CarriedPromptSearch } from './optimize-prompt.ts';
 import type { PlayRoundsInput } from './play-rounds.ts';
 import type { ContinuedRun } from './run-start.ts';
+import type { SweepSandboxesInput } from './sweep-sandboxes.ts';
 
 /*
  * Validates the inputs of workflows. Any client of Temporal can start a workflow with any input, and a TypeError over
@@ -157,6 +159,21 @@ const searchFields = {
   budget: optional(fields),
   notify: optional(notify),
 };
+const subject = eitherBy(
+  ({ kind }) =>
+    kind === 'evaluation'
+      ? fieldsOf({ place })
+      : fieldsOf({ kind: oneOf('run', 'evaluation'), name: text, store: text, steps: fieldsOf({ first: whole, last: whole }) }),
+  'whose rollouts are rescored, an object with kind "run" or "evaluation"',
+); // prettier-ignore
+const rescoreFields = {
+  subject,
+  environments: listOf(environment, 'a list of environments'),
+  rubric: orNull(environment),
+  failedOnly: flag,
+  limit: optional(fieldsOf({ calls: optional(whole), tokens: optional(whole) })),
+  results: place,
+};
 const roundsFields = fieldsOf({ run: runHandle, spec: fieldsOf({ heartbeatTimeoutS: number }), tells: text });
 
 /** Reads the input of `trainRun`, typed in any of its forms or carried over from an earlier execution. */
@@ -202,6 +219,14 @@ export function readEvaluateNewestInput(given: readonly unknown[]): EvaluateNewe
   return input;
 }
 
+export function readSweepSandboxesInput(given: readonly unknown[]): SweepSandboxesInput {
+  const door = new Door('sweepSandboxes', given, {
+    what: 'an object with the place of runs whose sandboxes are swept',
+    examples: [{ store: 'file:outputs' }],
+  });
+  return door.checked<SweepSandboxesInput>(door.one(), onlyFieldsOf({ store: path('a place of runs') }));
+}
+
 /** Reads the input of `optimizePrompt`: a file, a planned search, or state from an earlier execution. */
 export function readOptimizePromptInput(
   given: readonly unknown[],
@@ -220,6 +245,15 @@ export function readOptimizePromptInput(
   if (!isPlainObject(overrides)) return rest as unknown as PromptFileInput;
   const typed = Object.fromEntries(Object.entries(overrides).map(([name, value]) => [name, asTyped(value)]));
   return { ...(rest as unknown as PromptFileInput), overrides: typed };
+}
+
+/** Reads the input of `rescore`, which `ratchet rescore` makes. */
+export function readRescoreInput(given: readonly unknown[]): RescoreInput {
+  const door = new Door('rescore', given, {
+    what: 'an object that says whose rollouts are rescored; npx ratchet-rl rescore RUN makes it',
+    examples: [],
+  });
+  return door.checked(door.one(), madeByRatchet(rescoreFields));
 }
 
 /** Reads the input of `playRounds`, which only a run starts. */

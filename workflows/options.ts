@@ -79,6 +79,14 @@ export const evaluationParts = proxyActivities<OrchestratorActivities>({
   retry,
 });
 
+/** A sweep of sandboxes waits for providers to remove what they were told to. The next one does what this did not. */
+export const sweeping = proxyActivities<OrchestratorActivities>({
+  taskQueue: taskQueues.orchestrator,
+  startToCloseTimeout: '30m',
+  heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
+  retry,
+});
+
 /** A chunk takes as long as its model does; while its servers are away it is retried. */
 export const evaluationChunks = proxyActivities<RolloutActivities>({
   taskQueue: taskQueues.rollout,

@@ -53,6 +53,7 @@ const askedByPeople: readonly string[] = [
   'setBudget',
   'planEvaluations',
   'openEvaluation',
+  'openRescore',
   'planPromptSearch',
   'openPromptSearch',
 ];

@@ -12,7 +12,7 @@ import { decodeRows } from '../../store/objects.ts';
 import { decodeStored } from '../../runs/forms/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf, stretchesOf } from '../../runs/run-access.ts';
-import { evaluationKeys } from '../../runs/evaluations/evaluation-store.ts';
+import { evaluationKeys, newestAttempt } from '../../runs/evaluations/evaluation-store.ts';
 
 interface JudgeInput {
   readonly result: EvaluationResult;
@@ -85,11 +85,11 @@ async function judge(
   candidates: readonly Candidate[],
   { key, mayDiffer, environments }: JudgedBy,
 ): Promise<Regression | null> {
-  const own = await newestAttempt(place);
+  const own = (await newestAttempt(place))?.evaluation ?? null;
   if (own === null) return null;
   const known: (Candidate & { readonly reward: number })[] = [];
   for (const candidate of candidates) {
-    const stored = await newestAttempt(candidate.place);
+    const stored = (await newestAttempt(candidate.place))?.evaluation ?? null;
     if (stored === null || !isComparable(stored, own, mayDiffer)) continue;
     const reward = (await resultOf(candidate.place, stored.attempt))?.avgReward ?? null;
     if (reward !== null) known.push({ ...candidate, reward });
@@ -115,15 +115,6 @@ function isComparable(before: StoredEvaluation, now: StoredEvaluation, mayDiffer
 /** Variant in the name of the folder, which distinguishes evaluations of one version: '' for `…/step_12.r1/`. */
 function variantOf(prefix: string): string {
   return /\/step_\d+(?:\.r\d+)?(?:\.([^/]+))?\/$/.exec(prefix)?.[1] ?? '';
-}
-
-async function newestAttempt(place: EvaluationPlace): Promise<StoredEvaluation | null> {
-  const attempts = evaluationKeys.attempts(place);
-  const numbers = (await storeOf(place).list(attempts)).map((key) => Number.parseInt(key.slice(attempts.length), 10));
-  if (numbers.length === 0) return null;
-  const key = evaluationKeys.attempt(place, Math.max(...numbers));
-  const bytes = await storeOf(place).read(key);
-  return bytes && decodeStored<StoredEvaluation>(bytes, key);
 }
 
 /** null when that attempt did not end. */

@@ -10,11 +10,11 @@ import { pricesOfEndpoint, pricesOfRun } from '../../play/budget/budgets-around.
 import { requireReadable } from '../../play/policy/text-models.ts';
 import { requireOwnFolder, showStoreUri, type Store } from '../../store/index.ts';
 import { sha256 } from '../../store/file-store.ts';
-import { decodeStored, encodeStored } from '../../runs/forms/stored-forms.ts';
+import { encodeStored } from '../../runs/forms/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { specOf, storeOf } from '../../runs/run-access.ts';
 import { adoptTheirs, differencesFromTheirs } from '../../runs/evaluations/adopt-results.ts';
-import { evaluationKeys } from '../../runs/evaluations/evaluation-store.ts';
+import { evaluationKeys, newestAttempt } from '../../runs/evaluations/evaluation-store.ts';
 import { writeMetadata, writeResults } from './write-results.ts';
 
 interface OpenEvaluationInput {
@@ -49,7 +49,7 @@ export const createOpenEvaluation =
       const input = { ...asked.input, ...(prices === null || asked.input.prices ? {} : { prices }) };
       await requirePrices(input);
       const store = storeOf(input.results);
-      if ((await newestAttempt(store, input)) === null) await requireOwnFolder(input.results);
+      if ((await newestAttempt(input.results)) === null) await requireOwnFolder(input.results);
       const environment = await environments.open(input.environment);
       const length = Math.max(0, environment.evalDataset.length - (input.skipExamples ?? 0));
       const examples = input.numExamples < 0 ? length : Math.min(input.numExamples, length);
@@ -120,7 +120,7 @@ async function openAttempt(
   },
 ): Promise<{ evaluation: StoredEvaluation; ref: ObjectRef }> {
   for (;;) {
-    const before = await newestAttempt(store, input);
+    const before = await newestAttempt(input.results);
     if (before?.evaluation.request === request) return before;
     const theirs = before === null ? await differencesFromTheirs(store, input, environment, examples) : null;
     if (before)
@@ -152,19 +152,6 @@ async function openAttempt(
     const { stored, bytes } = await store.putIfAbsent(key, encodeStored(key, evaluation));
     if (stored) return { evaluation, ref: { key, sha256: sha256(bytes), bytes: bytes.byteLength } };
   }
-}
-
-async function newestAttempt(
-  store: Store,
-  { results }: Pick<EvaluationInput, 'results'>,
-): Promise<{ evaluation: StoredEvaluation; ref: ObjectRef } | null> {
-  const prefix = evaluationKeys.attempts(results);
-  const numbers = (await store.list(prefix)).map((key) => Number.parseInt(key.slice(prefix.length), 10));
-  if (numbers.length === 0) return null;
-  const key = evaluationKeys.attempt(results, Math.max(...numbers));
-  const bytes = (await store.read(key)) ?? Buffer.of();
-  const ref = { key, sha256: sha256(bytes), bytes: bytes.byteLength };
-  return { evaluation: decodeStored<StoredEvaluation>(bytes, key), ref };
 }
 
 function requireSame(store: Store, differences: readonly string[]): void {

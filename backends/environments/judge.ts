@@ -12,9 +12,7 @@ import { turnIn } from '../inference/openai/chat-answer.ts';
 import { serverRoot } from '../inference/model-server.ts';
 import { lazily } from '../../core/lazily.ts';
 import type { ChatMessage } from '../../core/rl/rollout/rollout.ts';
-import { requireKnownOptions } from './known-options.ts';
-import { lastNumber } from './parsers.ts';
-import type { RewardFunction, RewardInput } from './types.ts';
+import { beginQuestion } from './judge-meter.ts';
 
 /** A judge as an environment's argument: `args = { judge = { base_url = "…", model = "…", api_key_var = "RATCHET_JUDGE_KEY" } }`. */
 export const judgeArgs = z.strictObject({
@@ -93,11 +91,13 @@ export function openJudge(args: JudgeArgs): Judge {
     const { model, temperature, max_tokens } = options;
     const sent = messages.map(({ role, content }) => ({ role: role === 'tool' ? 'user' : role, content }));
     const { chat } = await client();
+    const settle = beginQuestion();
     const asking = chat.completions.create({ model, messages: sent, temperature, max_tokens });
     const completion: unknown = await asking.catch((cause: unknown) => {
       throw cause instanceof RatchetError ? cause : new Error(`The judge at ${url}: ${whyOf(cause)}`, { cause });
     });
-    const { text, isRefusal } = turnIn(completion, { tokens: 'none' }, serverRoot(url));
+    const { text, isRefusal, usage } = turnIn(completion, { tokens: 'none' }, serverRoot(url));
+    settle(usage === null ? 0 : usage.promptTokens + usage.completionTokens);
     if (text !== '' && !isRefusal) return text;
     const came = isRefusal ? `a refusal: ${quoted(text, wordsMax)}` : 'an answer without one';
     throw new Error(`The judge at ${url}: expected ${model}'s answer as a text, got ${came}.`);
@@ -115,38 +115,6 @@ export function openJudge(args: JudgeArgs): Judge {
       asking.catch(() => answers.delete(key));
       if (answers.size > answersMax) answers.delete(answers.keys().next().value!);
       return asking;
-    },
-  };
-}
-
-interface JudgeRewardOptions<State> {
-  readonly name: string;
-  readonly weight: number;
-  readonly judge: Judge;
-  /** Builds the judge's prompt for a rollout. */
-  readonly prompt: (rollout: RewardInput<State>) => string | readonly ChatMessage[];
-  /** The score in an answer; undefined when there is none. Default: its last number. */
-  readonly parse?: (answer: string) => number | undefined;
-}
-
-/** A reward function that asks a judge. An unusable answer, like a failing judge, is a `judge_failure`. */
-export function judgeReward<State = unknown>(options: JudgeRewardOptions<State>): RewardFunction<State> {
-  requireKnownOptions<JudgeRewardOptions<State>>('judgeReward(…)', options, {
-    name: true,
-    weight: true,
-    judge: true,
-    prompt: true,
-    parse: true,
-  });
-  const { name, weight, judge, prompt, parse = lastNumber } = options;
-  return {
-    name,
-    weight,
-    async score(rollout) {
-      const answer = await judge.ask(prompt(rollout));
-      const score = parse(answer);
-      if (score !== undefined) return score;
-      throw new Error(`the judge's answer has no score in it: ${JSON.stringify(answer.slice(0, 200))}`);
     },
   };
 }

@@ -11,9 +11,13 @@ export {
   type ToolSchema,
   type Turn,
 } from '../../core/rl/rollout/rollout.ts';
+export type { EffectKind } from '../../core/rl/rollout/effects.ts';
+export type { RolloutNotes } from '../../core/rl/rollout/notes.ts';
+export { makeEffect } from './effects.ts';
 export { parseArgs } from './args.ts';
 export { type DatasetRow, listDataset } from './datasets.ts';
-export { type Judge, judgeArgs, type JudgeArgs, judgeReward, openJudge } from './judge.ts';
+export { type Judge, judgeArgs, type JudgeArgs, openJudge } from './judge.ts';
+export { judgeReward } from './judge-reward.ts';
 export {
   boxed,
   lastNumber,
@@ -38,6 +42,7 @@ export {
   type AnsweredCall,
   answeredCallsOf,
   callText,
+  effect,
   type Tool,
   tool,
   type ToolContext,

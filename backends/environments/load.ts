@@ -81,10 +81,32 @@ export function listEnvironments(folder: string = builtInEnvironmentsFolder): st
 /** Node caches CommonJS files by path alone; JavaScript without a package.json that says otherwise is CommonJS. */
 const { cache } = createRequire(import.meta.url);
 
-/** Imports a user's file if it is unchanged since the check. Other contents are another module. */
 async function importFile(named: string, options: LoadOptions): Promise<EnvironmentModule> {
+  const { file, module } = await importOwnFile(named, options);
+  const { timeoutMs = environmentLoadMsMax } = options;
+  const own = checked(module, file);
+  return {
+    ...own,
+    async loadEnvironment(args) {
+      try {
+        const loaded = await withoutExit(file, () =>
+          inTime(Promise.resolve(own.loadEnvironment(args)), timeoutMs, `${file}: loadEnvironment(args)`),
+        );
+        return complete(loaded, file);
+      } catch (cause) {
+        if (cause instanceof RatchetError) throw cause;
+        throw new RatchetError('ConfigInvalid', `loadEnvironment(args) failed: ${placed(cause, file)}`, { cause });
+      }
+    },
+  };
+}
+
+/** Imports a user's file if it is unchanged since the check. Other contents are another module. */
+export async function importOwnFile(
+  named: string,
+  { sha256: expected, timeoutMs = environmentLoadMsMax }: LoadOptions,
+): Promise<{ readonly file: string; readonly module: unknown }> {
   const file = trustedFile(named, 'The environment');
-  const { sha256: expected, timeoutMs = environmentLoadMsMax } = options;
   const found = createHash('sha256').update(readOwn(file)).digest('hex');
   if (expected !== undefined && found !== expected) {
     throw new RatchetError(
@@ -104,21 +126,7 @@ async function importFile(named: string, options: LoadOptions): Promise<Environm
     if (cause instanceof RatchetError) throw cause;
     throw new RatchetError('ConfigInvalid', `The environment cannot be loaded: ${placed(cause, file)}`, { cause });
   }
-  const own = checked(module, file);
-  return {
-    ...own,
-    async loadEnvironment(args) {
-      try {
-        const loaded = await withoutExit(file, () =>
-          inTime(Promise.resolve(own.loadEnvironment(args)), timeoutMs, `${file}: loadEnvironment(args)`),
-        );
-        return complete(loaded, file);
-      } catch (cause) {
-        if (cause instanceof RatchetError) throw cause;
-        throw new RatchetError('ConfigInvalid', `loadEnvironment(args) failed: ${placed(cause, file)}`, { cause });
-      }
-    },
-  };
+  return { file, module };
 }
 
 /** A file that ends the process would end a worker, or a command silently. Other code may still end it meanwhile. */
@@ -230,6 +238,7 @@ function withKnownKeys(environment: Environment, file: string): Environment {
     evalDataset: true,
     rubric: true,
     isDeterministic: true,
+    saysState: true,
     isSingleTurn: true,
     maxTurns: true,
     warnings: true,

@@ -4,7 +4,10 @@ import type { ChatMessage, Example, ToolSchema, Turn } from '../../core/rl/rollo
 import { readToolCalls } from '../../engine/speech/speech.ts';
 import { requireKnownOptions } from './known-options.ts';
 import { conversationOf } from './score.ts';
-import type { Dataset, Demonstration, Environment, Policy, RolloutRecord, Rubric } from './types.ts';
+import type { Dataset, Demonstration, Environment, Policy, RolloutPlace, RolloutRecord, Rubric } from './types.ts';
+import { NotedReplies } from './noted-replies.ts';
+import type { JsonValue } from '../../core/json-value.ts';
+import type { RolloutNotes } from '../../core/rl/rollout/notes.ts';
 
 /** Common shapes of environments. Most need only a dataset, a rubric and an answer to each turn. */
 
@@ -82,6 +85,12 @@ export interface MultiTurnOptions<State> {
    */
   readonly isDeterministic?: boolean;
   readonly tools?: readonly ToolSchema[];
+  /**
+   * The state as JSON, and the state of it. With both, the reply to each turn is written down with the state after it,
+   * and a rollout that resumes after a crash goes on from its last turn: `respond` is not called again for those before.
+   */
+  readonly snapshot?: (state: State) => JsonValue;
+  readonly restore?: (snapshot: JsonValue, example: Example) => State;
 }
 
 /**
@@ -90,6 +99,8 @@ export interface MultiTurnOptions<State> {
  */
 export function multiTurn<State>(options: MultiTurnOptions<State>): Environment {
   requireKnownOptions<MultiTurnOptions<State>>('multiTurn(…)', options, {
+    snapshot: true,
+    restore: true,
     name: true,
     dataset: true,
     evalDataset: true,
@@ -101,7 +112,25 @@ export function multiTurn<State>(options: MultiTurnOptions<State>): Environment 
     isDeterministic: true,
     tools: true,
   });
+  return conversing<State>(options);
+}
+
+interface ConversingOptions<State> extends Omit<MultiTurnOptions<State>, 'respond'> {
+  /** As in {@link MultiTurnOptions}; `notes` of the rollout that is played, missing where a stored one is scored. */
+  readonly respond: (
+    conversation: Conversation<State>,
+    notes: RolloutNotes | undefined,
+  ) => Reply<State> | Promise<Reply<State>>;
+}
+
+/** {@link multiTurn}, with the notes of each rollout. */
+export function conversing<State>(options: ConversingOptions<State>): Environment {
   const { name, dataset, evalDataset, maxTurns, isDeterministic = true, tools, setup, demonstrate } = options;
+  if ((options.snapshot === undefined) !== (options.restore === undefined)) {
+    throw new TypeError(
+      `Environment "${name}" has ${options.snapshot ? 'snapshot' : 'restore'} alone: expected snapshot and restore together, so that a state which was written down can be read.`,
+    );
+  }
   if (!Number.isInteger(maxTurns) || maxTurns < 1) {
     throw new TypeError(`Environment "${name}": expected maxTurns to be a whole number from 1, received ${maxTurns}.`);
   }
@@ -110,8 +139,10 @@ export function multiTurn<State>(options: MultiTurnOptions<State>): Environment 
   async function converse<T extends SpokenTurn>(
     example: Example,
     next: (conversation: Conversation<State>) => T | null | Promise<T | null>,
+    notes?: RolloutNotes,
   ): Promise<{ turns: (T & { heard?: readonly ChatMessage[] })[]; state: State; outcome: RolloutRecord['outcome'] }> {
     const turns: (T & { heard?: readonly ChatMessage[] })[] = [];
+    const replies = await NotedReplies.open(options, example, notes);
     let state = setup(example);
     let heard: readonly ChatMessage[] = [];
     for (;;) {
@@ -120,7 +151,8 @@ export function multiTurn<State>(options: MultiTurnOptions<State>): Environment 
       if (turn === null) return { turns, state, outcome: 'ok' };
       turns.push(heard.length === 0 ? turn : { ...turn, heard });
       if (turn.finishReason === 'length') return { turns, state, outcome: 'truncated' };
-      const reply = await options.respond({ example, state, turns, messages: conversationOf(example, turns) });
+      const now = { example, state, turns, messages: conversationOf(example, turns) };
+      const reply = await replies.to(turn, turns.length, () => options.respond(now, notes));
       ({ state } = reply);
       if ('end' in reply) return { turns, state, outcome: reply.end };
       if (turns.length >= maxTurns) return { turns, state, outcome: 'ok' };
@@ -137,8 +169,13 @@ export function multiTurn<State>(options: MultiTurnOptions<State>): Environment 
     isSingleTurn: maxTurns === 1,
     maxTurns,
     ...present({ tools }),
-    async rollout(example: Example, policy: Policy): Promise<RolloutRecord> {
-      const { turns, outcome } = await converse(example, ({ messages }) => policy.sample(messages, tools && { tools }));
+    ...(options.snapshot && { saysState: true }),
+    async rollout(example: Example, policy: Policy, place?: RolloutPlace): Promise<RolloutRecord> {
+      const { turns, outcome } = await converse(
+        example,
+        ({ messages }) => policy.sample(messages, tools && { tools }),
+        place?.notes,
+      );
       return { turns, outcome };
     },
     ...(isDeterministic && {

@@ -1,20 +1,33 @@
 import { z } from 'zod';
+import { present } from '../../core/present.ts';
+import { type EffectKind, effectKinds } from '../../core/rl/rollout/effects.ts';
+import type { RolloutNotes } from '../../core/rl/rollout/notes.ts';
 import { contentOf } from '../../core/rl/rollout/rollout.ts';
 import type { ChatMessage, Example, ToolCall, ToolSchema, Turn } from '../../core/rl/rollout/rollout.ts';
 import { requireKnownOptions } from './known-options.ts';
-import { type Conversation, multiTurn, type Reply } from './shapes.ts';
+import { effectKey, isEffectKind, makeEffect } from './effects.ts';
+import { type Conversation, conversing, type Reply } from './shapes.ts';
 import type { Dataset, Environment, Rubric } from './types.ts';
 
 export interface Tool {
   readonly schema: ToolSchema;
   /** The answer to the model, even to a wrong call. */
   call(argumentsJson: string, context: ToolContext): Promise<string>;
+  /** What is wrong with arguments, as it is answered to the model; null if nothing is. */
+  wrong?(argumentsJson: string): string | null;
 }
 
 export interface ToolContext {
   readonly example: Example;
   /** Earlier calls of this rollout in order, with their answers: the only memory of a tool. */
   readonly earlier: readonly AnsweredCall[];
+  /** Notes of the rollout, in which calls with an effect are written down; missing outside of runs. */
+  readonly notes?: RolloutNotes;
+  /**
+   * In a tool with an effect: unique for this call among all rollouts, and the same when it is made again after a
+   * crash. A `keyed` tool gives it to whom it calls.
+   */
+  readonly idempotencyKey?: string;
 }
 
 export interface AnsweredCall {
@@ -44,17 +57,55 @@ export function tool<Parameters extends z.ZodObject>(options: ToolOptions<Parame
   });
   const { name, description, parameters, run } = options;
   const { $schema: _, ...jsonSchema } = z.toJSONSchema(parameters, { io: 'input' });
+  const read = (argumentsJson: string): z.ZodSafeParseResult<z.infer<Parameters>> =>
+    parameters.safeParse(parseJson(argumentsJson));
+  const sayWrong = (error: z.ZodError): string =>
+    `Error: ${name} was called with wrong arguments.\n${z.prettifyError(error)}`;
   return {
     schema: { type: 'function', function: { name, description, parameters: jsonSchema } },
+    wrong(argumentsJson) {
+      const parsed = read(argumentsJson);
+      return parsed.success ? null : sayWrong(parsed.error);
+    },
     async call(argumentsJson, context) {
-      const parsed = parameters.safeParse(parseJson(argumentsJson));
-      if (!parsed.success) return `Error: ${name} was called with wrong arguments.\n${z.prettifyError(parsed.error)}`;
+      const parsed = read(argumentsJson);
+      if (!parsed.success) return sayWrong(parsed.error);
       try {
         return await run(parsed.data, context);
       } catch (error) {
         if (error instanceof ToolError) return `Error: ${error.message}`;
         throw error;
       }
+    },
+  };
+}
+
+/**
+ * The same tool, whose calls change something outside of the rollout. Each is written down before it is made, and
+ * settled with its answer: after a crash a settled one is answered from there. One that was begun and not settled is
+ * made again if it is `idempotent`, made again with the same `idempotencyKey` if it is `keyed`, and never made again if
+ * it is to be made `once`: the rollout then ends as `in_doubt`, without a reward. A `ToolError` is an answer; any other
+ * error leaves open whether it happened.
+ */
+export function effect(made: Tool, { kind }: { readonly kind: EffectKind }): Tool {
+  const { name } = made.schema.function;
+  if (!isEffectKind(kind)) {
+    throw new TypeError(
+      `effect(…) of the tool "${name}": expected the kind ${effectKinds.join(', ')}, received ${String(kind)}.`,
+    );
+  }
+  return {
+    ...made,
+    async call(argumentsJson, context) {
+      const wrong = made.wrong?.(argumentsJson) ?? null;
+      if (wrong !== null) return wrong;
+      const before = context.earlier.filter(
+        ({ call }) => call.name === name && call.arguments === argumentsJson,
+      ).length;
+      const key = effectKey(name, argumentsJson, before);
+      return makeEffect(context.notes, { kind, key, name, arguments: argumentsJson }, (idempotencyKey) =>
+        made.call(argumentsJson, { ...context, idempotencyKey }),
+      );
     },
   };
 }
@@ -70,7 +121,10 @@ export interface ToolEnvironmentOptions {
   readonly maxTurns: number;
   /** The assistant's next message for supervised warm-up; calls have the model's written form, see `callText`. */
   readonly demonstrate?: (conversation: Conversation<undefined>, random: () => number) => string;
-  /** False = a tool may answer differently to equal calls: unfinished rollouts then start over. */
+  /**
+   * False = a tool may answer differently to equal calls. The answers to each turn are then written down, and a rollout
+   * that resumes after a crash has them again.
+   */
   readonly isDeterministic?: boolean;
 }
 
@@ -100,11 +154,13 @@ export function toolEnvironment(options: ToolEnvironmentOptions): Environment {
     return `Error: there is no tool "${call.name}". Those that exist: ${[...byName.keys()].join(', ')}.`;
   }
 
-  const environment = multiTurn<undefined>({
+  const environment = conversing<undefined>({
     ...options,
     tools: tools.map(({ schema }) => schema),
     setup: () => undefined,
-    async respond({ example, turns }): Promise<Reply<undefined>> {
+    // Tools remember nothing but the conversation.
+    ...(options.isDeterministic === false ? { snapshot: () => null, restore: () => undefined } : {}),
+    async respond({ example, turns }, notes): Promise<Reply<undefined>> {
       const turn = turns.at(-1)!;
       const { toolCalls = [] } = turn;
       const state = undefined;
@@ -116,7 +172,7 @@ export function toolEnvironment(options: ToolEnvironmentOptions): Environment {
       const earlier = answeredCallsOf(turns);
       const say: ChatMessage[] = [];
       for (const call of toolCalls) {
-        const content = await answer(call, { example, earlier });
+        const content = await answer(call, { example, earlier, ...present({ notes }) });
         earlier.push({ call, answer: content });
         say.push({ role: 'tool', content });
       }

@@ -10,6 +10,7 @@ import type {
   Turn,
 } from '../../core/rl/rollout/rollout.ts';
 import type { Demonstration } from '../../core/rl/rollout/demonstration-rows.ts';
+import type { RolloutNotes } from '../../core/rl/rollout/notes.ts';
 import type { JsonValue } from '../../core/json-value.ts';
 import type { Budget } from '../../core/settings/budgets.ts';
 import type { TimeoutFate } from '../../core/settings/environments.ts';
@@ -26,6 +27,11 @@ export interface Environment {
   readonly rubric: Rubric;
   /** True if equal samples always lead to the same rollout and reward. */
   readonly isDeterministic: boolean;
+  /**
+   * True if an unfinished rollout goes on from what it wrote down in its notes: its finished turns are kept, and given
+   * again by the policy, although equal samples may lead elsewhere.
+   */
+  readonly saysState?: boolean;
   /** True if a rollout has a single turn: an unfinished rollout has no finished turns to keep. */
   readonly isSingleTurn?: boolean;
   /** Most turns of a rollout; missing = unknown. */
@@ -72,7 +78,7 @@ export interface Environment {
   demonstrate?(example: Example, random: () => number): Demonstration | Promise<Demonstration>;
 }
 
-export type { Demonstration };
+export type { Demonstration, RolloutNotes };
 
 export interface Dataset {
   readonly length: number;
@@ -92,6 +98,12 @@ export interface Policy {
    * as it sends the same messages.
    */
   sample(messages: readonly ChatMessage[], options?: SampleOptions): Promise<Turn>;
+  /** Calls that earlier attempts of this rollout finished, set aside or not, in the order in which they did. */
+  readonly earlier?: readonly Turn[];
+  /** Text of each token, for programs that ask for log probabilities; missing = the policy gives no tokens. */
+  tokenTexts?(tokenIds: readonly number[]): string[];
+  /** Tokens of a prompt, for programs that ask before they send it; missing = only the server knows. */
+  countTokens?(messages: readonly ChatMessage[], options?: Pick<SampleOptions, 'tools'>): number;
 }
 
 export interface SampleOptions {
@@ -101,6 +113,23 @@ export interface SampleOptions {
    * ignore them.
    */
   readonly sampling?: Readonly<Record<string, JsonValue>>;
+  /**
+   * One call of a program that owns its loop. Its turn is in the store when it returns. A turn of `Policy.earlier` with
+   * the same prompt is returned in place of a new one, each once and in whatever order: calls may be parallel.
+   */
+  readonly call?: SampledCall;
+}
+
+/** What a call adds to the turn that it continues. */
+export interface SampledCall {
+  /** `Turn.call.id` of that turn; null = a new conversation. */
+  readonly after: string | null;
+  /** Its messages since that turn: all of them if there is none. */
+  readonly heard: readonly ChatMessage[];
+  /** Most tokens, where the call wants fewer than the run's file allows. */
+  readonly maxTokens?: number;
+  /** Texts that end the turn, besides those of the run's file. */
+  readonly stop?: readonly string[];
 }
 
 /** The place of a rollout, and the signal that cancels it. */
@@ -124,6 +153,8 @@ export interface RolloutPlace {
   readonly timeLimit?: { readonly seconds: number; readonly fate: TimeoutFate };
   /** Raised when the group gets no further rollouts: waiting for others of the group is then in vain. */
   readonly brokenOff?: AbortSignal;
+  /** What earlier attempts at this rollout wrote down; missing outside of runs, evaluations and searches. */
+  readonly notes?: RolloutNotes;
   /**
    * What the rollout may use; missing = nothing is limited. Turns of the policy and their tool calls are reserved by
    * `Policy.sample`: the environment reserves what else it uses, such as sandboxes and other models.

@@ -1,16 +1,16 @@
 import { type PackedRow, type RowSource, windowsOf } from '../../core/rl/learning/batch.ts';
 import { RatchetError } from '../../core/errors.ts';
 
-/** A batch in columns, one value a token, row after row. A window of its rows is in memory beside them. */
+/** A batch in columns: one value a token, the rows one after the other. Beside the columns, only a window of the rows is in memory. */
 export interface BatchColumns {
   readonly lengths: readonly number[];
-  /** Where each row starts; one more than there are rows. */
+  /** Index of each row’s first token; the last entry is the number of tokens. */
   readonly starts: readonly number[];
   readonly tokenIds: Int32Array;
   readonly mask: Uint8Array;
   readonly advantages: Floats;
   readonly logprobs: Floats;
-  /** Of each row. */
+  /** One value for each row, as `environments`. */
   readonly temperatures: readonly number[];
   readonly environments: readonly string[];
   readonly streams: Readonly<Partial<Record<StreamName, Stream>>>;
@@ -23,11 +23,11 @@ export type StreamName = 'ref_logprobs' | 'rl_weights' | 'ce_weights' | 'ref_kl_
 
 export interface Stream {
   readonly values: Floats;
-  /** 1 for rows that have it; values of other rows are what stands for none. */
+  /** 1 for each row that has this stream; the values of other rows are the stream’s fill. */
   readonly has: Uint8Array;
 }
 
-/** Values of one row, each list as long as its tokens; what is missing is 0, or false. */
+/** Values of one row, each list as long as its tokens. A missing list counts as zeros. */
 export interface RowValues {
   readonly mask?: ArrayLike<number>;
   readonly advantages?: ArrayLike<number>;
@@ -36,7 +36,7 @@ export interface RowValues {
   readonly streams?: Readonly<Partial<Record<StreamName, ArrayLike<number>>>>;
 }
 
-/** What a row without a stream has in it, beside others that have it. */
+/** The value of a stream for rows that do not have it, in a batch where others do. */
 const fills: Readonly<Record<StreamName, number>> = {
   ref_logprobs: 0,
   rl_weights: 1,
@@ -44,10 +44,10 @@ const fills: Readonly<Record<StreamName, number>> = {
   ref_kl_weights: 0,
 };
 
-/** Rows in memory beside the columns: some 2 MB as numbers. */
+/** Tokens of the rows that are in memory at once beside the columns: some 2 MB of numbers. */
 const windowTokens = 1 << 16;
 
-/** prime-rl names metrics by environment; rows have none here. */
+/** prime-rl names metrics by environment. Our rows do not say theirs, so all have one name. */
 const environment = 'run';
 
 export async function readColumns<Row extends Pick<PackedRow, 'tokenIds' | 'lossMask'>>(

@@ -4,12 +4,12 @@ import { RatchetError } from '../../core/errors.ts';
 import { trustedInterpreter } from '../../host/trusted-files.ts';
 import { pythonIn } from '../python/interpreter.ts';
 
-/** The Python of prime-rl’s trainer, which has to be granted to be run. */
+/** Finds the Python of prime-rl’s trainer. Throws if the worker runs granted programs alone and this is none. */
 export async function trustedPrimeRlPython(program: string | null, projectFolder: string): Promise<string> {
   return trustedInterpreter(await findPrimeRlPython(program, projectFolder), 'The Python of prime-rl');
 }
 
-/** What is typed to have prime-rl on a machine, as its own documents say. */
+/** Commands that install prime-rl on a machine, as its own documents have them. */
 export const installingPrimeRl: readonly string[] = [
   'git clone https://github.com/PrimeIntellect-ai/prime-rl.git',
   'cd prime-rl',
@@ -17,7 +17,7 @@ export const installingPrimeRl: readonly string[] = [
   'uv sync --all-extras',
 ];
 
-/** The Python of prime-rl’s trainer: what a run names, or that of the environment in the checkout that it names. */
+/** The Python of prime-rl’s trainer: `program` itself, or the one of `.venv` if `program` is a checkout. Does not run it. */
 export async function findPrimeRlPython(program: string | null, projectFolder: string): Promise<string> {
   if (program === null)
     throw new RatchetError(

@@ -9,9 +9,9 @@ import { linkFile } from './link-files.ts';
 import { MsgpackWriter } from './msgpack.ts';
 
 /**
- * Batches as they were given to a trainer, which has no name for them but a number in a path: their bytes are on the disk and their sha256 is
- * known before it sees one, and the same bytes are given again after its death. They are a copy: the run's store has the rows, and the same
- * rows always give the same bytes.
+ * Keeps each batch as it was given to the trainer. prime-rl knows a batch only by the number in its path, so its bytes are on the disk and their
+ * sha256 is known before the trainer sees it, and the same bytes are given again after a death. This is a copy: the run’s store has the rows,
+ * and equal rows always give equal bytes.
  */
 export class GivenBatches {
   readonly #folder: string;
@@ -21,7 +21,7 @@ export class GivenBatches {
     this.#folder = folder;
   }
 
-  /** Writes the files of a step. A step that was given keeps its bytes: others are refused. */
+  /** Writes the files of a step. Idempotent; throws if the step was written with other bytes before. */
   async write(step: number, batch: readonly BatchFile[], settings: StepSettings): Promise<GivenBatch> {
     const folder = path.join(this.#folder, `step_${step}`);
     const pending = `${folder}.pending`;
@@ -44,7 +44,7 @@ export class GivenBatches {
     return made;
   }
 
-  /** Batches after one step up to another, ascending. Throws where one is missing. */
+  /** The batches of the steps after + 1 to last, ascending. Throws if one is missing. */
   between(after: number, last: number): GivenBatch[] {
     return Array.from({ length: last - after }, (_, i) => {
       const found = this.#given.get(after + 1 + i);
@@ -62,7 +62,7 @@ export class GivenBatches {
   }
 }
 
-/** A file of a batch, by what writes it. */
+/** A file of a batch: its name, and the function that writes its content. */
 export interface BatchFile {
   readonly name: string;
   readonly write: (out: MsgpackWriter) => Promise<void>;
@@ -80,7 +80,7 @@ interface GivenFile {
   readonly sha256: string;
 }
 
-/** What python/ratchet_prime_rl/objective.py sets before the step. */
+/** Settings that python/ratchet_prime_rl/objective.py gives the optimizer before the step. */
 export interface StepSettings {
   readonly learning_rate: number;
   readonly weight_decay: number;
@@ -88,7 +88,7 @@ export interface StepSettings {
   readonly eps?: number;
   readonly momentum?: number;
   readonly nesterov?: boolean;
-  /** The loss of each row is multiplied with it; 1 when missing. */
+  /** Factor of each row’s loss; 1 when missing. */
   readonly loss_scale?: number;
 }
 
@@ -101,7 +101,7 @@ export function settingsOf(optimizer: OptimizerSpec, learningRate: number): Step
 
 export const settingsName = 'settings.json';
 
-/** Puts a batch where the trainer looks for it; the last file of all is the one of the first rank. Throws where a byte of it has changed. */
+/** Links a batch to where the trainer looks for it; the file of the first rank comes last. Throws if a byte of it has changed. */
 export async function placeBatch({ folder, files }: GivenBatch, target: string): Promise<void> {
   await mkdir(target, { recursive: true });
   for (const { name, sha256 } of [...files].reverse()) {

@@ -2,7 +2,7 @@ import type { BatchColumns, Floats, StreamName } from './batch-columns.ts';
 import type { MsgpackWriter } from './msgpack.ts';
 import type { MicroBatch } from './packing.ts';
 
-/** Micro-batches in the form of prime-rl’s transport: arrays whose places have names in its own source. */
+/** Writes micro-batches as prime-rl’s transport has them: arrays, whose positions are fields of a struct in its source. */
 
 type WriteField = (out: MsgpackWriter, parts: Parts) => Promise<void>;
 
@@ -12,7 +12,7 @@ interface Parts {
   readonly length: number;
 }
 
-/** What belongs into each field of its MicroBatch. Images and replayed routes are never sent. */
+/** Writes each field of prime-rl’s MicroBatch. Images and replayed expert routes are nil: no row here has them. */
 const fields: Readonly<Record<string, WriteField>> = {
   input_ids: (out, parts) =>
     perToken(
@@ -72,10 +72,10 @@ const fields: Readonly<Record<string, WriteField>> = {
   ref_kl_weights: (out, parts) => (parts.batch.isDummy ? out.nil() : stream(out, parts, 'ref_kl_weights')),
 };
 
-/** Fields of MicroBatch in the transport of prime-rl’s main branch since August 2026, in which batches come packed for each rank. */
+/** The MicroBatch fields of prime-rl’s main branch since August 2026, in which batches come packed for each rank. */
 export const mainMicroBatch: readonly string[] = Object.keys(fields);
 
-/** A rank’s micro-batches; `order` has the names of the fields as the installation has them. */
+/** Writes the micro-batches of one rank. `order`: the names of the fields, as the installation’s struct has them. */
 export async function writeMicroBatches(
   out: MsgpackWriter,
   columns: BatchColumns,
@@ -115,7 +115,7 @@ async function documents(out: MsgpackWriter, { columns, batch: { rows, padding }
   await out.wholes(rows.map((row, i) => columns.lengths[row]! + (i === rows.length - 1 ? padding : 0)));
 }
 
-/** A stream is there as soon as one row has it. Padding is no part of any loss. */
+/** Writes a stream if a row of the micro-batch has it, else nil. Padding has weight 0, so it is no part of any loss. */
 async function stream(out: MsgpackWriter, parts: Parts, name: StreamName): Promise<void> {
   const found = parts.columns.streams[name];
   if (!found || !parts.batch.rows.some((row) => found.has[row] === 1)) return out.nil();

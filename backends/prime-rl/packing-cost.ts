@@ -1,13 +1,14 @@
 import type { PackingOptions } from './packing.ts';
 
 /**
- * What a row of n tokens costs a rank, by a model's config.json: linear · n + quadratic · n² operations of a forward pass, as prime-rl counts them
- * to give all ranks as much (trainer/batch.py). It decides which rank gets which micro-batch, and nothing of what is trained.
+ * Estimates the cost of a row of n tokens from a model’s config.json: linear · n + quadratic · n² operations of a forward pass. prime-rl counts
+ * them so, to give all ranks equal work (trainer/batch.py). The estimate decides which rank gets which micro-batch, and nothing of what is
+ * trained.
  */
 export function packingCost(config: Readonly<Record<string, unknown>>): NonNullable<PackingOptions['cost']> {
   const text = config['text_config'];
   const own = (typeof text === 'object' && text !== null ? text : config) as Readonly<Record<string, unknown>>;
-  /** The first of these settings that is a number. */
+  /** The value of the first of these settings that is a number. */
   const first = (...names: readonly string[]): number | undefined =>
     names.map((name) => own[name]).find((value) => typeof value === 'number');
   const [hidden, heads, layers] = [first('hidden_size'), first('num_attention_heads'), first('num_hidden_layers')];
@@ -41,7 +42,7 @@ export function packingCost(config: Readonly<Record<string, unknown>>): NonNulla
   };
 }
 
-/** Layers with one feed-forward network, and with experts. */
+/** Counts layers with one feed-forward network, and layers with experts. */
 function layersOf(config: Readonly<Record<string, unknown>>, layers: number): { dense: number; experts: number } {
   const { num_experts: some, n_routed_experts: routed, moe_layer_freq: every, first_k_dense_replace: leading } = config;
   if (typeof (some ?? routed) !== 'number') return { dense: layers, experts: 0 };

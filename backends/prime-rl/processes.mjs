@@ -19,24 +19,33 @@ const lookMs = 20;
  * @returns {number[]}
  */
 export function processesIn(folder) {
+  return processesWhere((at) => isWithin(at, folder));
+}
+
+/**
+ * Processes by the folder in which they work, or for which they were started.
+ * @param {(folder: string) => boolean} isWanted
+ * @returns {number[]}
+ */
+export function processesWhere(isWanted) {
   return readdirSync('/proc')
-    .filter((name) => /^\d+$/.test(name) && Number(name) !== process.pid && belongs(name, folder))
+    .filter((name) => /^\d+$/.test(name) && Number(name) !== process.pid && belongs(name, isWanted))
     .map(Number);
 }
 
 /**
  * @param {string} pid
- * @param {string} folder
+ * @param {(folder: string) => boolean} isWanted
  */
-function belongs(pid, folder) {
+function belongs(pid, isWanted) {
   try {
     // A removed folder is named with a note behind it.
     const at = readlinkSync(`/proc/${pid}/cwd`).replace(/ \(deleted\)$/, '');
-    if (isWithin(at, folder)) return true;
+    if (isWanted(at)) return true;
     const variables = readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0');
     return variables.some((line) => {
       const [name, ...value] = line.split('=');
-      return name === folderVariable && isWithin(value.join('='), folder);
+      return name === folderVariable && isWanted(value.join('='));
     });
   } catch {
     return false; // it has ended, or is somebody else's
@@ -53,14 +62,14 @@ function isWithin(at, folder) {
 
 /**
  * Kills them until there are none. Gives those that are still there after so long: a driver may hold a dying process.
- * @param {string} folder
+ * @param {(folder: string) => boolean} isWanted
  * @param {number} withinMs
  * @returns {Promise<number[]>}
  */
-export async function endProcessesIn(folder, withinMs) {
+export async function endProcessesWhere(isWanted, withinMs) {
   const deadline = performance.now() + withinMs;
   for (;;) {
-    const found = processesIn(folder);
+    const found = processesWhere(isWanted);
     if (found.length === 0) return [];
     for (const pid of found) {
       try {
@@ -72,6 +81,15 @@ export async function endProcessesIn(folder, withinMs) {
     if (performance.now() > deadline) return found;
     await sleep(lookMs);
   }
+}
+
+/**
+ * @param {string} folder
+ * @param {number} withinMs
+ * @returns {Promise<number[]>}
+ */
+export function endProcessesIn(folder, withinMs) {
+  return endProcessesWhere((at) => isWithin(at, folder), withinMs);
 }
 
 /** What a driver may take to let go of a process. */

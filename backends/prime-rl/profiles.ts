@@ -1,7 +1,13 @@
 import { execFile } from 'node:child_process';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { z } from 'zod';
+import { environmentForAll, selectEnvironment } from '../../core/child-environment.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { jsonOrNull } from '../../core/json-or-null.ts';
+import { answerOf } from '../../host/child-progress.ts';
 import { pythonEnvironment } from './environment.ts';
 import { mainForm, olderForm, type TrainerForm } from './forms.ts';
 import { mainMicroBatch } from './micro-batch-wire.ts';
@@ -21,7 +27,8 @@ export interface Profile {
   readonly marker: string;
 }
 
-const knownMarkers: readonly string[] = ['STABLE'];
+/** `.finished` is of a branch that was not merged in August 2026. */
+const knownMarkers: readonly string[] = ['STABLE', '.finished'];
 
 const Names = z.array(z.string());
 /** As python/ratchet_prime_rl/look.py says it. */
@@ -31,10 +38,15 @@ const Installation = z.looseObject({
   structs: z.record(z.string(), Names),
   markers: Names,
   settings: z.record(z.string(), Names),
+  /** Fields of each class of settings that is known as a whole, with the classes that a table there may be. */
+  types: z.record(z.string(), z.record(z.string(), Names)).default({}),
+  /** Words in texts of the settings’ sources. */
+  mentioned: Names.default([]),
 });
 export type Installation = z.infer<typeof Installation>;
 
 const lookingMs = 120_000;
+const lookProgram = fileURLToPath(new URL('../../python/ratchet_prime_rl/look.py', import.meta.url));
 
 /** Asks a Python what its prime-rl is. */
 export async function installationOf(python: string): Promise<Installation> {
@@ -53,6 +65,35 @@ export async function installationOf(python: string): Promise<Installation> {
       { cause },
     );
   }
+}
+
+/**
+ * Reads the sources of a program’s prime-rl by any Python, which runs nothing of it. Null where they are not found, or no Python here reads them.
+ */
+export async function sourcesOf(program: string, python: string): Promise<Installation | null> {
+  const folders = sourceFolders(program, python);
+  if (folders.length === 0) return null;
+  const answer = await answerOf('python3', ['-I', lookProgram, ...folders], selectEnvironment(environmentForAll, process.env)); // prettier-ignore
+  const found = Installation.safeParse(jsonOrNull(answer ?? ''));
+  return found.success && found.data.missing.length === 0 ? found.data : null;
+}
+
+/** Folders named prime_rl: in a checkout, or among the packages of a virtual environment and what its .pth files name. */
+function sourceFolders(program: string, python: string): string[] {
+  const library = path.join(path.dirname(path.dirname(python)), 'lib');
+  const packages = existsSync(library)
+    ? readdirSync(library).map((name) => path.join(library, name, 'site-packages'))
+    : [];
+  const named = packages.filter((folder) => existsSync(folder)).flatMap(pathsIn);
+  const places = ['src', 'packages/prime-rl-configs/src'].map((name) => path.join(program, name));
+  const folders = [...places, ...packages, ...named].map((folder) => path.join(folder, 'prime_rl'));
+  return [...new Set(folders)].filter((folder) => existsSync(folder));
+}
+
+function pathsIn(packages: string): string[] {
+  const files = readdirSync(packages).filter((name) => name.endsWith('.pth'));
+  const lines = files.flatMap((name) => readFileSync(path.join(packages, name), 'utf8').split('\n'));
+  return lines.map((line) => line.trim()).filter((line) => path.isAbsolute(line));
 }
 
 /** The profile of an installation; throws with the names that are not known. */

@@ -1,3 +1,4 @@
+import { stringify } from 'smol-toml';
 import { present } from '../../core/present.ts';
 import type { LoraSpec, OptimizerSpec } from '../../config/run-spec.ts';
 
@@ -41,59 +42,59 @@ export interface StartSettings {
   readonly last: number | null;
 }
 
-/** The file of the main branch. */
-export function mainSettings(settings: TrainerSettings, start: StartSettings): string {
-  const { optimizer, lora } = start;
-  const own: Table = {
-    output_dir: start.folder,
-    dist_timeout_seconds: settings.rankTimeoutS,
-    ...present({ max_steps: start.last ?? undefined }),
-    model: {
-      name: start.modelFolder,
-      ...modelTable(settings),
-      ...present({ lora: lora ? loraTable(lora) : undefined }),
-    },
-    tokenizer: { name: start.modelFolder },
-    optim: optimTable(optimizer, start.learningRate),
-    scheduler: { type: 'constant' },
-    loss: { type: 'custom', import_path: 'ratchet_prime_rl.objective.loss', kwargs: { settings: start.objective } },
-    ckpt: { interval: start.interval },
-    rollout_transport: { type: 'filesystem' },
-    weight_broadcast: { type: 'filesystem' },
-    monitors: { file: { path: 'metrics.jsonl' } },
-    log: { level: 'debug' },
-    ...(start.from > 0 ? { resume: { step: start.from } } : {}),
-  };
-  return encodeToml(merged(own, settings.more));
+/** What generations of prime-rl’s trainer write differently. */
+interface FileForm {
+  /** Whether its losses that have the names of ours are ours. */
+  readonly hasOwnLosses: boolean;
+  /** The tables that only one of them has. */
+  readonly own: (start: Pick<StartSettings, 'interval' | 'from'>) => Table;
 }
 
-/** The file of v0.4.0. Weights beside its checkpoints would be a third copy. */
-export function olderSettings(settings: TrainerSettings, start: StartSettings): string {
-  const { optimizer, lora } = start;
-  const own: Table = {
-    output_dir: start.folder,
-    dist_timeout_seconds: settings.rankTimeoutS,
-    ...present({ max_steps: start.last ?? undefined }),
-    model: {
-      name: start.modelFolder,
-      ...modelTable(settings),
-      ...present({ lora: lora ? loraTable(lora) : undefined }),
-    },
-    tokenizer: { name: start.modelFolder },
-    optim: optimTable(optimizer, start.learningRate),
-    scheduler: { type: 'constant' },
-    // It has other losses under these names.
-    loss: {
-      type: 'custom',
-      import_path: 'ratchet_prime_rl.objective.loss',
-      kwargs: { settings: { ...start.objective, by: 'ratchet' } },
-    },
-    ckpt: { interval: start.interval, weights: 'None', ...(start.from > 0 ? { resume_step: start.from } : {}) },
-    rollout_transport: { type: 'filesystem' },
-    weight_broadcast: { type: 'filesystem' },
-    log: { level: 'debug' },
+/** The main branch. */
+const main: FileForm = {
+  hasOwnLosses: true,
+  own: ({ interval, from }) => ({
+    ckpt: { interval },
+    monitors: { file: { path: 'metrics.jsonl' } },
+    ...(from > 0 ? { resume: { step: from } } : {}),
+  }),
+};
+
+/** v0.4.0. Weights beside its checkpoints would be a third copy. */
+const older: FileForm = {
+  hasOwnLosses: false,
+  own: ({ interval, from }) => ({
+    ckpt: { interval, weights: 'None', ...(from > 0 ? { resume_step: from } : {}) },
+  }),
+};
+
+export const mainSettings = fileOf(main);
+export const olderSettings = fileOf(older);
+
+function fileOf({ hasOwnLosses, own }: FileForm): (settings: TrainerSettings, start: StartSettings) => string {
+  return (settings, start) => {
+    const { folder, modelFolder, lora, optimizer, learningRate, objective, last } = start;
+    const loss = hasOwnLosses ? objective : { ...objective, by: 'ratchet' };
+    const table: Table = {
+      output_dir: folder,
+      dist_timeout_seconds: settings.rankTimeoutS,
+      ...present({ max_steps: last ?? undefined }),
+      model: {
+        name: modelFolder,
+        ...modelTable(settings),
+        ...present({ lora: lora ? loraTable(lora) : undefined }),
+      },
+      tokenizer: { name: modelFolder },
+      optim: optimTable(optimizer, learningRate),
+      scheduler: { type: 'constant' },
+      loss: { type: 'custom', import_path: 'ratchet_prime_rl.objective.loss', kwargs: { settings: loss } },
+      rollout_transport: { type: 'filesystem' },
+      weight_broadcast: { type: 'filesystem' },
+      log: { level: 'debug' },
+      ...own(start),
+    };
+    return stringify(merged(table, settings.more));
   };
-  return encodeToml(merged(own, settings.more));
 }
 
 function modelTable(settings: TrainerSettings): Table {
@@ -162,32 +163,4 @@ function merged(base: Table, over: Table): Table {
 
 function isTable(value: Value | undefined): value is Table {
   return typeof value === 'object' && !Array.isArray(value);
-}
-
-export function encodeToml(table: Table, path = ''): string {
-  const entries = Object.entries(table);
-  const plain = entries.filter(([, value]) => !isTable(value));
-  const lines = plain.map(([name, value]) => `${JSON.stringify(name)} = ${encodeValue(value)}`);
-  const tables = entries.flatMap(([name, value]) => {
-    if (!isTable(value)) return [];
-    const inner = path === '' ? JSON.stringify(name) : `${path}.${JSON.stringify(name)}`;
-    return [`\n[${inner}]`, encodeToml(value, inner)];
-  });
-  return [...lines, ...tables].filter((line) => line !== '').join('\n') + (path === '' ? '\n' : '');
-}
-
-function encodeValue(value: Value): string {
-  if (typeof value === 'number') return encodeNumber(value);
-  if (typeof value === 'boolean') return String(value);
-  if (typeof value === 'string') return JSON.stringify(value).replaceAll('\u007f', '\\u007f');
-  if (Array.isArray(value)) return `[${value.map(encodeValue).join(', ')}]`;
-  return `{ ${Object.entries(value)
-    .map(([name, each]) => `${JSON.stringify(name)} = ${encodeValue(each)}`)
-    .join(', ')} }`;
-}
-
-function encodeNumber(value: number): string {
-  if (Number.isSafeInteger(value)) return String(value);
-  if (Number.isFinite(value)) return /[.e]/.test(String(value)) ? String(value) : `${value}.0`;
-  return Number.isNaN(value) ? 'nan' : value > 0 ? 'inf' : '-inf';
 }

@@ -1,34 +1,38 @@
-import { type ChildProcess, spawn } from 'node:child_process';
-import { closeSync, existsSync, openSync } from 'node:fs';
-import { mkdir, open, readdir, rm, stat, writeFile } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { mkdir, readdir, rm, stat, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
+import { present } from '../../core/present.ts';
 import type { LoraSpec } from '../../config/run-spec.ts';
 import { failpoint } from '../../store/failpoints.ts';
-import { pythonEnvironment } from './environment.ts';
+import { sha256OfFile } from '../../store/file-store.ts';
+import type { HeldNodes, NodeEnd } from '../nodes/nodes.ts';
+import { codeNamed } from '../torch/protocol.ts';
 import type { TrainerForm } from './forms.ts';
 import { type GivenBatch, placeBatch } from './given-batches.ts';
 import { linkFolder } from './link-files.ts';
-import { requireEnded } from './place.ts';
-import { folderVariable } from './processes.mjs';
+import { requireShared } from './node-group.ts';
 import type { Profile } from './profiles.ts';
+import { type Launch, settingsFileOf, tailOf, Torchrun } from './torchrun.ts';
 
-const guardProgram = fileURLToPath(new URL('./processes.mjs', import.meta.url));
-const tailBytes = 2_000;
 const lookMs = 25;
 /** Loading and writing models of real size take longer than a step, and say nothing meanwhile. */
 const longerBy = 6;
 /** A second beyond the time in which ranks give each other up: their own words say more. */
 const beyondMs = 10_000;
+/** After ranks here that lost others: what happened on the others’ node may be on its way. */
+const echoMs = 2_000;
 
 export interface StartOptions {
   /** A new folder, which nothing else has used. */
   readonly folder: string;
   readonly python: string;
   readonly profile: Profile;
+  /** Ranks of this machine, and of each other node. */
   readonly ranks: number;
+  /** Waits for the other nodes, and holds them; null = there is one. */
+  readonly nodes: { hold(onEnd: (cause: NodeEnd) => void): Promise<HeldNodes>; readonly address: string; readonly port: number } | null; // prettier-ignore
   readonly gpuIds: readonly number[] | undefined;
   readonly rankTimeoutS: number;
   /** Of new adapters. */
@@ -60,40 +64,20 @@ export class TrainerStart {
   readonly folder: string;
   readonly #options: StartOptions;
   readonly #figures: ReturnType<TrainerForm['figures']>;
-  readonly #guard: ChildProcess;
-  readonly #process: ChildProcess;
-  #ended: string | null = null;
+  #torchrun: Torchrun | null = null;
+  #held: HeldNodes | null = null;
+  /** Why it has ended. */
+  #ended: string | RatchetError | null = null;
+  #ending: Promise<void> | null = null;
   /** The last step that was done. */
   #at: number;
 
   private constructor(options: StartOptions) {
-    const { folder, python, ranks, gpuIds, from, seed } = options;
+    const { folder, from } = options;
     this.folder = folder;
     this.#options = options;
     this.#at = from;
     this.#figures = this.#form.figures({ folder, log: this.#log });
-    this.#guard = startGuard(folder);
-    const log = openSync(this.#log, 'a', 0o600);
-    const launcher = ['-m', 'torch.distributed.run', '--standalone', `--nproc-per-node=${ranks}`];
-    this.#process = spawn(python, [...launcher, '-m', 'prime_rl.trainer.rl.train', '@', this.#settingsFile], {
-      cwd: folder,
-      detached: true, // a group of its own: a Ctrl-C is for this process to answer
-      stdio: ['ignore', log, log],
-      env: {
-        ...pythonEnvironment(),
-        ...(gpuIds === undefined ? {} : { CUDA_VISIBLE_DEVICES: gpuIds.join(',') }),
-        [folderVariable]: folder,
-        RATCHET_PRIME_RL_ROLLOUTS: path.dirname(path.join(folder, this.#form.batchFolder(from + 1))),
-        RATCHET_PRIME_RL_FIRST_STEP: String(this.#form.numberOf(from + 1)),
-        RATCHET_PRIME_RL_SEED: String(seed),
-      },
-    });
-    closeSync(log);
-    this.#process.on('error', (error) => (this.#ended ??= `cannot be started: ${error.message}`));
-    this.#process.on('exit', (code, signal) => {
-      this.#ended ??= signal ? `was killed by ${signal}` : `ended with exit code ${code}`;
-    });
-    this.#process.unref();
   }
 
   /** Starts it, and waits until it has loaded its weights. */
@@ -102,9 +86,10 @@ export class TrainerStart {
     await mkdir(folder, { recursive: true });
     await options.profile.form.prepare(options);
     if (checkpoint !== null) await linkFolder(checkpoint, path.join(folder, 'checkpoints', `step_${from}`, 'trainer'));
-    await writeFile(path.join(folder, 'trainer.toml'), settings, { mode: 0o600 });
+    await writeFile(settingsFileOf(folder), settings, { mode: 0o600 });
     const start = new TrainerStart(options);
     try {
+      await start.#launch();
       const about = { folder, from, marker: options.profile.marker, log: start.#log };
       await start.#until(() => start.#form.isReady(about), 'start', longerBy);
     } catch (error) {
@@ -112,6 +97,46 @@ export class TrainerStart {
       throw error;
     }
     return start;
+  }
+
+  async #launch(): Promise<void> {
+    const { folder, python, ranks, gpuIds, from, seed, nodes } = this.#options;
+    const launch: Launch = {
+      folder,
+      ranks,
+      ...present({ gpuIds }),
+      seed,
+      rollouts: path.dirname(path.join(folder, this.#form.batchFolder(from + 1))),
+      firstStep: this.#form.numberOf(from + 1),
+    };
+    const held = (await nodes?.hold((cause) => this.#hear(cause))) ?? null;
+    this.#held = held;
+    const placeOf = (index: number): Pick<Launch, 'nodes'> =>
+      nodes && held ? { nodes: { count: held.names.length + 1, index, address: nodes.address, port: nodes.port } } : {};
+    if (held !== null) {
+      const settings = await sha256OfFile(settingsFileOf(folder));
+      held.start((index) => ({ ...launch, ...placeOf(index), settings }));
+      await requireShared(folder, held, () => this.#ended !== null);
+    }
+    if (this.#ended !== null) return;
+    this.#torchrun = new Torchrun(
+      python,
+      { ...launch, ...placeOf(0) },
+      {
+        cwd: folder,
+        log: this.#log,
+        networkInterface: held?.interface,
+        onEnd: (how, isDone) => {
+          setTimeout(() => (this.#ended ??= how), held === null || isDone ? 0 : echoMs).unref();
+        },
+      },
+    );
+  }
+
+  #hear({ code, message }: NodeEnd): void {
+    this.#ended ??= new RatchetError(codeNamed(code), message);
+    // The other ranks would wait for those that are gone. What fails here is tried again before the next start.
+    if (this.#torchrun !== null) this.end().catch(() => undefined);
   }
 
   get at(): number {
@@ -179,26 +204,22 @@ export class TrainerStart {
     }
   }
 
-  /** Ends all of its processes, and proves that they are gone. */
-  async end(): Promise<void> {
+  /** Ends all of its processes on all nodes, and proves that they are gone. */
+  end(): Promise<void> {
     this.#ended ??= 'was ended';
-    await requireEnded(this.folder);
-    this.#guard.stdin?.end();
+    this.#ending ??= Promise.all([this.#torchrun?.end(), this.#held?.release()]).then(
+      () => undefined,
+      (error: unknown) => {
+        this.#ending = null; // the next call tries again
+        throw error;
+      },
+    );
+    return this.#ending;
   }
 
   /** Its last words, for messages. */
-  async tail(): Promise<string> {
-    const handle = await open(this.#log, 'r').catch(() => null);
-    if (handle === null) return '';
-    try {
-      const { size } = await handle.stat();
-      const buffer = Buffer.alloc(Math.min(size, tailBytes));
-      await handle.read(buffer, 0, buffer.length, size - buffer.length);
-      const said = buffer.toString('utf8').trim();
-      return said === '' ? '' : ` It said last:\n${said}`;
-    } finally {
-      await handle.close();
-    }
+  tail(): Promise<string> {
+    return tailOf(this.#log);
   }
 
   get #form(): TrainerForm {
@@ -213,10 +234,6 @@ export class TrainerStart {
     return path.join(this.folder, 'trainer.log');
   }
 
-  get #settingsFile(): string {
-    return path.join(this.folder, 'trainer.toml');
-  }
-
   #marker(step: number): string {
     return path.join(this.broadcast(step), this.#options.profile.marker);
   }
@@ -229,6 +246,7 @@ export class TrainerStart {
     for (;;) {
       const ended = this.#ended; // looked at first: what it did before its end counts
       if (await isSo()) return;
+      if (ended instanceof RatchetError) throw ended;
       if (ended !== null)
         throw new RatchetError('EngineDied', `prime-rl’s trainer ${ended} (${what}).${await this.tail()}`);
       const now = await this.#sign();
@@ -249,19 +267,4 @@ export class TrainerStart {
     const found = await Promise.all(files.map((file) => stat(file).catch(() => null)));
     return found.map((about) => (about === null ? '-' : `${about.size} ${about.mtimeMs}`)).join(' ');
   }
-}
-
-/** Ends the processes of a folder when this process is gone, however it ends. */
-function startGuard(folder: string): ChildProcess {
-  const guard = spawn(process.execPath, [guardProgram, folder], {
-    cwd: path.parse(folder).root,
-    detached: true,
-    stdio: ['pipe', 'ignore', 'ignore'],
-    env: { PATH: process.env['PATH'] ?? '' },
-  });
-  guard.on('error', () => undefined); // the next start looks for what is left
-  guard.stdin.on('error', () => undefined);
-  guard.unref();
-  (guard.stdin as unknown as { unref?: () => void }).unref?.();
-  return guard;
 }

@@ -4,6 +4,8 @@ import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
 import type { LoraSpec, OptimizerSpec } from '../../config/run-spec.ts';
+import type { NodesPlace } from '../nodes/node-link.ts';
+import { nodesAt, type TrainerNodes } from '../nodes/nodes.ts';
 import type { BatchColumns } from './batch-columns.ts';
 import { type GivenBatch, GivenBatches, settingsOf } from './given-batches.ts';
 import { linkFolder } from './link-files.ts';
@@ -11,11 +13,14 @@ import type { PackingOptions } from './packing.ts';
 import { openPlace, trainersFolder } from './place.ts';
 import { installationOf, type Profile, profileOf } from './profiles.ts';
 import type { Table, TrainerSettings } from './settings-file.ts';
-import { type DoneStep, TrainerStart } from './trainer-start.ts';
+import { type DoneStep, type StartOptions, TrainerStart } from './trainer-start.ts';
 
 export interface PrimeRlOptions extends TrainerSettings {
   readonly python: string;
+  /** Ranks of each node. */
   readonly ranks: number;
+  /** Nodes with ranks, this one included, and where the others join it. */
+  readonly nodes?: { readonly count: number; readonly place: NodesPlace } | undefined;
   readonly gpuIds?: readonly number[] | undefined;
   /** Steps between the run’s checkpoints, and its last step. */
   readonly checkpointInterval: number;
@@ -52,6 +57,10 @@ interface StartKey {
   readonly type: OptimizerSpec['type'];
 }
 
+const portMax = 65_535;
+/** Ranks of a node that is lost may still write into a folder that is being removed. */
+const removing = { recursive: true, force: true, maxRetries: 5, retryDelay: 200 };
+
 const noObjective: Table = { by: 'prime-rl', type: 'dppo', maskLow: 0.2, maskHigh: 0.2, klTau: 1e-3 };
 
 /**
@@ -79,6 +88,9 @@ export class TrainerStarts {
   #isOfRun = false;
   #folders = 0;
   #waits: string | null = null;
+  /** The other nodes, while a start waits for some of them. */
+  #waitedFor: TrainerNodes | null = null;
+  #closing = new AbortController();
 
   constructor(options: PrimeRlOptions, say: (line: string) => void, digestOf: (broadcast: string) => Promise<string>) {
     this.#options = options;
@@ -92,7 +104,16 @@ export class TrainerStarts {
   }
 
   get waitsFor(): string | null {
-    return this.#waits;
+    return this.#waitedFor?.missing(this.#others) ?? this.#waits;
+  }
+
+  /** Ranks of all nodes. */
+  get world(): number {
+    return this.#options.ranks * (this.#others.count + 1);
+  }
+
+  get #others() {
+    return { kind: 'prime-rl', count: (this.#options.nodes?.count ?? 1) - 1 } as const;
   }
 
   /** Begins with a version, without moments, and forgets everything else. */
@@ -120,9 +141,9 @@ export class TrainerStarts {
     const step = this.#at + 1;
     this.#isOfRun = runStep !== null;
     if (runStep !== null && this.#at === (this.#state?.step ?? 0)) this.#offset = runStep - step;
-    const { seqLen, ranks, cp = 1 } = this.#options;
+    const { seqLen, cp = 1 } = this.#options;
     const { fields, form } = await this.#found();
-    const made = form.batch(columns, { fields, seqLen, ranks, cp, step, cost: this.#origin!.cost });
+    const made = form.batch(columns, { fields, seqLen, ranks: this.world, cp, step, cost: this.#origin!.cost });
     // Kept before anything starts: the same bytes are given after a death.
     const settings = { ...settingsOf(optimizer, learningRate), ...made.settings };
     const batch = await (await this.#batches()).write(step, made.files, settings);
@@ -171,11 +192,33 @@ export class TrainerStarts {
   }
 
   async close(): Promise<void> {
+    this.#closing.abort(new RatchetError('EngineDied', 'prime-rl’s trainer was closed.'));
+    this.#closing = new AbortController();
     await this.#end();
     const place = this.#place;
     [this.#place, this.#given, this.#origin, this.#state] = [null, null, null, null];
     const folder = await place?.catch(() => null);
-    if (folder) await rm(folder, { recursive: true, force: true });
+    if (folder) await rm(folder, removing);
+  }
+
+  #nodes(): StartOptions['nodes'] {
+    const { nodes } = this.#options;
+    if (nodes === undefined || nodes.count === 1) return null;
+    const { address, port } = nodes.place;
+    return {
+      address,
+      port: port < portMax ? port + 1 : port - 1, // its own is where nodes join
+      hold: async (onEnd) => {
+        const { signal } = this.#closing;
+        const others = await nodesAt(nodes.place);
+        this.#waitedFor = others;
+        try {
+          return await others.hold({ ...this.#others, signal, onEnd });
+        } finally {
+          this.#waitedFor = null;
+        }
+      },
+    };
   }
 
   /** A start that stands before the next step, with these settings. */
@@ -228,6 +271,7 @@ export class TrainerStarts {
         python,
         profile,
         ranks,
+        nodes: this.#nodes(),
         gpuIds,
         rankTimeoutS,
         seed: origin.seed,
@@ -244,7 +288,7 @@ export class TrainerStarts {
       const { folder: again } = await this.#give(start, batch, 'repeat');
       await this.#requireSame(batch.step, again);
     }
-    if (before) await rm(before.folder, { recursive: true, force: true });
+    if (before) await rm(before.folder, removing);
     return start;
   }
 

@@ -19,7 +19,7 @@ export async function examineServer(
   const model = await firstModel(client, begun, say);
   try {
     const loss = await measureLoss(model, client.http.address.url);
-    const losses = loss && (await measureLosses(model, loss));
+    const losses = loss && (await measureLosses(model, loss, client.http.address.url));
     const linearIn = loss?.linearIn ?? 'weights';
     const adam = await measureAdam(model, linearIn);
     const models = (await holdsAnother(client, begun)) ? 'several' : 'one';

@@ -90,10 +90,15 @@ class Gauge {
  *     ppo, 0.8 to 1.2        2 g        2           0          1.2
  *     cispo, 0.8 to 1.2      2 g        2 |ℓ|       1.2 g      1.2 |ℓ|
  */
-export async function measureLosses(model: TinkerModel, { linearIn }: ServerLoss): Promise<PolicyLoss[]> {
+export async function measureLosses(model: TinkerModel, { linearIn }: ServerLoss, url: string): Promise<PolicyLoss[]> {
   const g = await new Gauge(model, linearLoss(linearIn)).of([row(linearIn, 1)]);
   const { logprobs } = await model.forward([row('weights', 1)]);
-  const l = logprobs[0]![0]!;
+  const l = logprobs[0]?.[0];
+  if (l === undefined || !Number.isFinite(l))
+    throw new RatchetError(
+      'Unsupported',
+      `The server at ${url} tells no log probabilities: expected one for the token of the row that it was asked to score, got ${String(l ?? 'none')}. A run learns by them.`,
+    );
   const found: PolicyLoss[] = [];
   for (const lossFn of policyLosses) {
     const config = lossFn === 'importance_sampling' ? null : { clip_low_threshold: 0.8, clip_high_threshold: 1.2 };

@@ -1,19 +1,22 @@
 import { connect, type Socket } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type ErrorCode, RatchetError } from '../../core/errors.ts';
+import { present } from '../../core/present.ts';
 import { LineReader } from '../environments/verifiers/line-reader.ts';
 import { hostOf, type TorchHost } from './host.ts';
-import type { NodesPlace } from './node-link.ts';
-import { type HeldNodes, nodesAt, type TrainerNodes } from './nodes.ts';
+import type { NodesPlace } from '../nodes/node-link.ts';
+import { type HeldNodes, nodesAt, type TrainerNodes } from '../nodes/nodes.ts';
 import {
   type Answer,
   codeNamed,
   type Fatal,
+  type GroupOnNodes,
   lineBytesMax,
   type RankOptions,
   type Ready,
   readMessage,
 } from './protocol.ts';
+import { Rendezvous } from './rendezvous.ts';
 
 /** Ranks that are told to stop finish what they compute; a step may take minutes, and nobody waits for that. */
 const closeGraceMs = 8_000;
@@ -40,7 +43,7 @@ export class TorchGroup {
   readonly #nodes: { readonly count: number; readonly place: NodesPlace } | null;
   readonly #ended = new AbortController();
   #joined: TrainerNodes | null = null;
-  #held: HeldNodes | null = null;
+  #held: (HeldNodes & { readonly here: GroupOnNodes; readonly rendezvous: Rendezvous }) | null = null;
   #pids: readonly number[] = [];
   #heardAt = 0;
   #isEchoing = false;
@@ -71,7 +74,7 @@ export class TorchGroup {
   /** Nodes that have to join before it can start, for people; null = none. */
   waitsFor(): string | null {
     if (this.#nodes === null || this.#held !== null || this.#death !== null) return null;
-    return this.#joined?.missing(this.#nodes.count - 1) ?? null;
+    return this.#joined?.missing({ kind: 'torch', count: this.#nodes.count - 1 }) ?? null;
   }
 
   /** Starts the ranks where that has not happened yet. Gives their fingerprint and processes. */
@@ -125,7 +128,10 @@ export class TorchGroup {
     });
     const options = this.#held ? { ...this.#options, nodes: this.#held.here } : this.#options;
     wire.write(`${JSON.stringify(options)}\n`);
-    this.#held?.start(this.#options);
+    this.#held?.start((index) => {
+      const nodes = { index, first: index * this.#options.ranks, world: this.#held!.here.world };
+      return { ...this.#options, nodes };
+    });
     const watch = this.#watch('start');
     return ready.finally(() => clearInterval(watch));
   }
@@ -134,9 +140,18 @@ export class TorchGroup {
     this.#joined = await nodesAt(place);
     const { signal } = this.#ended;
     signal.throwIfAborted();
-    this.#held = await this.#joined.hold(count - 1, this.#options.ranks, signal, ({ code, message }) =>
-      this.#die(message, codeNamed(code)),
-    );
+    const rendezvous = new Rendezvous();
+    const held = await this.#joined.hold({
+      kind: 'torch',
+      count: count - 1,
+      signal,
+      onEnd: ({ code, message }) => this.#die(message, codeNamed(code)),
+      serve: (stream) => rendezvous.serve(stream),
+    });
+    const store = await rendezvous.listen();
+    const world = this.#options.ranks * count;
+    const here = { index: 0, first: 0, world, store, ...present({ interface: held.interface }) };
+    this.#held = { ...held, here, rendezvous };
   }
 
   /** Ends the group when nothing was heard of it for too long while it works: a rank is stuck, or stopped. */
@@ -197,7 +212,8 @@ export class TorchGroup {
     this.#failReady(this.#death);
     for (const { reject } of this.#pending.values()) reject(this.#death);
     this.#pending.clear();
-    this.#held?.release();
+    void this.#held?.release();
+    this.#held?.rendezvous.close();
     this.#wire?.end();
   }
 

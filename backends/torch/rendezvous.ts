@@ -1,3 +1,7 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { createServer, type Server } from 'node:net';
+import os from 'node:os';
+import path from 'node:path';
 import type { Duplex } from 'node:stream';
 import { z } from 'zod';
 import { LineReader } from '../environments/verifiers/line-reader.ts';
@@ -21,6 +25,7 @@ type Question = z.infer<typeof Question>;
 export class Rendezvous {
   readonly #values = new Map<string, string>();
   readonly #waiting = new Set<() => void>();
+  #local: Server | null = null;
 
   /** Answers the questions of one connection, one after the other. */
   serve(stream: Duplex): void {
@@ -74,6 +79,22 @@ export class Rendezvous {
       default:
         return question satisfies never;
     }
+  }
+
+  /** Listens for ranks of this machine; gives the path of the socket. */
+  async listen(): Promise<string> {
+    const folder = mkdtempSync(path.join(os.tmpdir(), 'ratchet-nodes-')); // only its user can enter
+    const local = createServer((socket) => this.serve(socket));
+    const store = path.join(folder, 'rendezvous');
+    await new Promise<void>((resolve) => local.listen(store, resolve));
+    local.unref();
+    this.#local = local;
+    process.once('exit', () => rmSync(folder, { recursive: true, force: true }));
+    return store;
+  }
+
+  close(): void {
+    this.#local?.close();
   }
 
   #set(name: string, given: string): void {

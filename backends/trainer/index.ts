@@ -3,7 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
 import { trustedPrimeRlPython } from '../prime-rl/find-python.ts';
 import { findTorchPython } from '../torch/find-python.ts';
-import { type NodesPlace, nodesPlace } from '../torch/node-link.ts';
+import { type NodesPlace, nodesPlace } from '../nodes/node-link.ts';
 import type { Table } from '../prime-rl/settings-file.ts';
 import type { RankOptions } from '../torch/protocol.ts';
 import { loadTrainer } from './module.ts';
@@ -63,9 +63,9 @@ export async function openTrainer(
       );
     }
     case 'prime-rl': {
-      const { program, primeRl, kind: _, ...settings } = spec;
+      const { program, primeRl, kind: _, nodes, ...settings } = spec;
       const python = await trustedPrimeRlPython(program, process.cwd());
-      return new PrimeRlTrainer({ ...settings, python, more: primeRl as Table }, { say });
+      return new PrimeRlTrainer({ ...settings, python, more: primeRl as Table, nodes: nodesOf(nodes ?? 1) }, { say });
     }
     case 'tinker':
       return new TinkerTrainer(spec, { say });

@@ -105,7 +105,7 @@ export class PrimeRlTrainer implements AnyTrainer {
   }
 
   async saveOptimizer(folder: string): Promise<OptimizerState> {
-    const about = { step: this.#starts.at, digest: this.#current().digest, ranks: this.#options.ranks };
+    const about = { step: this.#starts.at, digest: this.#current().digest, ranks: this.#starts.world };
     await saveState(await this.#starts.checkpoint(), folder, about);
     return { folder };
   }

@@ -129,8 +129,10 @@ export class TorchTrainer implements AnyTrainer {
   }
 
   async restoreOptimizer(state: OptimizerState | null): Promise<void> {
-    const restore = (folder: string | null): Promise<unknown> => this.#opened().call('restore_optimizer', { folder });
-    if (!(state instanceof Uint8Array)) return void (await restore(state && state.folder));
+    const restore = (folder: string | null, isVerified = false): Promise<unknown> =>
+      this.#opened().call('restore_optimizer', { folder, is_verified: isVerified });
+    if (state === null) return void (await restore(null));
+    if (!(state instanceof Uint8Array)) return void (await restore(state.folder, state.isVerified));
     await inTemporaryFolder('torch-state', async (folder) => {
       await unpackFolder(state, folder);
       await restore(folder);

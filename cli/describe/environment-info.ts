@@ -3,6 +3,7 @@ import { importEnvironment } from '../../backends/environments/load.ts';
 import { demonstratingPolicy, playAndScore, scriptedPolicy } from '../../backends/environments/scripted.ts';
 import { conversationOf } from '../../backends/environments/score.ts';
 import type { Environment } from '../../backends/environments/types.ts';
+import { saysResume } from '../../play/after-death.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { randomStream } from '../../core/random.ts';
 import { whereItFailed } from '../../core/rl/failures.ts';
@@ -41,6 +42,7 @@ export async function environmentInfo(
     ...warnings.map((warning) => `  warning       ${warning}`),
     `  examples      ${train.length} to train on, ${evalDataset.length} held out`,
     `  rollouts      ${environment.isSingleTurn ? 'one answer' : 'several turns'}, ${environment.isDeterministic ? 'deterministic' : 'not deterministic'}`,
+    `  after a death ${saysResume(environment)}`,
     ...alignedRows('arguments', known.map(argumentRow)),
     ...alignedRows(
       'rewards',
@@ -51,6 +53,23 @@ export async function environmentInfo(
     `Example ${options.example}${options.heldOut ? ' of those held out' : ''}, right answer ${JSON.stringify(example.answer)}:`,
     ...(await played(environment, example)),
   ].join('\n');
+}
+
+/** Report of `ratchet env check` on an environment in TypeScript. Throws if it does not load. */
+export async function checkOwnEnvironment(
+  id: string,
+  args: Readonly<Record<string, JsonValue>>,
+): Promise<{ readonly lines: readonly string[] }> {
+  const environment = await toldWhenSlow(id, async () => (await importEnvironment(id)).loadEnvironment(args));
+  const { name, dataset, evalDataset, warnings = [] } = environment;
+  return {
+    lines: [
+      `${name}  (${id})`,
+      `  ✓ loads: ${dataset.length} examples to train on, ${evalDataset.length} to evaluate on`,
+      `  ✓ after a death: ${saysResume(environment)}`,
+      ...warnings.map((warning) => `  ! ${warning}`),
+    ],
+  };
 }
 
 /** One rollout of the example, with the environment's own demonstration or an empty answer. */

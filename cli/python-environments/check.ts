@@ -11,6 +11,8 @@ import type {
   WireTool,
 } from '../../backends/environments/verifiers/protocol.ts';
 import { chatMessage } from '../../backends/environments/verifiers/conversation.ts';
+import { resumingOf } from '../../backends/environments/verifiers/environment.ts';
+import { saysResume } from '../../play/after-death.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { type AskedEnvironment, type OpenedEnvironment, withPythonEnvironment } from './opened.ts';
 
@@ -43,6 +45,7 @@ export async function checkPythonEnvironment(asked: AskedEnvironment): Promise<E
       const { loaded, rows } = opened;
       const [train, heldOut] = [await rows('train'), await rows('eval')];
       said.push(`✓ loads: ${loaded.class}, ${train.length} examples to train on, ${heldOut.length} to evaluate on`);
+      said.push(`✓ after a death: ${saysResume(resumingOf(loaded))}${whyAnew(loaded)}`);
       findings.push(...looksWrong(loaded, train.length), ...opened.notes().map(otherwise));
       findings.push(...(await opened.bridge.check({ env: opened.env })).findings);
       if (train[0] !== undefined) {
@@ -57,6 +60,10 @@ export async function checkPythonEnvironment(asked: AskedEnvironment): Promise<E
   }
   const ok = findings.every(({ severity }) => severity !== 'error');
   return { ok, findings, lines: [title, ...said.map((line) => `  ${line}`), ...findings.flatMap(findingLines)] };
+}
+
+function whyAnew({ is_single_turn: isSingle, says_state_why: why }: LoadedEnvironment): string {
+  return isSingle || !why ? '' : ` (${why})`;
 }
 
 function otherwise(says: string): CodeFinding {

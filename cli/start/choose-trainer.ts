@@ -3,7 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { TrainerKind } from '../../core/kinds/trainers.ts';
 import type { LoadedConfig } from '../../load/load-run-config.ts';
 import { findTorchPython } from '../../backends/torch/find-python.ts';
-import { nodesPlace } from '../../backends/torch/node-link.ts';
+import { nodesPlace } from '../../backends/nodes/node-link.ts';
 import { sizeOfEngine } from '../../workers/install/engine.ts';
 import { gpuSettingsOf } from '../../config/gpu-settings.ts';
 import { gpusHere } from '../../workers/stack/gpus-here.ts';

@@ -1,12 +1,15 @@
 import { access, constants, stat } from 'node:fs/promises';
+import path from 'node:path';
 import type { Obstacle } from '../../load/checks/examine-run-file.ts';
 import { samplesOn, trainsOn } from '../../config/gpu-settings.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { enginePackages, modulesLacking } from '../../backends/python/engine-python.ts';
 import { findPrimeRlPython, installingPrimeRl } from '../../backends/prime-rl/find-python.ts';
+import { unfitFor } from '../../backends/prime-rl/fits-installation.ts';
+import { sourcesOf } from '../../backends/prime-rl/profiles.ts';
 import { findTorchPython } from '../../backends/torch/find-python.ts';
-import { nodesPlace } from '../../backends/torch/node-link.ts';
+import { nodesPlace } from '../../backends/nodes/node-link.ts';
 import { sizeOfEngine } from '../../workers/install/engine.ts';
 import type { LoadedConfig } from '../../load/load-run-config.ts';
 import { lookAtGpuMemory } from '../describe/gpu-memory.ts';
@@ -32,6 +35,7 @@ export async function engineObstacles(spec: RunSpec): Promise<Obstacle[]> {
     ...(needsCuda(spec) ? await cudaLacks() : []),
     ...(await torchObstacles(spec)),
     ...(await programObstacles(spec)),
+    ...(await primeRlObstacles(spec)),
     ...nodesObstacles(spec),
   ];
 }
@@ -43,7 +47,7 @@ export async function lookAtMachine(loaded: Pick<LoadedConfig, 'spec' | 'readAs'
 
 /** A trainer on several nodes needs the address at which the others join, and this machine has to have it. */
 export function nodesObstacles({ trainer }: Pick<RunSpec, 'trainer'>): Obstacle[] {
-  if (trainer.kind !== 'torch' || trainer.nodes === 1 || nodesPlace(process.env) !== null) return [];
+  if (!('nodes' in trainer) || trainer.nodes === 1 || nodesPlace(process.env) !== null) return [];
   const says = `[trainer] nodes = ${trainer.nodes}: the other nodes join this machine, and nothing says where they reach it`;
   const guide = 'docs/guide/several-machines.md#a-trainer-on-several-machines';
   return [{ about: 'machine', says, remedies: [`set MASTER_ADDR to an address of this machine (${guide})`] }];
@@ -70,6 +74,17 @@ export async function programObstacles({ trainer }: Pick<RunSpec, 'trainer'>): P
     : `${named} is no program that can be started here${looked}`;
   if (trainer.kind === 'prime-rl') return [{ about: 'machine', says, remedies: [`name a checkout of prime-rl, or its Python; to make one: ${installingPrimeRl.join(' && ')}`] }]; // prettier-ignore
   return [{ about: 'machine', says, remedies: ['name the Python of an environment: "/path/to/venv/bin/python"'] }];
+}
+
+/** What the run asks for and its prime-rl does not have, by the sources of that, which are read and not run. */
+export async function primeRlObstacles(spec: RunSpec): Promise<Obstacle[]> {
+  const { trainer } = spec;
+  if (trainer.kind !== 'prime-rl' || trainer.program === null) return [];
+  const python = await findPrimeRlPython(trainer.program, process.cwd());
+  const installation = await sourcesOf(path.resolve(trainer.program), python);
+  if (installation === null) return [];
+  const remedies = ['change the run file, or name another prime-rl in [trainer] program (docs/guide/prime-rl.md)'];
+  return unfitFor(spec, installation, python).map((says) => ({ about: 'machine', says, remedies }));
 }
 
 function packageObstacles(program: string, file: string): Obstacle[] {

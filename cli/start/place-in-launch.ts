@@ -15,8 +15,9 @@ export async function placeInLaunch(
   if (launch === null) return { overrides: load.overrides };
   const { looked } = await chooseSampler(file, load);
   const trainer = looked?.spec.trainer;
-  if (trainer?.kind !== 'torch' || !launch.names.includes('RANK')) throw oneOfManyRefusal(file, launch, process.env);
+  if ((trainer?.kind !== 'torch' && trainer?.kind !== 'prime-rl') || !launch.names.includes('RANK'))
+    throw oneOfManyRefusal(file, launch, process.env);
   if (launch.rank === 0) return { overrides: { ...load.overrides, 'ratchet.trainer.nodes': String(launch.size) } };
-  await runTrainerNode({ program: trainer.program, endsWithRun: true });
+  await runTrainerNode({ kind: trainer.kind, program: trainer.program, endsWithRun: true });
   return null;
 }

@@ -1,16 +1,27 @@
-import { findTorchPython } from '../../backends/torch/find-python.ts';
-import { nodesPlace } from '../../backends/torch/node-link.ts';
-import { serveTrainerNode } from '../../backends/torch/trainer-node.ts';
+import { type KindOnNodes, nodesPlace } from '../../backends/nodes/node-link.ts';
+import { type NodeOptions, serveTrainerNode } from '../../backends/nodes/trainer-node.ts';
+import { openPrimeRlNode } from '../../backends/prime-rl/node-group.ts';
+import { openTorchNode } from '../../backends/torch/node-group.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { ownSecret, secretFileOf } from '../../host/project-secret.ts';
 import { print } from '../output/print.ts';
 
+/** Each looks for its Python, and throws where that lacks something. */
+const opens: Readonly<
+  Record<KindOnNodes, (program: string | null, projectFolder: string) => Promise<NodeOptions['open']>>
+> = {
+  torch: openTorchNode,
+  'prime-rl': openPrimeRlNode,
+};
+
 /** Gives this machine's ranks to a trainer whose first node is elsewhere, until it is told to end. */
 export async function runTrainerNode({
+  kind,
   program,
   endsWithRun,
 }: {
-  /** The Python with PyTorch; null = looked for. */
+  readonly kind: KindOnNodes;
+  /** As `[trainer] program`. */
   readonly program: string | null;
   readonly endsWithRun: boolean;
 }): Promise<void> {
@@ -27,10 +38,10 @@ export async function runTrainerNode({
       'ConfigInvalid',
       `A node of a trainer shows the first one the secret of its project folder. ${secretFileOf(process.cwd())} is not there: copy it from the first node (RATCHET_SECRET_FILE names another file).`,
     );
-  const python = await findTorchPython(program, process.cwd());
+  const open = await opens[kind](program, process.cwd());
   const interrupted = new AbortController();
   const end = (): void => interrupted.abort();
   process.once('SIGINT', end).once('SIGTERM', end);
-  await serveTrainerNode({ place, rank, secret, python, endsWithRun, say: print, signal: interrupted.signal });
+  await serveTrainerNode({ place, rank, secret, kind, open, endsWithRun, say: print, signal: interrupted.signal });
   process.exit(0);
 }

@@ -37,6 +37,6 @@ export function oneOfManyRefusal(file: string, launch: Launch, environment: Read
       : `This node starts it: env ${launch.names.map((name) => `-u ${name}`).join(' ')} npx ratchet-rl train ${file}`;
   return new RatchetError(
     'ConfigInvalid',
-    `${launch.said}: expected one launch for all nodes, got one of several, each of which would be a run of its own. Only with [trainer] kind = "torch" do several nodes train one run (MASTER_ADDR, WORLD_SIZE, RANK). Else a run is started once, and the other nodes join it as workers. ${here}. All of them need a Temporal server and a store that they reach: docs/guide/several-machines.md.`,
+    `${launch.said}: expected one launch for all nodes, got one of several, each of which would be a run of its own. Only with [trainer] kind = "torch" or "prime-rl" do several nodes train one run (MASTER_ADDR, WORLD_SIZE, RANK). Else a run is started once, and the other nodes join it as workers. ${here}. All of them need a Temporal server and a store that they reach: docs/guide/several-machines.md.`,
   );
 }

@@ -1,5 +1,6 @@
 import { shortModelName } from '../../core/names.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
+import { describeEffects } from '../../core/rl/rollout/effects.ts';
 import type { EvalFigures } from '../../core/rl/figures.ts';
 import { onOneLine } from '../output/plain-text.ts';
 import type { ViewPosition } from './keys.ts';
@@ -185,9 +186,10 @@ function policyOf({ policy, figures }: ViewModel): Line {
 function errorsOf({ errors }: ViewModel): Line {
   if (errors === null) return [{ text: ' errors none so far', style: 'dim' }];
   const { rollouts, infrastructure, policy, timedOut } = errors;
+  const effects = describeEffects(errors.effects);
   const late = Object.entries(timedOut).map(([environment, count]) => `${onOneLine(environment)} ${count}`);
   const share = rollouts === 0 ? 0 : (100 * (infrastructure + policy)) / rollouts;
-  const text = ` errors ${share.toFixed(1)}%: infrastructure ${infrastructure} · policy ${policy} · of ${rollouts} rollouts${late.length === 0 ? '' : ` · out of time ${late.join(', ')}`}`;
+  const text = ` errors ${share.toFixed(1)}%: infrastructure ${infrastructure} · policy ${policy} · of ${rollouts} rollouts${late.length === 0 ? '' : ` · out of time ${late.join(', ')}`}${effects === '' ? '' : ` · effects ${effects}`}`;
   return [{ text, ...(infrastructure > 0 ? { style: 'yellow' } : {}) }];
 }
 

@@ -244,7 +244,7 @@ export class Own {
 export type TranslationProblem = RelationProblem;
 
 /** The table with our own fields that any dialect may contain: `[ratchet.store]`. */
-const ownTable = 'ratchet';
+export const ownTable = 'ratchet';
 
 const schemas = new WeakMap<Dialect, z.ZodObject>();
 
@@ -352,7 +352,7 @@ function applyFate(
 }
 
 /** The kind of trainer that a file asks for in our own words. */
-function trainerIn(written: Table): unknown {
+export function trainerIn(written: Table): unknown {
   return valueAt(written, [ownTable, 'trainer', 'kind']);
 }
 

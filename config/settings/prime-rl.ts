@@ -22,7 +22,7 @@ export const primeRl = {
 
 const { program, ranks } = torch;
 const { launcher: _launcher, load_in_4bit: _short, ...more } = torch;
-const { nodes: _nodes, dtype: _dtype, use_liger: _liger, ...honoured } = honouredByTorch;
+const { dtype: _dtype, use_liger: _liger, ...honoured } = honouredByTorch;
 
 /** All of its keys that other kinds do not have, but for PyTorch. */
 export const keysOfPrimeRl: readonly string[] = [...Object.keys(primeRl), ...Object.keys(more)];

@@ -31,7 +31,7 @@ const precision = () => choice('bfloat16', 'float32');
 export const honouredByTorch = {
   nodes: setting(
     whole(1),
-    'of kind "torch": machines with so many ranks each; the others join this one ([how](../several-machines.md#a-trainer-on-several-machines))',
+    'of kind "torch" and "prime-rl": machines with so many ranks each; the others join this one ([how](../several-machines.md#a-trainer-on-several-machines))',
     { default: 1, most: [64, 'several nodes are more than was tried', 'fewer nodes'] },
   ),
   rank_timeout: setting(

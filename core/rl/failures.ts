@@ -209,6 +209,10 @@ const causeWords: Readonly<Record<FailedOutcome, readonly [what: string, remedy:
     'prompts too long',
     'shorten them, raise max_prompt_len where it is set, or give the server a longer context',
   ],
+  in_doubt: [
+    'calls that are made only once, begun and without an answer',
+    'look at their other side; a call that the other side knows by a key may be declared keyed',
+  ],
   rejected: ['refused by the inference server', ''],
 };
 

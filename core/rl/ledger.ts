@@ -1,3 +1,5 @@
+import { addEffects, type EffectCounts } from './rollout/effects.ts';
+
 /**
  * The end state of every group. An issued group ends in exactly one state or is pending. The commits of a lineage prove
  * it: each names the ordinals it issued, ended and left open as ranges ("1-4,7,9-12"), whatever the batch size.
@@ -29,6 +31,8 @@ export interface StepOutcomes {
   readonly pending: string;
   /** Timed-out rollouts by environment, whatever the end states of their groups. Absent if there were none. */
   readonly timedOut?: Readonly<Record<string, number>>;
+  /** Effects of the rollouts by kind and outcome, whatever the end states of their groups. Absent if there were none. */
+  readonly effects?: EffectCounts;
 }
 
 export interface LedgerAudit {
@@ -40,6 +44,7 @@ export interface LedgerAudit {
   readonly pending: number;
   /** Timed-out rollouts by environment. */
   readonly timedOut: Readonly<Record<string, number>>;
+  readonly effects: EffectCounts;
   /** Ordinals that are unaccounted for: not issued when later ones were, ended before they were issued, or lost. */
   readonly holes: readonly number[];
   /** Ordinals issued twice, ended twice, or both ended and pending. */
@@ -105,6 +110,7 @@ export function auditLedger(commits: readonly StepOutcomes[], first = commits[0]
     counts,
     pending: new Set(decodeRanges(commits.at(-1)?.pending ?? '')).size,
     timedOut: commits.reduce((sum, commit) => addCounts(sum, commit.timedOut), noCounts),
+    effects: addEffects(commits.map(({ effects }) => effects)),
     holes: ascending(holes),
     duplicates: ascending(duplicates),
     missingSteps,

@@ -1,3 +1,4 @@
+import { addEffects, type EffectCounts } from './rollout/effects.ts';
 import { addCounts, auditLedger, decodeRanges, type LedgerAudit, type StepOutcomes } from './ledger.ts';
 
 /** End states of a run's groups over all of its lineages, from their commits alone. */
@@ -35,6 +36,8 @@ export interface RunAudit {
   readonly superseded: number;
   /** Timed-out rollouts of all lineages, by environment. */
   readonly timedOut: Readonly<Record<string, number>>;
+  /** Effects of the rollouts of all lineages, by kind and outcome. */
+  readonly effects: EffectCounts;
   /** Every lineage is sound, and issued = Σ counts + pending + superseded. */
   readonly isSound: boolean;
 }
@@ -77,6 +80,7 @@ export function auditLineages(lineages: readonly LineageCommits[]): RunAudit {
     pending,
     superseded,
     timedOut: audits.map(({ timedOut }) => timedOut).reduce(addCounts, {}),
+    effects: addEffects(audits.map(({ effects }) => effects)),
     isSound: audits.every(({ isSound }) => isSound) && issued === accounted,
   };
 }

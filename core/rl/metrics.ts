@@ -4,6 +4,7 @@ import { costMetrics, tokensPer, type Used } from './cost.ts';
 import { type DropReason, judgeGroup, solvedCounts } from './filters/difficulty.ts';
 import type { DifficultyBounds } from '../settings/rollouts.ts';
 import type { GroupFacts } from './rollout/group-facts.ts';
+import { addEffects, type EffectCounts } from './rollout/effects.ts';
 import { failedOutcomes, hasTimedOut } from './rollout/rollout.ts';
 import { staleness } from './sampling/staleness.ts';
 
@@ -59,6 +60,16 @@ export function timeoutsIn(metrics: Readonly<Record<string, number | string>>): 
   return Object.fromEntries(found);
 }
 
+const effectsPrefix = 'effects/';
+
+/** Reads effects by kind and outcome from metrics. */
+export function effectsIn(metrics: Readonly<Record<string, number | string>>): EffectCounts {
+  const found = Object.entries(metrics).flatMap(([key, count]): [string, number][] =>
+    key.startsWith(effectsPrefix) && typeof count === 'number' ? [[key.slice(effectsPrefix.length), count]] : [],
+  );
+  return Object.fromEntries(found);
+}
+
 export function stepMetrics({ step, finished, trained, filter, environments }: StepMetricsInput): Metrics {
   const metrics: Metrics = {};
   addMean(metrics, 'train/reward', finished.flatMap(rewardsOf));
@@ -76,6 +87,8 @@ export function stepMetrics({ step, finished, trained, filter, environments }: S
   addSolved(metrics, 'train/agg/all', finished);
   addDropped(metrics, finished, filter);
   addTimeouts(metrics, finished, environments);
+  const effects = addEffects(finished.flatMap(({ rollouts }) => rollouts.map((rollout) => rollout.effects)));
+  for (const [name, count] of Object.entries(effects)) metrics[`${effectsPrefix}${name}`] = count;
   addOffPolicy(metrics, trained, step);
   metrics['batch/groups'] = trained.length;
   metrics['batch/rollouts'] = trained.flatMap(rewardsOf).length;

@@ -35,8 +35,11 @@ export interface PolicyVersion {
   readonly sums: ObjectRef;
 }
 
-/** State of an optimizer: bytes, or the files of a folder if it may exceed the memory of a process. */
-export type OptimizerState = Uint8Array | { readonly folder: string };
+/**
+ * State of an optimizer: bytes, or the files of a folder if it may exceed the memory of a process. `isVerified`: all of them were just
+ * compared with the digests of their list.
+ */
+export type OptimizerState = Uint8Array | { readonly folder: string; readonly isVerified?: boolean };
 
 /** A version as servers hold it: its name there, its digest, and where its files lie on this machine. */
 export interface ServedPolicy {

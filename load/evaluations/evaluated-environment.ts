@@ -12,11 +12,17 @@ import { environmentFinder } from '../../backends/environments/find.ts';
 import { readPrompt } from '../grants/prompt-files.ts';
 import { Refused } from '../refused.ts';
 
+/** The fields by which it is found and opened. */
+type WrittenEnvironment = Pick<
+  EvaluationSpec['environment'],
+  'id' | 'name' | 'args' | 'extraKwargs' | 'variables' | 'taskset' | 'harness'
+>;
+
 /** An environment as people write it, found and named as evaluations know it. Throws `ConfigInvalid`. */
 export async function findEvaluatedEnvironment(
   {
     environment: { id, name, args, extraKwargs: extra, variables, taskset, harness },
-  }: Pick<EvaluationSpec, 'environment'>,
+  }: { readonly environment: WrittenEnvironment },
   { projectFolder, builtin }: { readonly projectFolder: string; readonly builtin: boolean },
 ): Promise<{ environment: EvaluatedEnvironment; said: string | null }> {
   const found = environmentFinder({ projectFolder })(id, { builtin });

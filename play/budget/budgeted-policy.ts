@@ -34,6 +34,9 @@ export function withinToolCalls(
   if (budget === undefined) return policy;
   let reached: unknown = undefined;
   return {
+    ...(policy.earlier ? { earlier: policy.earlier } : {}),
+    ...(policy.countTokens ? { countTokens: policy.countTokens.bind(policy) } : {}),
+    ...(policy.tokenTexts ? { tokenTexts: policy.tokenTexts.bind(policy) } : {}),
     get turns() {
       return policy.turns;
     },

@@ -1,12 +1,13 @@
 import { speechSettingsOf } from '../../config/models/speech-settings.ts';
 import type { EvaluatedModel } from '../../core/eval/evaluation.ts';
+import type { Turn } from '../../core/rl/rollout/rollout.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { Environments } from '../../backends/environments/index.ts';
 import { type Endpoint, type EndpointServer, type Inference, sharedEndpoint } from '../../backends/inference/index.ts';
 import { chatPolicy } from './chat-policy.ts';
 import type { PlayOptions } from '../play-rollout.ts';
 import { servedPolicy, specOf } from '../../runs/run-access.ts';
-import { samplePlace, type SamplePolicyOptions } from './sample-policy.ts';
+import { type OnTurn, samplePlace, type SamplePolicyOptions } from './sample-policy.ts';
 import { type OpenTokenizer, policyTokenizer } from './policy-tokenizer.ts';
 import type { TeacherDependencies } from '../teacher/teacher.ts';
 
@@ -30,17 +31,27 @@ export interface AskDependencies extends GenerateDependencies {
 /** The way in which a rollout gets its model. */
 export type OpenPolicy = Pick<PlayOptions, 'openPolicy' | 'sampling'>;
 
+/** Calls of a rollout that its earlier attempts stored, and storing further ones. */
+interface StoredCalls {
+  readonly recorded: () => readonly Turn[];
+  readonly onTurn: OnTurn;
+}
+
 /** A model that is asked by messages; `path` and `index` name the rollout. */
 export function askEndpoint(
   { endpoint: open = sharedEndpoint }: Pick<AskDependencies, 'endpoint'>,
   { servers, sampling }: Extract<EvaluatedModel, { kind: 'endpoint' }>,
   signal: AbortSignal,
-): (path: readonly (string | number)[], index: number) => OpenPolicy {
+): (path: readonly (string | number)[], index: number, calls?: StoredCalls) => OpenPolicy {
   const endpoint = open(servers);
-  return (path, index) => ({
+  return (path, index, calls) => ({
     sampling,
     openPolicy: ({ sampling: own = {} }, _until, budget) =>
       chatPolicy({
+        ...(calls && {
+          recorded: calls.recorded(),
+          onTurn: (turn, i) => (turn.call ? calls.onTurn(turn, i) : undefined),
+        }),
         endpoint,
         fields: { ...own, ...sampling },
         signal,

@@ -1,11 +1,12 @@
 import { readMessage } from '../../core/rl/rollout/message-parts.ts';
 import type { ChatMessage, MessageToolCall, Turn } from '../../core/rl/rollout/rollout.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
-import type { SampleOptions } from '../../backends/environments/types.ts';
+import type { SampledCall, SampleOptions } from '../../backends/environments/types.ts';
 import type { Endpoint, SamplePlace } from '../../backends/inference/index.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { type RolloutBudget, withinBudget } from '../budget/rollout-budget.ts';
-import type { PlayedPolicy } from './sample-policy.ts';
+import { promptName, RecalledTurns } from './recalled-turns.ts';
+import type { OnTurn, PlayedPolicy } from './sample-policy.ts';
 
 interface ChatPolicyOptions {
   readonly endpoint: Pick<Endpoint, 'chat'>;
@@ -16,64 +17,110 @@ interface ChatPolicyOptions {
   readonly place?: SamplePlace;
   /** Of the rollout; missing = nothing is limited. */
   readonly budget?: RolloutBudget | undefined;
-  /** Called with every turn and its index in the rollout. */
-  readonly onTurn?: (turn: Turn, position: number) => void;
+  /** Calls that earlier attempts of the rollout finished. */
+  readonly recorded?: readonly Turn[];
+  /** Called with every turn and its index in the rollout. A call returns when this has, so that it is stored. */
+  readonly onTurn?: OnTurn;
 }
 
 /**
  * A model behind an API as an environment sees it: messages in, one turn out, no tokens. Tool calls accompany the text
  * in the API's form; an environment that knows only texts may ignore them.
  */
-export function chatPolicy({ endpoint, fields, signal, place, budget, onTurn }: ChatPolicyOptions): PlayedPolicy {
+export function chatPolicy(options: ChatPolicyOptions): PlayedPolicy {
+  const { endpoint, fields, signal, place, budget, onTurn } = options;
   const turns: Turn[] = [];
   const callIds: (readonly (string | undefined)[])[] = [];
+  const recalled = new RecalledTurns(options.recorded ?? []);
   let failure: unknown = undefined;
   let asked = 0;
+
+  const say = async (messages: readonly ChatMessage[], { tools, sampling, call }: SampleOptions) => {
+    const own = call === undefined ? {} : fieldsOfCall(call, sampling ?? fields);
+    const asked = { ...(sampling ?? fields), ...own };
+    const most = budget ? mostTokens({ messages, tools }, asked) : { promptTokens: 0, maxTokens: 0 };
+    const said = await withinBudget(
+      budget,
+      { ...most, signal },
+      (maxTokens) => {
+        const given = budget ? withMaxTokens(asked, maxTokens) : asked;
+        return endpoint.chat({ messages, tools, fields: given, signal, ...place });
+      },
+      // A server that does not count is taken to have used all.
+      ({ usage }) => usage ?? { promptTokens: most.promptTokens, completionTokens: most.maxTokens },
+    );
+    return { turn: turnOf(said), callIds: said.callIds ?? [] };
+  };
+
+  /** Messages of a program have its calls, with their ids. */
+  const answer = async (messages: readonly ChatMessage[], call: SampledCall, options: SampleOptions): Promise<Turn> => {
+    const known = recalled.call(promptName(JSON.stringify([messages, options.tools ?? []])));
+    if ('tokenIds' in known) return known;
+    try {
+      const { turn: said } = await say(messages, options);
+      const turn = { ...said, heard: call.heard, call: { id: known.id, after: call.after } };
+      await onTurn?.(turn, recalled.calls.length + turns.length);
+      return turn;
+    } catch (error) {
+      recalled.release(known.id);
+      throw error;
+    }
+  };
+
   return {
     turns,
+    earlier: recalled.calls,
     get failure() {
       return failure;
     },
-    async sample(messages, { tools, sampling }: SampleOptions = {}): Promise<Turn> {
+    async sample(messages, options: SampleOptions = {}): Promise<Turn> {
       failure = undefined;
-      const position = asked++;
+      const read = messages.map(readMessage);
       try {
-        const asked = { messages: withCalls(messages.map(readMessage), turns, callIds), tools };
-        const most = budget ? mostTokens(asked, sampling ?? fields) : { promptTokens: 0, maxTokens: 0 };
-        const said = await withinBudget(
-          budget,
-          { ...most, signal },
-          (maxTokens) => {
-            const own = sampling ?? fields;
-            return endpoint.chat({ ...asked, fields: budget ? withMaxTokens(own, maxTokens) : own, signal, ...place });
-          },
-          // A server that does not count is taken to have used all.
-          ({ usage }) => usage ?? { promptTokens: most.promptTokens, completionTokens: most.maxTokens },
-        );
-        callIds[position] = said.callIds ?? [];
-        const turn: Turn = {
-          promptTokenIds: said.promptTokenIds ?? [],
-          tokenIds: said.tokenIds ?? [],
-          logprobs: said.logprobs ?? [],
-          text: said.text,
-          ...(said.toolCalls === undefined ? {} : { toolCalls: said.toolCalls }),
-          finishReason: said.finishReason,
-          said: {
-            usage: said.usage,
-            ...(said.reasoning === undefined ? {} : { reasoning: said.reasoning }),
-            ...(said.isRefusal === true ? { isRefusal: true } : {}),
-          },
-          policyStep: 0,
-        };
-        turns[position] = turn;
-        onTurn?.(turn, position);
-        return turn;
+        if (options.call !== undefined) {
+          const turn = await answer(read, options.call, options);
+          turns.push(turn);
+          return turn;
+        }
+        const position = asked++;
+        const said = await say(withCalls(read, turns, callIds), options);
+        callIds[position] = said.callIds;
+        turns[position] = said.turn;
+        void onTurn?.(said.turn, position);
+        return said.turn;
       } catch (error) {
         failure = error;
         throw error;
       }
     },
   };
+}
+
+function turnOf(said: Awaited<ReturnType<Endpoint['chat']>>): Turn {
+  return {
+    promptTokenIds: said.promptTokenIds ?? [],
+    tokenIds: said.tokenIds ?? [],
+    logprobs: said.logprobs ?? [],
+    text: said.text,
+    ...(said.toolCalls === undefined ? {} : { toolCalls: said.toolCalls }),
+    finishReason: said.finishReason,
+    said: {
+      usage: said.usage,
+      ...(said.reasoning === undefined ? {} : { reasoning: said.reasoning }),
+      ...(said.isRefusal === true ? { isRefusal: true } : {}),
+    },
+    policyStep: 0,
+  };
+}
+
+/** What a call wants less of than the evaluation allows. */
+function fieldsOfCall(
+  { maxTokens, stop }: SampledCall,
+  fields: ChatPolicyOptions['fields'],
+): Record<string, JsonValue> {
+  const { max_tokens: most } = fields;
+  const isLess = maxTokens !== undefined && !(typeof most === 'number' && most <= maxTokens);
+  return { ...(isLess ? { max_tokens: maxTokens } : {}), ...(stop === undefined ? {} : { stop: [...stop] }) };
 }
 
 /**

@@ -1,5 +1,6 @@
 import type { EvaluatedModel } from '../../core/eval/evaluation.ts';
 import type { Turn } from '../../core/rl/rollout/rollout.ts';
+import { keepsTurns } from '../after-death.ts';
 import { type AskDependencies, askEndpoint, type OpenPolicy, openVersion } from './asked-model.ts';
 import { versionHeldS } from '../../core/limits.ts';
 import { servedPolicy, specOf } from '../../runs/run-access.ts';
@@ -25,8 +26,8 @@ interface AskedRollout {
   readonly exampleId: number;
   /** Turns that it finished before it was broken off. */
   readonly recorded: () => readonly Turn[];
-  /** Told of each turn that it finishes, where its environment does the same again with the same turns. */
-  readonly onTurn: (turn: Turn, position: number) => void;
+  /** Told of each turn that it finishes; `onRecord`: its environment does the same again with the same turns. A call waits for it. */
+  readonly onTurn: (turn: Turn, position: number, onRecord: boolean) => void | Promise<void>;
 }
 
 /** How each rollout of an evaluation or a search gets the model that is asked. */
@@ -36,15 +37,23 @@ export async function openModel(
 ): Promise<(rollout: AskedRollout) => OpenPolicy> {
   if (model.kind === 'endpoint') {
     const ask = askEndpoint(dependencies, model, signal);
-    return ({ session, index }) => ask([name, environment.name, session], index);
+    return ({ session, index, recorded, onTurn }) =>
+      ask([name, environment.name, session], index, {
+        recorded,
+        onTurn: (turn, position) => onTurn(turn, position, false),
+      });
   }
   const version = await openVersion(dependencies, model);
   return ({ session, index, exampleId, recorded, onTurn }) => ({
-    openPolicy({ isDeterministic, isSingleTurn = false }, _until, budget) {
+    openPolicy(played, _until, budget) {
       const place = samplePlace([version.served.name, kind, environment.name, session], index);
-      const onRecord = isDeterministic && !isSingleTurn ? { recorded: recorded(), onTurn } : {};
+      const onRecord = keepsTurns(played);
+      const record = {
+        recorded: played.isSingleTurn === true ? [] : recorded(),
+        onTurn: (turn: Turn, position: number) => onTurn(turn, position, onRecord),
+      };
       // Keyed by the example and not by the step or the prompt: what is compared is compared on the same draws.
-      return samplePolicy({ ...version, signal, place, budget, ...onRecord }, (turn) =>
+      return samplePolicy({ ...version, signal, place, budget, ...record }, (turn) =>
         turnSeed(kind, seed, environment.name, exampleId, index, turn),
       );
     },

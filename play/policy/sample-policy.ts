@@ -3,7 +3,7 @@ import { hash32 } from '../../core/random.ts';
 import { requireText } from '../../core/rl/rollout/message-parts.ts';
 import type { ChatMessage, Turn } from '../../core/rl/rollout/rollout.ts';
 import type { SamplingSettings } from '../../core/settings/rollouts.ts';
-import { ConversationPrompts } from '../../engine/model/template/conversation-prompts.ts';
+import { ConversationPrompts, type RenderedPrompt } from '../../engine/model/template/conversation-prompts.ts';
 import type { ChatTokenizer } from '../../engine/model/tokenizer/tokenizer.ts';
 import {
   isThoughtOpen,
@@ -15,6 +15,7 @@ import {
 } from '../../engine/speech/speech.ts';
 import type { Policy, SampleOptions } from '../../backends/environments/types.ts';
 import { heardTokens } from './heard-tokens.ts';
+import { promptName, RecalledTurns } from './recalled-turns.ts';
 import type { RolloutBudget } from '../budget/rollout-budget.ts';
 import { speakWithin } from '../budget/budgeted-policy.ts';
 import type { Speak } from '../teacher/teacher.ts';
@@ -39,7 +40,7 @@ export interface SamplePolicyOptions {
   readonly isTrained?: boolean;
   /** Messages of these roles are trained when they follow a turn of the policy: turns say where. */
   readonly learnedRoles?: ReadonlySet<string>;
-  /** Turns that this rollout finished before; each is returned instead of sampled, while the prompts agree. */
+  /** Turns that this rollout finished before; each is returned instead of sampled, if its prompt is the same. */
   readonly recorded?: readonly Turn[];
   /** Generates the turns in place of the policy; missing = the policy does. */
   readonly speak?: Speak;
@@ -47,9 +48,12 @@ export interface SamplePolicyOptions {
   readonly budget?: RolloutBudget | undefined;
   /** Called with the version of every turn as it begins, including recorded ones. */
   readonly onBegin?: (step: number) => void;
-  /** Called with every sampled turn and its index in the rollout. */
-  readonly onTurn?: (turn: Turn, position: number) => void;
+  /** Called with every sampled turn and its index in the rollout. A call returns when this has, so that it is stored. */
+  readonly onTurn?: OnTurn;
 }
+
+/** `position` counts the turns of environments that ask for one after the other; of a call, those that were sampled. */
+export type OnTurn = (turn: Turn, position: number) => void | Promise<void>;
 
 /** A policy in one rollout: its turns, and its failure. */
 export interface PlayedPolicy extends Policy {
@@ -63,87 +67,153 @@ export interface PlayedPolicy extends Policy {
  * The model as an environment sees it: messages in, one turn out, with every random number keyed by the turn's place. A
  * prompt that continues an earlier turn begins with exactly that turn's tokens.
  */
-export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: number) => number): PlayedPolicy {
-  const {
-    inference,
-    tokenizer,
-    served,
-    newest = () => served,
-    signal,
-    place,
-    recorded = [],
-    onBegin,
-    onTurn,
-  } = options;
-  const speak = speakWithin(options.budget, options.speak ?? ((request) => inference.sample(request)));
-  const { templateArguments, contextTokens = Infinity, ...sampling } = options.sampling;
-  const trained = options.isTrained === true ? { isTrained: true } : {};
-  const prompts = new ConversationPrompts(tokenizer);
-  const turns: Turn[] = [];
-  let [asked, messagesBefore] = [0, 0];
-  let isOnRecord = true;
-  let failure: unknown = undefined;
-  return {
-    turns,
-    get failure() {
-      return failure;
-    },
-    async sample(messages, { tools }: SampleOptions = {}): Promise<Turn> {
-      failure = undefined;
-      const position = asked++;
-      // The policy's own last message comes before these.
-      const heardFrom = position === 0 ? messages.length : messagesBefore + 1;
-      messagesBefore = messages.length;
-      try {
-        requireText(messages);
-        const template = { tools, templateArguments };
-        const prompt = prompts.render(messages, template);
-        const { tokenIds: promptTokenIds } = prompt;
-        if (position === 0) requireShort(tokenizer, { messages, templateArguments }, options.promptTokensMax ?? null);
-        const known = recorded[position];
-        isOnRecord &&= known !== undefined && isSame(known.promptTokenIds, promptTokenIds);
-        if (isOnRecord && known !== undefined) {
-          turns[position] = known;
-          onBegin?.(known.policyStep);
-          prompts.said(prompt, known.tokenIds);
-          options.budget?.adopt({ promptTokens: promptTokenIds.length, completionTokens: known.tokenIds.length });
-          return known;
-        }
-        const seed = seedOfTurn(position);
-        // At least one token: a prompt that leaves none is for the server to refuse, with its own message.
-        const maxTokens = Math.max(1, Math.min(sampling.maxTokens, contextTokens - promptTokenIds.length));
-        const policy = await newest();
-        onBegin?.(policy.version.step);
-        const request = { ...sampling, ...place, ...trained, policy, promptTokenIds, maxTokens, seed, signal };
-        const sample = await speak(request, { messages, tools });
-        requireTokens(sample);
-        requireFinite(sample);
-        const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
-        const { content, reasoning, toolCalls } = heardIn(sample, prompt.text, { ...options, ...template });
-        const { servedStep = policy.version.step, servedThrough, ...sampled } = sample;
-        const heard = { messages, from: heardFrom, roles: options.learnedRoles ?? noRoles };
-        const heardAt = heard.roles.size === 0 ? [] : heardTokens(tokenizer, prompt, heard, template);
-        const turn: Turn = {
-          promptTokenIds,
-          ...sampled,
-          text,
-          ...(content === text ? {} : { content }),
-          ...(reasoning === '' ? {} : { reasoning }),
-          ...(toolCalls.length === 0 ? {} : { toolCalls }),
-          ...(heardAt.length === 0 ? {} : { heardAt }),
-          policyStep: servedStep,
-          ...(servedThrough === undefined ? {} : { policyStepEnd: servedThrough }),
-        };
-        turns[position] = turn;
-        prompts.said(prompt, turn.tokenIds);
-        onTurn?.(turn, position);
-        return turn;
-      } catch (error) {
-        failure = error;
-        throw error;
-      }
-    },
-  };
+export function samplePolicy(
+  options: SamplePolicyOptions,
+  seedOfTurn: (turn: number | string) => number,
+): PlayedPolicy {
+  return new SamplePolicy(options, seedOfTurn);
+}
+
+class SamplePolicy implements PlayedPolicy {
+  readonly turns: Turn[] = [];
+  failure: unknown = undefined;
+  readonly #options: SamplePolicyOptions;
+  readonly #speak: Speak;
+  readonly #seedOfTurn: (turn: number | string) => number;
+  readonly #prompts: ConversationPrompts;
+  readonly #recalled: RecalledTurns;
+  #asked = 0;
+  #sampledCalls = 0;
+  #messagesBefore = 0;
+
+  constructor(options: SamplePolicyOptions, seedOfTurn: (turn: number | string) => number) {
+    this.#options = options;
+    this.#speak = speakWithin(options.budget, options.speak ?? ((request) => options.inference.sample(request)));
+    this.#seedOfTurn = seedOfTurn;
+    this.#prompts = new ConversationPrompts(options.tokenizer);
+    this.#recalled = new RecalledTurns(options.recorded ?? []);
+  }
+
+  get earlier(): readonly Turn[] {
+    return this.#recalled.calls;
+  }
+
+  tokenTexts(tokenIds: readonly number[]): string[] {
+    return tokenIds.map((id) => this.#options.tokenizer.tokenText(id));
+  }
+
+  countTokens(messages: readonly ChatMessage[], { tools }: Pick<SampleOptions, 'tools'> = {}): number {
+    const { tokenizer, sampling } = this.#options;
+    return tokenizer.renderChat(messages, { tools, templateArguments: sampling.templateArguments }).length;
+  }
+
+  async sample(messages: readonly ChatMessage[], { tools, call }: SampleOptions = {}): Promise<Turn> {
+    this.failure = undefined;
+    const position = call === undefined ? this.#asked++ : null;
+    // The policy's own last message comes before these.
+    const since = position === 0 ? messages.length : this.#messagesBefore + 1;
+    const heardFrom = call === undefined ? since : messages.length - call.heard.length;
+    this.#messagesBefore = messages.length;
+    try {
+      requireText(messages);
+      const { tokenizer, promptTokensMax = null, sampling } = this.#options;
+      const { templateArguments } = sampling;
+      const prompt = this.#prompts.render(messages, { tools, templateArguments });
+      const isFirst = call === undefined ? position === 0 : call.after === null;
+      if (isFirst) requireShort(tokenizer, { messages, templateArguments }, promptTokensMax);
+      const asked = { messages, heardFrom, tools, call };
+      return await (position === null ? this.#answer(prompt, asked) : this.#next(prompt, asked, position));
+    } catch (error) {
+      this.failure = error;
+      throw error;
+    }
+  }
+
+  /** One turn after the other, as most environments ask. */
+  async #next(prompt: RenderedPrompt, asked: Asked, position: number): Promise<Turn> {
+    const known = this.#recalled.at(position, prompt.tokenIds);
+    if (known) this.#adopt(known);
+    const turn = known ?? (await this.#say(position, prompt, asked));
+    this.turns[position] = turn;
+    this.#prompts.said(prompt, turn.tokenIds);
+    if (!known) void this.#options.onTurn?.(turn, position);
+    return turn;
+  }
+
+  /** Takes over a turn of an earlier attempt. */
+  #adopt({ policyStep, promptTokenIds, tokenIds }: Turn): void {
+    this.#options.onBegin?.(policyStep);
+    this.#options.budget?.adopt({ promptTokens: promptTokenIds.length, completionTokens: tokenIds.length });
+  }
+
+  /** A call of a program: any number at once, in any order. */
+  async #answer(prompt: RenderedPrompt, asked: Asked): Promise<Turn> {
+    const known = this.#recalled.call(promptName(prompt.tokenIds));
+    const isKnown = 'tokenIds' in known;
+    if (isKnown) this.#adopt(known);
+    const turn = isKnown ? known : await this.#sampleCall(known.id, prompt, asked);
+    this.turns.push(turn);
+    this.#prompts.said(prompt, turn.tokenIds);
+    return turn;
+  }
+
+  async #sampleCall(id: string, prompt: RenderedPrompt, asked: Asked): Promise<Turn> {
+    try {
+      const turn = await this.#say(id, prompt, asked);
+      await this.#options.onTurn?.(turn, this.earlier.length + this.#sampledCalls++);
+      return turn;
+    } catch (error) {
+      this.#recalled.release(id);
+      throw error;
+    }
+  }
+
+  /** A new turn behind a prompt. `key` names its place in the rollout. */
+  async #say(key: number | string, prompt: RenderedPrompt, asked: Asked): Promise<Turn> {
+    const { tokenizer, served, newest = () => served, isTrained, signal, place } = this.#options;
+    const { templateArguments, contextTokens = Infinity, ...sampling } = this.#options.sampling;
+    const { messages, heardFrom, tools, call } = asked;
+    const { tokenIds: promptTokenIds } = prompt;
+    const stop = call?.stop === undefined ? sampling.stop : [...sampling.stop, ...call.stop];
+    const most = Math.min(sampling.maxTokens, call?.maxTokens ?? Infinity, contextTokens - promptTokenIds.length);
+    // At least one token: a prompt that leaves none is for the server to refuse, with its own message.
+    const maxTokens = Math.max(1, most);
+    const policy = await newest();
+    this.#options.onBegin?.(policy.version.step);
+    const trained = isTrained === true ? { isTrained } : {};
+    const seed = this.#seedOfTurn(key);
+    const request = { ...sampling, stop, ...place, ...trained, policy, promptTokenIds, maxTokens, seed, signal };
+    const sample = await this.#speak(request, { messages, tools });
+    requireTokens(sample);
+    requireFinite(sample);
+    const text = beforeStop(tokenizer.decode(sample.tokenIds), stop);
+    const template = { tools, templateArguments };
+    const { content, reasoning, toolCalls } = heardIn(sample, prompt.text, { ...this.#options, ...template, stop });
+    const { servedStep = policy.version.step, servedThrough, ...sampled } = sample;
+    const heard = { messages, from: heardFrom, roles: this.#options.learnedRoles ?? noRoles };
+    const heardAt = heard.roles.size === 0 ? [] : heardTokens(tokenizer, prompt, heard, template);
+    return {
+      promptTokenIds,
+      ...sampled,
+      text,
+      ...(content === text ? {} : { content }),
+      ...(reasoning === '' ? {} : { reasoning }),
+      ...(toolCalls.length === 0 ? {} : { toolCalls }),
+      ...(call === undefined ? {} : { heard: call.heard }),
+      ...(heardAt.length === 0 ? {} : { heardAt }),
+      ...(call === undefined ? {} : { call: { id: String(key), after: call.after } }),
+      policyStep: servedStep,
+      ...(servedThrough === undefined ? {} : { policyStepEnd: servedThrough }),
+    };
+  }
+}
+
+interface Asked {
+  readonly tools: SampleOptions['tools'] | undefined;
+  readonly call: SampleOptions['call'] | undefined;
+  readonly messages: readonly ChatMessage[];
+  /** Index of the first message that is new. */
+  readonly heardFrom: number;
 }
 
 /** Parses reasoning, calls and text of a sample, including the special tokens that mark them. */
@@ -152,17 +222,17 @@ function heardIn(
   prompt: string,
   {
     tokenizer,
-    sampling,
+    stop,
     parsers: chosen,
     tools,
     templateArguments,
-  }: Pick<SamplePolicyOptions, 'tokenizer' | 'sampling' | 'parsers'> & TemplateUse,
+  }: Pick<SamplePolicyOptions, 'tokenizer' | 'parsers'> & TemplateUse & { readonly stop: readonly string[] },
 ): Speech {
   const parsers = parsersOf(tokenizer.templateText(tools !== undefined), chosen);
   const hasEnd = finishReason === 'stop' && tokenizer.isSpecial(tokenIds.at(-1)!);
   const spoken = tokenizer.decodeKeeping(tokenIds.slice(0, hasEnd ? -1 : undefined), tokensRead(parsers));
   const place = { tools, parsers, templateArguments, isThoughtOpen: isThoughtOpen(prompt) };
-  return readSpeech(beforeStop(spoken, sampling.stop), place);
+  return readSpeech(beforeStop(spoken, stop), place);
 }
 
 type TemplateUse = Pick<SamplingSettings, 'templateArguments'> & {
@@ -212,10 +282,6 @@ function requireFinite({ tokenIds, logprobs, samplingLogprobs }: Sample): void {
     if (given && given.length !== tokenIds.length)
       throw new Error(`The inference server gave ${tokenIds.length} tokens and ${given.length} log probabilities.`);
   }
-}
-
-function isSame(a: readonly number[], b: readonly number[]): boolean {
-  return a.length === b.length && a.every((token, i) => token === b[i]);
 }
 
 /** 52 bits from the turn's place in the run. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import importlib.metadata
 import logging
@@ -11,6 +12,8 @@ import platform
 import sys
 from collections.abc import Awaitable
 from typing import Any, Protocol
+
+import ratchet_effects
 
 from . import PROTOCOL
 from .digest import code_digest
@@ -64,6 +67,9 @@ class Child:
     def _on_message(self, message: Message) -> None:
         if "sample" in message and "op" not in message:
             self._policy.answer(message)
+            return
+        if "note" in message and "op" not in message:
+            self._policy.told(message)
             return
         request = message.get("id")
         op = message.get("op")
@@ -122,6 +128,7 @@ class Child:
         if method is None:
             raise Refused("BadRequest", f"{op} is not for environments of {type(environment).__name__}")
         if op in ("rollout", "episode"):
+            ratchet_effects.tell.set(functools.partial(self._policy.tell_effect, request))
             return await method(request, message)
         if op == "score":
             return await method(message.get("rollouts") or [], message.get("columns") or [])

@@ -6,6 +6,8 @@ import asyncio
 import itertools
 from typing import Any
 
+from ratchet_effects import NotWrittenDown
+
 from .wire import Message, Wire
 
 
@@ -57,6 +59,35 @@ class Policy:
             raise
         finally:
             del self._waiting[number]
+
+    async def tell_effect(self, request: object, told: Message) -> Message | None:
+        """Tells the parent of a call with an effect; what it says about it, None if it writes nothing down."""
+        return await self._tell(request, told)
+
+    async def tell_state(self, request: object, key: str, note: Message) -> bool:
+        """Has the parent write down a prompt and its state; False if it is too large."""
+        told = await self._tell(request, {"state": {"key": key, "note": note}})
+        return told is not None and told["state"] == "noted"
+
+    async def _tell(self, request: object, told: Message) -> Message | None:
+        number = next(self._numbers)
+        future: asyncio.Future[Message] = self._loop.create_future()
+        self._waiting[number] = future
+        try:
+            self._wire.send({"event": "note", "note": number, "request": request, **told})
+            return (await future).get("told")
+        finally:
+            del self._waiting[number]
+
+    def told(self, message: Message) -> None:
+        """The parent's message about what it was to write down."""
+        future = self._waiting.get(message["note"])
+        if future is None or future.done():
+            return
+        if message.get("ok") is True:
+            future.set_result(message)
+        else:
+            future.set_exception(NotWrittenDown(str((message.get("error") or {}).get("message", "no reason was given"))))
 
     def take_heard(self, request: object) -> int:
         """Number of turns of a rollout at its end, without one that arrived after it was given up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import inspect
 import itertools
@@ -17,7 +18,7 @@ from verifiers.envs.singleturn_env import SingleTurnEnv
 from verifiers.errors import EmptyModelResponseError, InfraError, ToolError
 from verifiers.utils.env_utils import env_module_name
 
-from . import check, fast, rows, rubrics, time_limit
+from . import check, fast, resume, rows, rubrics, time_limit
 from .failures import Refused, chain_of, describe, explain_load, failed_rollout, is_outside, must_pass
 from .parts import FirstUnlikeText
 from .policy import Policy
@@ -48,6 +49,11 @@ class V0Environment:
         self._live: dict[str, tuple[Any, Any]] = {}
         self._numbers = itertools.count(1)
         self._why = "asked for" if scoring == "in_place" else None if scoring == "stored" else rubrics.why_in_place(env)
+        leaves = list(rubrics.leaves_of(env))
+        self._why_anew = next((why for leaf in leaves if (why := resume.why_not(leaf)) is not None), None)
+        if self._why_anew is None:
+            for leaf in leaves:
+                resume.install(leaf)
         self._requires_group = any(leaf.requires_group_rollouts for leaf in rubrics.leaves_of(env))
 
     # --- facts
@@ -71,6 +77,8 @@ class V0Environment:
             "scoring": "stored" if self._why is None else "in_place",
             "scoring_why": self._why,
             "is_single_turn": all(isinstance(leaf, SingleTurnEnv) for leaf in leaves),
+            "says_state": self._why_anew is None,
+            "says_state_why": self._why_anew,
         }
 
     def inputs(self, split: str) -> Message:
@@ -98,6 +106,8 @@ class V0Environment:
         model = str(message.get("model") or "policy")
         client = PipeClient(self._policy, request, model, bool(message.get("with_tokens")))
         time_limit.limit(message.get("truncate_s"))
+        if (noted := message.get("noted")) is not None:
+            resume.current.set(resume.Resume(noted, functools.partial(self._policy.tell_state, request)))
         try:
             state = await leaf.rollout(given, client, model, sampling)
         except BaseException as error:  # also of what calls sys.exit

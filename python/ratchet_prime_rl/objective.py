@@ -8,6 +8,7 @@ are set before the update, by the hook that PyTorch has for that. They lie besid
 
 import json
 import os
+import time
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -20,13 +21,24 @@ next_step = int(os.environ["RATCHET_PRIME_RL_FIRST_STEP"])
 names = {"learning_rate": "lr", "weight_decay": "weight_decay", "betas": "betas", "eps": "eps", "momentum": "momentum", "nesterov": "nesterov"}
 
 
+# A disk that several nodes share may show a file this much later than the folder that it is in.
+patience = 75.0
+
+
 def told():
     """Settings of the step that is being made; None before its batch is there."""
-    try:
-        with open(os.path.join(rollouts, f"step_{next_step}", "settings.json")) as file:
-            return json.load(file)
-    except FileNotFoundError:
-        return None
+    folder = os.path.join(rollouts, f"step_{next_step}")
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            with open(os.path.join(folder, "settings.json")) as file:
+                return json.load(file)
+        except FileNotFoundError:
+            if not os.path.isdir(folder):
+                return None
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def set_step(optimizer, args, kwargs):

@@ -29,7 +29,7 @@ class TokenLogprobs(torch.autograd.Function):
             logs = log_softmax_(z)
             logprobs[part] = logs.gather(1, where)[:, 0]
             p = torch.exp(logs, out=room.of("p", logs.shape[0]))
-            entropies[part] = -torch.linalg.vecdot(p, logs)
+            entropies[part] = -logs.mul_(p).sum(1)
             if slopes is not None:
                 slopes[part] = to_hidden_of(p.neg_().scatter_add_(1, where, torch.ones_like(where, dtype=p.dtype)), slope, inverse_temperatures[part], weight)
         ctx.save_for_backward(hidden, weight, bias, targets, inverse_temperatures, entropies, slopes)

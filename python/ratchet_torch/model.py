@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 import sys
 import types
 from contextlib import nullcontext
@@ -12,18 +11,14 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor
 
+from .adapted_linear import compute_in_one_piece
 from .devices import refusal_for
+from .exports import adapter_config, whole_of
 from .logprobs import token_logprobs
 from .wire import Refused
 
-adapter_config = "adapter_config.json"
-index_ending = ".safetensors.index.json"
 shard_size = "5GB"
-# Ends of file names that are no texts of a model: weights, and lists of them.
-not_texts = (adapter_config, ".index.json", ".safetensors", ".bin", ".pt", ".gguf", "SHA256SUMS")
-warm_up_state = "state.json"  # lies beside the weights of a warm-up (runs/versions/warm-up-state.ts), and is of that step alone
 
 dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -76,6 +71,8 @@ class Model:
             refuse_alike(ranks, load_adapter(own, folder, lora) if base and own else None)
             model.is_adapter_new = base is None
             model.drops = lora["dropout"] > 0
+            if not options.get("compile"):  # which has its own ways to put operations together
+                compute_in_one_piece(model.peft)
         else:
             model.export_dtype = compute
         without_dropout(causal)
@@ -150,34 +147,6 @@ class Model:
         if not self.has_adapter:
             return own
         return hashlib.sha256(f"{self.base_digest}{own}".encode()).hexdigest()
-
-    def export(self, folder, base, ranks):
-        """Hugging Face files, or PEFT's with `base` as the base's path. The weights come last, and the index of several files behind these."""
-        state = {}
-        for name, parameter in self.versioned():
-            whole = whole_of(parameter)
-            if ranks.is_first:
-                state[name] = whole.to(self.export_dtype, copy=True).cpu().contiguous()
-        if not ranks.is_first:
-            return
-        made = os.path.join(folder, ".partial")
-        if self.has_adapter:
-            prefixed = {f"base_model.model.{name}": tensor for name, tensor in state.items()}
-            self.peft.save_pretrained(made, state_dict=prefixed, save_embedding_layers=False)
-            described = os.path.join(made, adapter_config)
-            with open(described) as file:
-                config = json.load(file)
-            with open(described, "w") as file:
-                json.dump({**config, "base_model_name_or_path": base}, file, indent=2, sort_keys=True)
-        else:
-            self.causal.save_pretrained(made, state_dict=state, max_shard_size=self.shard_size)
-        copy_texts(self.files_folder, folder, self.has_adapter)
-        names = sorted(os.listdir(made), key=lambda name: (name.endswith(index_ending), name.endswith(".safetensors"), name))
-        for name in names:
-            if name == "README.md" or (name in os.listdir(folder)):
-                continue  # PEFT's model card; and the texts of the version before are the ones that stay
-            os.replace(os.path.join(made, name), os.path.join(folder, name))
-        shutil.rmtree(made)
 
 
 def digest_of(named, dtype, ranks):
@@ -418,21 +387,5 @@ def base_of(folder):
         return os.path.normpath(os.path.join(folder, json.load(file)["base_model_name_or_path"]))
 
 
-def copy_texts(source, target, is_adapter):
-    """Tokenizer and configs as they were. Beside an adapter a config.json would promise weights that are not there."""
-    for name in sorted(os.listdir(source)):
-        path = os.path.join(source, name)
-        is_text = os.path.isfile(path) and not name.startswith(".") and not name.endswith(not_texts) and name != warm_up_state
-        if is_text and not (is_adapter and name == "config.json"):
-            shutil.copyfile(path, os.path.join(target, name))
-
-
-def whole_of(parameter):
-    """The whole tensor of a parameter in shards. All ranks must ask, since each has a part."""
-    tensor = parameter.detach()
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
 def is_of_adapter(name):
     return ".lora_" in name or ".modules_to_save." in name
-

@@ -12,7 +12,7 @@ import transformers
 from .model import attention_chosen
 from .ranks import Ranks
 from .trainer import Trainer
-from .wire import Refused, no_space
+from .wire import Refused, no_space, says_full_disk
 
 # Imports that take seconds and happen late otherwise: the launcher forks after them.
 import torch.distributed.checkpoint  # noqa: F401
@@ -23,6 +23,7 @@ def serve(options, wire):
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(options.get("threads", 1))
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a pass over every result, for bits that nothing here reads
     ranks = Ranks(options, wire)
     trainer = Trainer(options, ranks)
     described = {"event": "ready", "pids": ranks.gather(os.getpid()), "fingerprint": fingerprint(options, ranks)}
@@ -76,10 +77,8 @@ def give_back_memory():
         trim(0)
 
 
-def says_full_disk(error):
-    """Reports a full disk of rank 0, which alone writes here, at the end of an operation; states.py looks at all ranks."""
-    return any(sign in str(error) for sign in ("No space left on device", "Disk quota exceeded"))
-
+# Counts the changes of our own code that changed bits: a run that an older one began gives other bits from here on.
+arithmetic = 2
 
 # Further settings on which bits depend, where they are not usual.
 deciding = ("optimization_dtype", "reduce_dtype", "use_liger", "compile", "load_in_4bit")
@@ -92,6 +91,7 @@ def fingerprint(options, ranks):
         f"torch {torch.__version__}",
         f"transformers {transformers.__version__}",
         f"peft {peft.__version__}",
+        f"arithmetic {arithmetic}",
         f"{ranks.device.type} {device}",
         options.get("dtype", "float32"),
         f"{ranks.world} ranks",

@@ -70,15 +70,13 @@ def described_files(folder, names, ranks, readers):
     return {name: each for part in ranks.gather(own) for name, each in part.items()}
 
 
-def load(folder, model, updates, ranks):
+def load(folder, model, updates, ranks, is_verified=False):
+    """`is_verified`: Ratchet has just compared all files with their digests, which takes minutes where there are many gigabytes."""
     described = ranks.share(read_list(folder) if ranks.is_first else None)
     if isinstance(described, str):
         raise Refused("CheckpointDamaged", described)
-    found = described_files(folder, sorted(described["files"]), ranks, ranks.world)
-    for name, told in described["files"].items():
-        if found[name] != told:
-            what = "cannot be read" if found[name] is None else f"has {found[name]['bytes']} bytes with the sha256 {found[name]['sha256']}"
-            raise Refused("CheckpointDamaged", f"{folder}: {name} {what}; expected {told['bytes']} bytes with {told['sha256']}.")
+    if not is_verified:
+        verify(folder, described["files"], ranks)
     kind = described["optimizer"]
     tensors = {}
     if kind is not None and remembered[kind]:
@@ -98,6 +96,14 @@ def load(folder, model, updates, ranks):
         updates.reset()
     else:
         updates.restore(kind, described["step"], tensors.get("optimizer") or updates.like(kind))
+
+
+def verify(folder, files, ranks):
+    found = described_files(folder, sorted(files), ranks, ranks.world)
+    for name, told in files.items():
+        if found[name] != told:
+            what = "cannot be read" if found[name] is None else f"has {found[name]['bytes']} bytes with the sha256 {found[name]['sha256']}"
+            raise Refused("CheckpointDamaged", f"{folder}: {name} {what}; expected {told['bytes']} bytes with {told['sha256']}.")
 
 
 def read_list(folder):

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from . import states
+from .exports import export
 from .losses import PolicyLoss, Tokens, aggregation_of, is_flat, refusal_reason, supervised_loss
 from .micro_batches import cut, pack, keeps_apart, rows_usual
 from .model import Model, base_of
@@ -52,16 +53,16 @@ class Trainer:
         return self._digest
 
     def export(self, folder, base):
-        self.model.export(folder, base, self.ranks)
+        export(self.model, folder, base, self.ranks)
 
     def save_optimizer(self, folder):
         states.save(folder, self.model, self.updates, self.ranks)
 
-    def restore_optimizer(self, folder):
+    def restore_optimizer(self, folder, is_verified=False):
         if folder is None:
             self.updates.reset()
         else:
-            states.load(self.ranks.folders.here(folder, base_of), self.model, self.updates, self.ranks)
+            states.load(self.ranks.folders.here(folder, base_of), self.model, self.updates, self.ranks, is_verified)
             self._digest = None
 
     def logprobs(self, parts, temperature, target, reference=None):

@@ -17,6 +17,11 @@ def no_space(place):
     return f"No space left to write {place}. Free some space; the run continues by itself."
 
 
+def says_full_disk(error):
+    """Reports a full disk of the rank that writes; states.py looks at all ranks."""
+    return any(sign in str(error) for sign in ("No space left on device", "Disk quota exceeded"))
+
+
 class Wire:
     def __init__(self, socket):
         self._socket = socket

@@ -2,8 +2,10 @@ import type { EvaluationHandle, EvaluationPlace, StoredEvaluation } from '../../
 import { positionsOf } from '../../core/eval/chunks.ts';
 import type { RolloutRow } from '../../core/rl/rollout/rollout.ts';
 import type { Store } from '../../store/index.ts';
-import { decodeStoredRows } from '../forms/stored-forms.ts';
-import { readJson } from '../run-access.ts';
+import { sha256 } from '../../store/file-store.ts';
+import type { ObjectRef } from '../../core/rl/run-state.ts';
+import { decodeStored, decodeStoredRows } from '../forms/stored-forms.ts';
+import { readJson, storeOf } from '../run-access.ts';
 
 /** Keys of an evaluation's parts, below its prefix. */
 export const evaluationKeys = {
@@ -23,6 +25,21 @@ export const evaluationKeys = {
 
 export async function storedEvaluation({ place, spec }: EvaluationHandle): Promise<StoredEvaluation> {
   return readJson<StoredEvaluation>(place, spec);
+}
+
+/** The newest opening of an evaluation; null where none was begun there. */
+export async function newestAttempt(
+  place: EvaluationPlace,
+): Promise<{ readonly evaluation: StoredEvaluation; readonly ref: ObjectRef } | null> {
+  const store = storeOf(place);
+  const prefix = evaluationKeys.attempts(place);
+  const numbers = (await store.list(prefix)).map((key) => Number.parseInt(key.slice(prefix.length), 10));
+  if (numbers.length === 0) return null;
+  const key = evaluationKeys.attempt(place, Math.max(...numbers));
+  const bytes = await store.read(key);
+  if (bytes === null) return null;
+  const ref = { key, sha256: sha256(bytes), bytes: bytes.byteLength };
+  return { evaluation: decodeStored<StoredEvaluation>(bytes, key), ref };
 }
 
 /** Rows of one example's rollouts, by index: scored together, or each on its own. */

@@ -7,8 +7,10 @@ import { readRegularText } from '../../host/regular-file.ts';
 
 /** Evaluations in folders, from `vf-eval`, `prime eval run`, `ratchet eval run`, and verifiers' v1. */
 
-/** Depth of the search below a folder: `environments/ENV/outputs/evals/ENV--MODEL/ID` and one more. */
-const depthMax = 7;
+/** Depth of the search below a folder: `environments/ENV/outputs/evals/ENV--MODEL/ID`, a rescore of it below that, and one more. */
+const depthMax = 11;
+/** Below an evaluation: the same rollouts with other rewards (`rescoreKeys`). */
+const rescoresFolder = 'rescores';
 /** Folders that are never searched. */
 const skipped = new Set([
   'node_modules',
@@ -49,8 +51,9 @@ export async function findEvaluations(folder: string, shownFrom = process.cwd())
         changed.set(opened, file.mtimeMs);
       }
     } else if (why !== null) incomplete.push({ where: shown(place, shownFrom), why });
-    if (opened !== null || depth === depthMax) return;
-    const folders = entries.filter((entry) => entry.isDirectory() && !skipped.has(entry.name));
+    if (depth === depthMax) return;
+    const below = entries.filter((entry) => entry.isDirectory() && !skipped.has(entry.name));
+    const folders = opened === null ? below : below.filter(({ name }) => name === rescoresFolder);
     await Promise.all(folders.map(({ name }) => visit(path.join(place, name), depth + 1)));
   };
   await visit(folder, 0);

@@ -17,6 +17,7 @@ import {
   turnsOfTextAlone,
   turnsWithoutRefusals,
 } from './older-forms.ts';
+import { sharingPrompts, withPrompts } from './rows-of-turns.ts';
 
 type Loose = Readonly<Record<string, unknown>>;
 
@@ -25,6 +26,8 @@ interface FormOfKeys extends StoredForm {
   readonly keys: RegExp;
   /** The form is a list or a map by name. It carries no version until it has a second one. */
   readonly saysNone?: true;
+  /** Rows have turns, whose prompts repeat one another: each token is stored once. */
+  readonly sharesPrompts?: true;
 }
 
 const round = String.raw`rollouts\/step_\d+\/groups_[^/]+\/`;
@@ -53,7 +56,7 @@ export const storedForms = {
   commit: form('a commit', /lineages\/[^/]+\/steps\/step_\d+\.json$/, {
     tellsVersion: true,
     uncounted: ({ state, ...commit }: Loose) => ({ ...commit, state: keptInSizes(state) }),
-    upgrades: [withNewOptions, withNewOptions],
+    upgrades: [withNewOptions, withNewOptions, withNewOptions],
   }),
   manifest: form('the manifest of a checkpoint', /checkpoints\/step_\d+\/manifest\.json$/, { tellsVersion: true }),
   optimizerFiles: form(
@@ -65,6 +68,7 @@ export const storedForms = {
   leases: form('the leases of a round', new RegExp(`${round}leases\\.json$`), { upgrades: [chunksOf24November] }),
   playedPart: form('the result of a part of a chunk', new RegExp(`${round}chunk_[^/]+_from_\\d{1,16}\\.json$`), {
     uncounted: ({ filtered, ...part }: Loose) => ({ ...part, filtered: keptInSizes(filtered) }),
+    upgrades: [withNewOptions],
   }),
   /** Attempts were called sittings until 24 November 2026. */
   leftChunk: form('partial results of a chunk', new RegExp(`${round}${chunk}\\/(?:attempt|sitting)_\\d+\\.json$`), {
@@ -72,10 +76,11 @@ export const storedForms = {
   }),
   /** Until 25 November 2026 one object had the groups of a whole round. */
   scoredGroup: form('a scored group', new RegExp(`${round}(?:${chunk}\\.)?scored\\.jsonl(?:\\.gz)?$`), {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions, withNewOptions],
+    sharesPrompts: true,
   }),
   turn: form('a turn', new RegExp(`${ofChunk}(?:\\/attempt_\\d+(?:\\/groups)?)?\\/turns_\\d+\\.jsonl$`), {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
   }),
   unfinished: form(
     'an unfinished rollout',
@@ -87,8 +92,14 @@ export const storedForms = {
     new RegExp(
       `${ofChunk}(?:(?:\\/attempt_\\d+(?:\\/groups)?)?\\/part_\\d+|\\/(?:attempt|sitting)_\\d+\\.finished\\.[^/]+)?\\.jsonl$`,
     ),
-    { upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions] },
+    {
+      upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions, withNewOptions],
+      sharesPrompts: true,
+    },
   ),
+  notes: form('notes of rollouts', new RegExp(`(?:${ofChunk}|search\\/notes\\/[^/]+)\\/notes_\\d+\\.json$`), {
+    upgrades: [withNewOptions],
+  }),
   pools: form('difficulty pools', /pools\/[^/]+\.json$/, { saysNone: true }),
   plan: form('the plan of a step', /batches\/step_\d+\.[^/]+\.plan\.json$/, { upgrades: [planOf24November] }),
   /** Version 1 was JSON lines, which `readTaught` recognizes by their name. */
@@ -117,6 +128,11 @@ export const storedForms = {
     upgrades: [withNewOptions, withNewOptions],
   }),
   evaluationSummary: form('the summary of an evaluation', /evaluation\/summary_\d+\.json$/),
+  rescore: form('a rescore', /rescores\/[^/]+\/rescore\.json$/, { tellsVersion: true, upgrades: [withNewOptions] }),
+  rescoredChunk: form('a chunk of a rescore', /rescores\/[^/]+\/chunks\/chunk_\d+\.json$/),
+  rescoredGroup: form('a group with other rewards', /rescores\/[^/]+\/chunks\/chunk_\d+\/scores\.[^/]+\.jsonl\.gz$/),
+  journaledGroup: form('a group of a rescore under way', /rescores\/[^/]+\/chunks\/chunk_\d+\/scored_\d+\.jsonl$/),
+  rescoreSummary: form('the summary of a rescore', /rescores\/[^/]+\/summary\.json$/),
   checkpointSubject: form('the evaluation of checkpoints', /evals\/checkpoints\.json$/, {
     upgrades: [withNewOptions, withNewOptions],
   }),
@@ -127,10 +143,18 @@ export const storedForms = {
   }),
   searchSummary: form('the summary of a search', /search\/summary\.json$/, { upgrades: [withNewOptions] }),
   answer: form('an answer of a search', /search\/answers\/part_\d+\.jsonl$/, {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions, withNewOptions],
+    sharesPrompts: true,
   }),
   promptTrial: form('the trial of a prompt', /trial\.json$/),
   budget: form('a state of a budget', /budget\/entry_\d+\.json$/),
+  sandboxProject: form('the name of a project of sandboxes', /sandboxes\.json$/),
+  sandboxPool: form('a provider of sandboxes', /providers\/[0-9a-f]+\.json$/),
+  sandboxLease: form('the lease of a sandbox', /open\/[^/]+\/lease\.json$/),
+  sandboxCreating: form('the request for a sandbox', /open\/[^/]+\/creating\.json$/),
+  sandboxLive: form('who has a sandbox', /open\/[^/]+\/live\.json$/),
+  endedSandbox: form('the account of a sandbox', /ended\/[^/]+\/[^/]+\.json$/),
+  sandboxPlace: form('a place in a quota of sandboxes', /place_\d+\/turn_\d+\.json$/),
 } as const satisfies Readonly<Record<string, FormOfKeys>>;
 
 /** Columns of numbers with a JSON head. They start with a name of eight letters, which changes with the version. */
@@ -154,6 +178,7 @@ export const formsOfOthers: readonly RegExp[] = [
   /(?:^|\/)checkpoints\/warm_up\/step_\d+\/(?:weights\/)?[^/]*(?:config|tokenizer)[^/]*\.json$/,
   /^sft\/data\.jsonl$/,
   /(?:^|\/)records\.jsonl\.gz$/,
+  /(?:^|\/)rescores\/[^/]+\/chunks\/chunk_\d+\/rows\.[^/]+\.jsonl\.gz$/,
 ];
 
 /** Finds the form of an object from its key, relative or with a store's URI. Null if none matches. */
@@ -170,7 +195,8 @@ export function encodeStored(key: string, value: object): Uint8Array {
 }
 
 export function encodeStoredRows(key: string, rows: readonly object[]): Uint8Array {
-  return encodeFormRows(requireForm(key), rows);
+  const known = requireForm(key);
+  return encodeFormRows(known, known.sharesPrompts ? rows.map(sharingPrompts) : rows);
 }
 
 /**
@@ -182,12 +208,17 @@ export function decodeStored<T>(bytes: Uint8Array, key: string, shape?: Shape): 
 }
 
 export function decodeStoredRows<T>(bytes: Uint8Array, key: string, shape?: Shape): T[] {
-  return decodeFormRows(formOf(key) ?? unnamed, bytes, key, shape);
+  const known: Partial<FormOfKeys> & StoredForm = formOf(key) ?? unnamed;
+  const rows = decodeFormRows<T>(known, bytes, key, shape);
+  return known.sharesPrompts ? rows.map((row, i) => withPrompts(row, `${key}, line ${i + 1}`)) : rows;
 }
 
 /** Decodes one row; `line` counts from 1. */
 export function decodeStoredRow<T>(bytes: Uint8Array, key: string, line: number, shape?: Shape): T {
-  return decodeFormRow(formOf(key) ?? unnamed, bytes, `${key}, line ${line}`, shape);
+  const known: Partial<FormOfKeys> & StoredForm = formOf(key) ?? unnamed;
+  const where = `${key}, line ${line}`;
+  const row = decodeFormRow<T>(known, bytes, where, shape);
+  return known.sharesPrompts ? withPrompts(row, where) : row;
 }
 
 /** Encodes settings, which are named by their content. */
@@ -217,7 +248,10 @@ function requireForm(key: string): FormOfKeys {
 function form(
   name: string,
   keys: RegExp,
-  { upgrades = [], ...rest }: Partial<Pick<FormOfKeys, 'upgrades' | 'uncounted' | 'saysNone' | 'tellsVersion'>> = {},
+  {
+    upgrades = [],
+    ...rest
+  }: Partial<Pick<FormOfKeys, 'upgrades' | 'uncounted' | 'saysNone' | 'tellsVersion' | 'sharesPrompts'>> = {},
 ): FormOfKeys {
   const anchored = new RegExp(`(?:^|\\/)${keys.source}`);
   return { name, keys: anchored, version: upgrades.length + 1, upgrades, ...rest };

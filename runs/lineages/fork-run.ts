@@ -1,16 +1,16 @@
 import { RatchetError } from '../../core/errors.ts';
-import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
-import { layout, recordsName, roundOf } from '../layout.ts';
+import { layout } from '../layout.ts';
 import { firstLineage } from '../../core/names.ts';
 import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
-import type { ObjectRef, PolicyVersion, Prompts, RunState, StepCommit } from '../../core/rl/run-state.ts';
+import type { ObjectRef, RunState, StepCommit } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { putSums, type ReadAnew, sumsName, verifyVersion } from '../../store/version-files.ts';
 import { sha256 } from '../../store/file-store.ts';
 import type { Store } from '../../store/index.ts';
-import { decodeStored, encodeSettings, encodeStored } from '../forms/stored-forms.ts';
-import { copyOptimizer, manifestOf, readManifest, sealedFor, verifyOptimizer } from '../versions/checkpoints.ts';
+import { encodeSettings, encodeStored } from '../forms/stored-forms.ts';
+import { manifestOf, readManifest, sealedFor } from '../versions/checkpoints.ts';
+import { Copy } from './fork-copy.ts';
+import { type ForkedRollouts, rolloutsWithRewards } from './fork-rewards.ts';
 import { firstCommit } from './lineages.ts';
 import type { SpecSource } from '../forms/spec-source.ts';
 import { commitIn, forkOriginIn, runRecordIn } from '../forms/record-shapes.ts';
@@ -54,8 +54,10 @@ export async function forkRun(input: {
   /** Its name and its store are the new run's. */
   readonly spec: RunSpec;
   readonly source: SpecSource;
+  /** Id of a rescore whose rewards the stored rollouts of the next step have in the fork. */
+  readonly rewards?: string | undefined;
 }): Promise<ForkedRun> {
-  const { from, step, spec, source } = input;
+  const { from, step, spec, source, rewards } = input;
   const lineage = await currentLineage(from);
   const holder = await requireCheckpoint({ ...from, lineage }, step);
   const { spec: before } = await storedSpec(from);
@@ -64,8 +66,15 @@ export async function forkRun(input: {
   const to: LineagePlace = { name: spec.name, store: spec.store.uri, lineage: firstLineage };
   const target = storeOf(to);
   const fork: ForkOrigin = { from: from.name, step };
+  const rollouts =
+    rewards === undefined
+      ? null
+      : await rolloutsWithRewards({ from: { ...from, lineage }, step, rewards, before, after: spec });
   const done = await finishedFork(target, spec, fork);
-  if (done) return { commit: done, store: target.uri };
+  if (done) {
+    await requireRollouts(target, rollouts?.objects(done.policy) ?? []);
+    return { commit: done, store: target.uri };
+  }
 
   await requireOwnFolder(to);
   const found = await requireNamedCommit(holder, step);
@@ -120,6 +129,7 @@ export async function forkRun(input: {
     ...(offered ? { offeredPrompts: offered } : {}),
     ...(pendingBranches ? { pendingBranches: pendingBranches.filter((due) => due.step === step) } : {}),
   };
+  for (const { key, bytes } of rollouts?.objects(policy) ?? []) await target.putIfAbsent(key, bytes);
   const key = layout.commit(firstLineage, step);
   const bytes = encodeStored(key, { ...forked, state });
   const manifest = manifestOf({ commit: { ...forked, state }, sha256: sha256(bytes) });
@@ -128,6 +138,18 @@ export async function forkRun(input: {
   // Comes last: from here on it is a run.
   const first = await target.putIfAbsent(key, bytes);
   return { commit: commitIn(first.bytes, target.uri + key), store: target.uri };
+}
+
+/** Refuses a fork of that name that was made without these rewards. */
+async function requireRollouts(target: Store, objects: ReturnType<ForkedRollouts['objects']>): Promise<void> {
+  for (const { key, bytes } of objects) {
+    const there = await target.read(key);
+    if (there !== null && Buffer.compare(there, bytes) === 0) continue;
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${target.uri} holds this fork already, with other rewards. Choose another name: --name NEW.`,
+    );
+  }
 }
 
 /** Whether a place in the rows of `[data]` is the same place for both; of other rows a fork begins with the first. */
@@ -222,95 +244,4 @@ function withoutSurplus(commit: StepCommit): StepCommit {
   if (left.length === 0) return commit;
   const ended = { ...commit.outcomes.ended, superseded: encodeRanges(left) };
   return { ...commit, outcomes: { ...commit.outcomes, ended, pending: '' }, state: { ...commit.state, surplus: [] } };
-}
-
-/** Copies objects of one run to another's first lineage. Idempotent. */
-class Copy {
-  readonly #from: Store;
-  readonly #to: Store;
-  /** Files that are unchanged since they were compared are not read again. */
-  readonly #read: ReadAnew = new Map();
-
-  constructor(from: Store, to: Store) {
-    this.#from = from;
-    this.#to = to;
-  }
-
-  /** Throws when a byte to be copied has changed, or an object is gone. */
-  async verify({ policy, optimizer, state }: StepCommit, { keepsGroups }: { readonly keepsGroups: boolean }) {
-    for (const version of [policy, state.reference]) await verifyVersion(this.#from, version, { anew: this.#read });
-    const { curriculum, surplus, prompts = {}, offeredPrompts = {} } = state;
-    const groups = keepsGroups ? surplus.map(({ scored }) => scored) : [];
-    const texts = [prompts, offeredPrompts].flatMap((entries) => Object.values(entries).map(({ ref }) => ref));
-    for (const ref of [curriculum.pools, ...groups, ...texts]) if (ref) await this.#from.get(ref);
-    if (optimizer) await verifyOptimizer(this.#from, optimizer);
-  }
-
-  async version(version: PolicyVersion): Promise<PolicyVersion> {
-    const weights = layout.weights(firstLineage, version.step, version.replay);
-    await verifyVersion(this.#from, version, { anew: this.#read });
-    const sums = await this.folder(version.weights, weights);
-    const file = { ...version.file, key: weights + path.posix.basename(version.file.key) };
-    return { ...version, weights, file, sums };
-  }
-
-  async object(ref: ObjectRef, key: string): Promise<ObjectRef> {
-    await this.#to.put(key, await this.#from.get(ref));
-    return { ...ref, key };
-  }
-
-  optimizer(ref: ObjectRef, prefix: string): Promise<ObjectRef> {
-    return copyOptimizer(this.#from, ref, { store: this.#to, prefix });
-  }
-
-  /** Prompts of environments that the new run has as well; undefined without any. */
-  async prompts(prompts: Prompts | undefined, { environments }: RunSpec): Promise<Prompts | undefined> {
-    if (prompts === undefined) return undefined;
-    const kept = Object.entries(prompts).filter(([name]) => environments.some((entry) => entry.name === name));
-    for (const [, { ref }] of kept) await this.object(ref, ref.key);
-    return kept.length === 0 ? undefined : Object.fromEntries(kept);
-  }
-
-  /** Copies the results that people read of a round, if present. */
-  async results(
-    scored: string,
-    environment: string,
-    runs: { readonly from: string; readonly to: string },
-  ): Promise<void> {
-    const round = roundOf(scored);
-    const chunk = round?.chunk;
-    if (!round || chunk === undefined) return;
-    const [source, target] = [runs.from, runs.to].map((run) =>
-      layout.resultsOfChunk(round.lineage, round, { environment, run, chunk }),
-    ) as [string, string];
-    for (const name of [recordsName, 'metadata.json']) {
-      const bytes = await this.#from.read(source + name);
-      if (bytes) await this.#to.put(target + name, bytes);
-    }
-  }
-
-  /** Rebuilds the list of its files, since an adapter's path to its base changes. */
-  async folder(prefix: string, target: string): Promise<ObjectRef> {
-    const local = await this.#from.localFolder(prefix);
-    const copied: ObjectRef[] = [];
-    for (const key of await this.#from.list(prefix)) {
-      const name = key.slice(prefix.length);
-      if (name === sumsName) continue;
-      if (name !== 'adapter_config.json') {
-        copied.push(await this.#to.putFile(target + name, path.join(local, name)));
-        continue;
-      }
-      const bytes = await this.#from.read(key);
-      if (!bytes) throw new RatchetError('CheckpointDamaged', `${key} went away from ${this.#from.uri}.`);
-      copied.push(await this.#to.put(target + name, onFirstLineage(bytes, key, target)));
-    }
-    return putSums(this.#to, target, copied);
-  }
-}
-
-/** An adapter names its base by a path relative to its own folder. */
-function onFirstLineage(bytes: Uint8Array, key: string, folder: string): Uint8Array {
-  const config = decodeStored<Record<string, unknown>>(bytes, key);
-  const base = path.posix.relative(folder, layout.weights(firstLineage, 0));
-  return Buffer.from(`${JSON.stringify({ ...config, base_model_name_or_path: base }, null, 2)}\n`);
 }

@@ -90,7 +90,12 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
 }
 
 export async function removeUnneeded(run: RunPlace, unneeded: readonly Unneeded[]): Promise<void> {
-  for (const { key } of unneeded) await storeOf(run).removeAll(key);
+  for (const key of leasesFirst(unneeded.map(({ key }) => key))) await storeOf(run).removeAll(key);
+}
+
+/** The notes of a round's rollouts go after its leases: an attempt that wakes up late looks for these (`NotesLog`). */
+function leasesFirst(keys: readonly string[]): string[] {
+  return keys.toSorted((a, b) => Number(layout.isLeases(b)) - Number(layout.isLeases(a)));
 }
 
 /**
@@ -111,7 +116,7 @@ export async function removePlayed(
     const rest = key.slice(folder.length);
     over.add(rest.includes('/') ? folder + rest.slice(0, rest.indexOf('/') + 1) : key);
   }
-  for (const key of over) await store.removeAll(key);
+  for (const key of leasesFirst([...over])) await store.removeAll(key);
 }
 
 /** Step of the oldest checkpoint among the newest `keep_last`: no resume or rewind can use anything before it. */

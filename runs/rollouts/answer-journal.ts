@@ -7,7 +7,9 @@ import type { Turn } from '../../core/rl/rollout/rollout.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { failpoint } from '../../store/failpoints.ts';
 import { storeOf } from '../run-access.ts';
+import { NotesLog, type NotesLogOptions } from './notes.ts';
 import { Part } from './part.ts';
+import { untilStored } from './until-stored.ts';
 import {
   type AnswerRow,
   isBrokenOff,
@@ -19,13 +21,13 @@ import {
   searchKeys,
   type TokenUsage,
   textName,
+  type TurnsRow,
 } from '../searches/search-store.ts';
 
 /** Milliseconds for which answers are gathered into one write. */
 const gatherMs = 3;
 /** Searches whose parsed parts are cached: each lease of a search opens its journal. */
 const searchesHeld = 4;
-const againMs = { first: 200, most: 5_000 };
 
 type UsedBySearch = 'prompt' | 'completion' | 'reflectionPrompt' | 'reflectionCompletion';
 
@@ -34,7 +36,9 @@ type UsedBySearch = 'prompt' | 'completion' | 'reflectionPrompt' | 'reflectionCo
  * hundred simultaneous answers cost one write. If two rows answer the same, the first counts.
  */
 export class AnswerJournal {
-  readonly #folder: string;
+  readonly #place: EvaluationPlace;
+  /** Keys of all notes of its rollouts, as earlier leases left them. */
+  readonly #noteKeys: readonly string[];
   readonly #parts: Part<AnswerRow>;
   readonly #signal: AbortSignal;
   readonly #scored = new Map<string, ScoredRow>();
@@ -45,8 +49,14 @@ export class AnswerJournal {
   #fresh: AnswerRow[] = [];
   #gathering: Promise<void> | null = null;
 
-  private constructor(folder: string, parts: Part<AnswerRow>, startTexts: Texts, signal: AbortSignal) {
-    this.#folder = folder;
+  private constructor(
+    place: EvaluationPlace,
+    { parts, noteKeys }: { readonly parts: Part<AnswerRow>; readonly noteKeys: readonly string[] },
+    startTexts: Texts,
+    signal: AbortSignal,
+  ) {
+    this.#place = place;
+    this.#noteKeys = noteKeys;
     this.#parts = parts;
     this.#signal = signal;
     this.#texts = new Map(Object.values(startTexts).map((text) => [textName(text), text]));
@@ -62,7 +72,8 @@ export class AnswerJournal {
     const store = storeOf(place);
     const prefix = `${searchKeys.answers(place)}part_`;
     const parts = await Part.open(store, prefix, { held: heldParts(`${store.uri}${prefix} ${openedAt}`) });
-    return new AnswerJournal(store.uri, parts, startTexts, signal);
+    const noteKeys = await store.list(searchKeys.notes(place));
+    return new AnswerJournal(place, { parts, noteKeys }, startTexts, signal);
   }
 
   /** Row of one example of a request: its score, or the rollout that waits for one. */
@@ -119,6 +130,25 @@ export class AnswerJournal {
     await this.#gathering;
   }
 
+  /** Stores the finished turns of a rollout, unless as many are stored. */
+  async keepTurns(row: TurnsRow): Promise<void> {
+    const stored = this.turnsOf(row.request, row.index);
+    if (row.turns.length > stored.length) await this.add({ ...row, turns: [...row.turns] });
+  }
+
+  /** Notes of one rollout. Each has objects of its own: the rollouts of a request may be leased in other parts again. */
+  notesOf({
+    signal,
+    before,
+    ...rollout
+  }: { readonly request: string; readonly index: number } & Pick<
+    NotesLogOptions,
+    'signal' | 'before'
+  >): Promise<NotesLog> {
+    const prefix = searchKeys.notesOf(this.#place, rollout);
+    return NotesLog.open(storeOf(this.#place), prefix, { signal, before, keys: this.#noteKeys });
+  }
+
   /** Writes each part independently: later rows do not wait for the previous part. */
   async #gather(): Promise<void> {
     await delay(gatherMs);
@@ -128,19 +158,8 @@ export class AnswerJournal {
     await this.#write(rows);
   }
 
-  /** Asks again, longer and longer apart, while the store is away or full. */
   async #write(rows: readonly AnswerRow[]): Promise<void> {
-    for (let waitMs = againMs.first; ;) {
-      try {
-        await this.#parts.put(rows);
-        break;
-      } catch (error) {
-        const isWeather = error instanceof RatchetError && ['StoreFull', 'StoreUnavailable'].includes(error.code);
-        if (!isWeather || this.#signal.aborted) throw error;
-        await delay(waitMs, undefined, { signal: this.#signal }).catch(() => undefined);
-        waitMs = Math.min(waitMs * 2, againMs.most);
-      }
-    }
+    await untilStored(() => this.#parts.put(rows), this.#signal);
     await failpoint('gepa.part');
   }
 
@@ -153,7 +172,10 @@ export class AnswerJournal {
     }
     const key = `${row.request}#${row.index}`;
     if (isBrokenOff(row)) {
-      if (row.turns.length > this.turnsOf(row.request, row.index).length) this.#turns.set(key, row.turns);
+      const known = this.turnsOf(row.request, row.index);
+      // Calls are stored one by one.
+      if (row.turns[0]?.call !== undefined) this.#turns.set(key, [...known, ...row.turns]);
+      else if (row.turns.length > known.length) this.#turns.set(key, row.turns);
     } else if (isScored(row)) {
       if (!this.#scored.has(key)) this.#scored.set(key, row);
     } else if (!this.#played.has(key)) this.#played.set(key, row);
@@ -162,7 +184,7 @@ export class AnswerJournal {
   #lost(what: string): RatchetError {
     return new RatchetError(
       'CheckpointDamaged',
-      `${what} is missing from ${this.#folder}search/answers, and the search relies on it. Restore the files from a copy.`,
+      `${what} is missing from ${storeOf(this.#place).uri}search/answers, and the search relies on it. Restore the files from a copy.`,
     );
   }
 }

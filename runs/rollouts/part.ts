@@ -44,15 +44,15 @@ export class Part<Row extends object> {
     return new Part(store, prefix, numbers.at(-1) ?? 0, stored, held ?? null);
   }
 
-  /** Stores rows as one object. */
-  async put(rows: readonly Row[]): Promise<void> {
+  /** Stores rows as one object; returns its number. */
+  async put(rows: readonly Row[]): Promise<number> {
     for (;;) {
       this.#newest += 1;
       const number = this.#newest;
       const key = `${this.#prefix}${number}.jsonl`;
       if ((await this.#store.putIfAbsent(key, encodeStoredRows(key, rows))).stored) {
         this.#held?.set(number, rows);
-        return;
+        return number;
       }
       // Others have added objects since this was opened, perhaps many.
       this.#newest = Math.max(this.#newest, ...numbersOf(await this.#store.list(this.#prefix), this.#prefix).slice(-1));

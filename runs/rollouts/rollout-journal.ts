@@ -1,7 +1,10 @@
 import { failpoint } from '../../store/failpoints.ts';
 import type { RecordedTurn, Rollout, Turn } from '../../core/rl/rollout/rollout.ts';
 import type { Store } from '../../store/index.ts';
+import { NotesLog } from './notes.ts';
 import { Part } from './part.ts';
+import { TurnRows } from './turn-rows.ts';
+import { untilStored } from './until-stored.ts';
 
 type Place = Pick<Rollout, 'group' | 'index'>;
 
@@ -12,6 +15,15 @@ type Place = Pick<Rollout, 'group' | 'index'>;
 const keptMax = 32;
 const kept = new Map<string, RolloutJournal>();
 
+interface JournalOptions {
+  /** Prefix of the notes of its rollouts; missing = it has none. */
+  readonly notes?: string;
+  /** See {@link NotesLogOptions}. */
+  readonly removedFirst?: string | undefined;
+  /** Ends the patience with a store that is away. */
+  readonly signal?: AbortSignal;
+}
+
 /**
  * Finished rollouts of a chunk, and finished turns of running ones, stored in parts while the chunk is under way. A
  * part holds what finished since the previous one, so the number of parts depends on time and not on amount. If
@@ -20,33 +32,47 @@ const kept = new Map<string, RolloutJournal>();
  */
 export class RolloutJournal {
   readonly #rollouts: Part<Rollout>;
-  readonly #turns: Part<RecordedTurn>;
+  readonly #turns: TurnRows;
   readonly #finished = new Places<Rollout>();
   readonly #unfinished = new Places<Turn[]>();
   /** Groups whose fresh rows are not to be stored. */
   readonly #released = new Set<number>();
   readonly #key: string;
   #writing: Promise<void> | null = null;
+  #notes: NotesLog | null = null;
 
-  private constructor(key: string, rollouts: Part<Rollout>, turns: Part<RecordedTurn>) {
+  private constructor(key: string, rollouts: Part<Rollout>, turns: TurnRows) {
     this.#key = key;
     this.#rollouts = rollouts;
     this.#turns = turns;
-    for (const rollout of rollouts.stored) this.#finished.set(rollout, rollout);
     for (const recorded of turns.stored) this.#remember(recorded);
+    this.adopt(rollouts.stored);
   }
 
   /** `leases` = their sha256, which ensures that an earlier attempt's rollouts are the same. */
-  static async open(store: Store, prefix: string, leases: string): Promise<RolloutJournal> {
+  static async open(
+    store: Store,
+    prefix: string,
+    leases: string,
+    { notes, removedFirst, signal = new AbortController().signal }: JournalOptions = {},
+  ): Promise<RolloutJournal> {
     const keys = await store.list(prefix);
     const key = `${store.uri}${prefix}#${leases}`;
     const journal = new RolloutJournal(
       key,
       await Part.open<Rollout>(store, `${prefix}part_`, { keys }),
-      await Part.open<RecordedTurn>(store, `${prefix}turns_`, { keys }),
+      await TurnRows.open(store, `${prefix}turns_`, keys),
     );
     const before = kept.get(key);
     if (before) journal.#takeOver(before);
+    if (notes !== undefined) {
+      journal.#notes = await NotesLog.open(store, notes, {
+        signal,
+        before: () => journal.settle(signal),
+        removedFirst,
+        ...(notes.startsWith(prefix) ? { keys } : {}),
+      });
+    }
     return journal;
   }
 
@@ -62,13 +88,22 @@ export class RolloutJournal {
     kept.delete(this.#key);
   }
 
+  /** What its rollouts write down beside their turns. */
+  get notes(): NotesLog {
+    if (this.#notes === null) throw new Error(`${this.#key} was opened without notes`);
+    return this.#notes;
+  }
+
   has(place: Place): boolean {
     return this.#finished.get(place) !== undefined;
   }
 
-  /** The finished turns of a rollout that is not finished, in order. */
+  /**
+   * The finished turns of a rollout that is not finished, in order. Calls of all attempts, set aside or not, in the order
+   * in which they were stored.
+   */
   turnsOf(place: Place): readonly Turn[] {
-    return this.#unfinished.get(place) ?? [];
+    return [...(this.#unfinished.get(place) ?? [])];
   }
 
   /** Takes up rollouts that are stored elsewhere. */
@@ -76,12 +111,12 @@ export class RolloutJournal {
     for (const rollout of rollouts) {
       this.#finished.set(rollout, rollout);
       this.#unfinished.delete(rollout);
+      this.#turns.drop(rollout);
     }
   }
 
   add(rollout: Rollout): void {
-    this.#finished.set(rollout, rollout);
-    this.#unfinished.delete(rollout);
+    this.adopt([rollout]);
     this.#rollouts.fresh.push(rollout);
   }
 
@@ -93,7 +128,7 @@ export class RolloutJournal {
     return { rollouts: finished.length, tokens };
   }
 
-  /** A turn that replaces another makes all later turns void. */
+  /** A turn that replaces another makes all later turns void; a call replaces none. */
   addTurn(recorded: RecordedTurn): void {
     this.#remember(recorded);
     this.#turns.fresh.push(recorded);
@@ -107,6 +142,15 @@ export class RolloutJournal {
     this.#writing ??= this.#write().finally(() => (this.#writing = null));
     await this.#writing;
     await failpoint('generate.part');
+  }
+
+  /**
+   * Returns when everything that was added before is in the store. Waits while the store is away or full: what waits for
+   * this must not go on without it. Rows that come while a part is written share the next one.
+   */
+  async settle(signal: AbortSignal): Promise<void> {
+    await this.#writing?.catch(() => undefined); // its rows are written again
+    await untilStored(() => this.flush(), signal);
   }
 
   /** Stores the rest, unless everything finished at once: then the chunk's own object follows right away. */
@@ -133,6 +177,7 @@ export class RolloutJournal {
   release(group: number): void {
     this.#finished.release(group);
     this.#unfinished.release(group);
+    this.#turns.release(group);
     this.#released.add(group);
   }
 
@@ -157,8 +202,10 @@ export class RolloutJournal {
     const place = { group, index };
     if (this.has(place)) return;
     const turns = this.#unfinished.get(place) ?? [];
-    if (position > turns.length) return; // the turn before it was never stored
-    this.#unfinished.set(place, [...turns.slice(0, position), turn]);
+    if (turn.call !== undefined) turns.push(turn);
+    else if (position > turns.length) return; // the turn before it was never stored
+    else turns.splice(position, Infinity, turn);
+    this.#unfinished.set(place, turns);
   }
 }
 

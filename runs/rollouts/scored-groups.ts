@@ -22,9 +22,13 @@ export async function* scoredGroups(run: RunPlace, ref: ObjectRef): AsyncGenerat
     yield* await readRows<ScoredGroup>(run, ref, scoredShape);
     return;
   }
-  const where = storeOf(run).uri + ref.key;
+  yield* scoredGroupsIn(await storeOf(run).get(ref), storeOf(run).uri + ref.key);
+}
+
+/** The groups in the bytes of a scored object, unpacked one at a time. */
+export async function* scoredGroupsIn(bytes: Uint8Array, where: string): AsyncGenerator<ScoredGroup> {
   let number = 0;
-  for await (const line of linesOf(await storeOf(run).get(ref), where))
+  for await (const line of linesOf(bytes, where))
     yield decodeStoredRow<ScoredGroup>(line, where, ++number, scoredShape);
 }
 

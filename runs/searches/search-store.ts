@@ -13,6 +13,10 @@ export const searchKeys = {
   summary: ({ prefix }: EvaluationPlace) => `${prefix}search/summary.json`,
   /** Answers to requests, a row each. */
   answers: ({ prefix }: EvaluationPlace) => `${prefix}search/answers/`,
+  notes: ({ prefix }: EvaluationPlace) => `${prefix}search/notes/`,
+  /** Notes of one rollout: those of a request may be cut into leases anew. */
+  notesOf: (place: EvaluationPlace, { request, index }: Pick<ScoredRow, 'request' | 'index'>) =>
+    `${searchKeys.notes(place)}${encodeURIComponent(request)}_${index}/notes_`,
 } as const;
 
 export interface TokenUsage {
@@ -44,7 +48,7 @@ export interface PlayedRow {
 }
 
 /** Finished turns of a rollout that was broken off, in order. */
-interface TurnsRow {
+export interface TurnsRow {
   readonly request: string;
   readonly index: number;
   readonly turns: readonly Turn[];

@@ -80,7 +80,7 @@ export async function isOptimizerSound(store: Store, ref: ObjectRef): Promise<bo
 export async function openOptimizer(store: Store, ref: ObjectRef): Promise<OptimizerState> {
   if (!isList(ref.key)) return store.get(ref);
   await verifyOptimizer(store, ref);
-  return { folder: await store.localFolder(folderOf(ref.key)) };
+  return { folder: await store.localFolder(folderOf(ref.key)), isVerified: true };
 }
 
 /** Copies a state to another store, below a checkpoint's prefix there. */

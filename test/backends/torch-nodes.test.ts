@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { connect, createServer, type AddressInfo } from 'node:net';
 import { createInterface } from 'node:readline';
 import { test } from 'node:test';
-import { nodesPlace } from '../../backends/torch/node-link.ts';
+import { nodesPlace } from '../../backends/nodes/node-link.ts';
 import { Rendezvous } from '../../backends/torch/rendezvous.ts';
 
 const base64 = (text: string): string => Buffer.from(text).toString('base64');

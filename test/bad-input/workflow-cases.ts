@@ -4,6 +4,7 @@ import {
   readEvaluateInput,
   readEvaluateNewestInput,
   readOptimizePromptInput,
+  readSweepSandboxesInput,
   readPlayRoundsInput,
   readTrainRunInput,
 } from '../../workflows/inputs.ts';
@@ -141,6 +142,7 @@ const samples: readonly Sample[] = [
     args: [{ config: 'evals.toml', run: { name: 'words', store: 'file:outputs' }, onRegression: 'flag' }],
     nullable: ['config', 'run'],
   },
+  { kind: 'input', name: 'sweepSandboxes', args: [{ store: 'file:outputs' }] },
   {
     kind: 'input',
     name: 'optimizePrompt',
@@ -480,6 +482,7 @@ const doors = {
   evaluate: readEvaluateInput,
   evaluateNewest: readEvaluateNewestInput,
   optimizePrompt: readOptimizePromptInput,
+  sweepSandboxes: readSweepSandboxesInput,
   playRounds: readPlayRoundsInput,
 };
 

@@ -6,7 +6,7 @@ import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { completeFile, engineFolder, isEngineHere, pythonCandidates } from '../../backends/python/engine-python.ts';
 import { findTorchPython } from '../../backends/torch/find-python.ts';
-import { describeGpuMemory } from '../../cli/describe/gpu-memory.ts';
+import { describeGpuMemory, describeProcessorMemory } from '../../cli/describe/gpu-memory.ts';
 import { checkEngines } from '../../cli/doctor/engines.ts';
 import { nodesObstacles, programObstacles, torchObstacles } from '../../cli/start/engine-lacks.ts';
 import { gpuMemoryOf } from '../../load/checks/gpu-memory.ts';
@@ -36,6 +36,28 @@ test('the memory of each GPU is estimated before the model is here, with the set
   assert.match(lines([141e9]), /the GPU has 141\.0 GB$/);
   assert.match(lines([]), /a GPU of 141 GB has it$/);
   assert.match(lines([2e9]), /no setting makes it fit/);
+});
+
+test('without a GPU, and where the file names none, it is the memory of the machine that all ranks take', async (t) => {
+  const look = async (trainer: string, bytes: number) => {
+    const loaded = await load(t, run(trainer));
+    return describeProcessorMemory(loaded, (await gpuMemoryOf(loaded.spec))!, bytes).join('\n');
+  };
+  const one = await look('kind = "torch"\nac_freq = 1', 200e9);
+  assert.match(one, /^memory of this machine, which has no NVIDIA GPU, to train by PyTorch on the processor, about \d\d\.\d GB \(qwen2\.5-7b, rows of 16384 tokens by seq_len\):\n/); // prettier-ignore
+  assert.match(
+    one,
+    /\n {2}weights 30\.\d GB, .*Python 0\.6 GB\n {2}the machine has 200\.0 GB, for all that runs there$/,
+  );
+  assert.doesNotMatch(one, /layers put together|CUDA/, 'one rank of float32 has all weights, and no GPU');
+  assert.match(
+    await look('kind = "torch"\nac_freq = 1\nranks = 2', 200e9),
+    /with 2 ranks, about [^]*layers put together/,
+  );
+  assert.match(
+    await look('kind = "torch"', 64e9),
+    /does not fit: the machine has 64\.0 GB; it fits with \[trainer\] ac_freq = 1( and|$)/,
+  );
 });
 
 test('it is also estimated where a file names GPUs and the embedded engine trains, and not where it names none', async (t) => {

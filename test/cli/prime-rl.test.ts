@@ -22,6 +22,7 @@ const named = (program: string) => ({
     kind: 'prime-rl',
     program,
     ranks: 1,
+    nodes: 1,
     primeRl: {},
     rankTimeoutS: 600,
     seqLen: 64,

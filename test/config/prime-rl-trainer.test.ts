@@ -24,6 +24,7 @@ describe('a run that prime-rl’s trainer trains', () => {
       program: '/opt/prime-rl',
       ranks: 1,
       primeRl: {},
+      nodes: 1,
       rankTimeoutS: 600,
       seqLen: 4096,
       maxSteps: 40,
@@ -44,7 +45,7 @@ describe('a run that prime-rl’s trainer trains', () => {
     ['kind = "prime-rl"', 'trainer.program'],
     [`${kind}ranks = 4\ncp = 3`, 'trainer.cp'],
     [`${kind}ranks = 2\ngpu_ids = [0]`, 'trainer.ranks'],
-    [`${kind}nodes = 2`, 'trainer.nodes'],
+    [`${kind}nodes = 2\ncp = 4`, 'trainer.cp'],
     [`${kind}dtype = "float32"`, 'trainer.dtype'],
     [`${kind}attn = "eager"`, 'trainer.attn'],
     [`${kind}use_liger = true`, 'trainer.use_liger'],
@@ -55,6 +56,7 @@ describe('a run that prime-rl’s trainer trains', () => {
     [`${kind}load_in_4bit = true`, 'trainer.load_in_4bit'],
     [`${kind}launcher = "torchrun"`, 'trainer.launcher'],
     [`${kind}[trainer.loss]\nentropy_coef = 0.1`, 'trainer.loss.entropy_coef'],
+    [`${kind}[trainer.correction]\ntoken_mask = [0.5, 2.0]`, 'trainer.correction.token_mask'],
     [`${kind}[trainer.loss]\nold_logprobs = "trainer"`, 'trainer.loss.old_logprobs'],
     [`${kind}[trainer.prime_rl.optim]\nlr = 1`, 'trainer.prime_rl.optim'],
     [`${kind}[trainer.prime_rl.log]\nlevel = "error"`, 'trainer.prime_rl.log'],
@@ -83,6 +85,24 @@ describe('a run that prime-rl’s trainer trains', () => {
     assert.equal(wrong.path, 'trainer.model.cp');
     const chosen = accept(`${text.replace('ep = 4', 'ep = "auto"')}[ratchet.trainer]\n${kind}`);
     assert.equal('ep' in chosen.spec.trainer, false);
+  });
+
+  test('gets what a file of prime-rl turns off by "None"', () => {
+    const text = `seq_len = 64\n[model]\nname = "models/Qwen3-4B"\n[orchestrator]\nbatch_size = 16\ngroup_size = 4\n[[orchestrator.train.env]]\nid = "reverse-text"\n[trainer.model]\nac = "None"\nac_offloading = "None"\ncompile = "None"\n[trainer.loss]\ntype = "default"\n`;
+    const { spec, warnings } = accept(`${text}[ratchet.trainer]\n${kind}`);
+    const { primeRl, acFreq } = spec.trainer as Extract<typeof spec.trainer, { kind: 'prime-rl' }>;
+    assert.deepEqual([primeRl, acFreq], [{ model: { ac: 'None', ac_offloading: 'None', compile: 'None' } }, undefined]);
+    assert.deepEqual(warnings.filter((line) => line.includes('trainer.model')), []); // prettier-ignore
+    assert.equal('primeRl' in accept(text).spec.trainer, false);
+  });
+
+  test('gets from a file of prime-rl 0.4 what only its own trainer knows', () => {
+    const text = `seq_len = 64\ninference_gpu_ids = [0]\ntrainer_gpu_ids = [1, 2]\n[model]\nname = "models/Qwen3-4B"\n[orchestrator]\nbatch_size = 16\nrollouts_per_example = 4\n[[orchestrator.env]]\nid = "reverse-text"\n[trainer.model]\nimpl = "custom"\nep = 2\nfused_lm_head_chunk_size = 1024\n[trainer.loss]\nkl_tau = 0\n`;
+    const masked = parseRunConfig(`${text}[ratchet.trainer]\n${kind}`, { file: 'run.toml' });
+    assert.ok(!masked.ok && masked.problems.every(({ expected }) => expected.startsWith('nothing: it reports no log')));
+    const { spec } = accept(`${text}[ratchet.trainer]\n${kind}[ratchet.trainer.loss]\ntype = "dppo"\n`);
+    const { primeRl, ep } = spec.trainer as Extract<typeof spec.trainer, { kind: 'prime-rl' }>;
+    assert.deepEqual([primeRl, ep], [{ model: { impl: 'custom', fused_lm_head_chunk_size: 1024 } }, 2]);
   });
 
   test('a setting that two kinds have is refused beside a third with both', () => {

@@ -26,6 +26,13 @@ const endpoints = `ENDPOINTS = {
 }
 `;
 
+const strict = `import { rubric as rubricOf } from 'ratchet-rl/environments';
+
+export const rubric = rubricOf([
+  { name: 'exact', weight: 1, score: ({ completion, example }) => Number(completion === example.answer) },
+]);
+`;
+
 const typed: readonly Typed[] = [
   { command: 'init' },
   { command: 'config convert endpoints.py --to toml' },
@@ -53,6 +60,7 @@ const typed: readonly Typed[] = [
   { command: 'advise words' },
   { command: 'chat words', stdin: 'abcd\n' },
   { command: 'checkpoints words' },
+  { command: 'rescore words --rubric strict.ts' },
   { command: 'fork words --step 8 --name words-b --learning-rate 5e-4' },
   { command: 'rewind words --step 4' },
   { command: 'audit words' },
@@ -81,6 +89,7 @@ export async function captureCommands(only: readonly string[] = []): Promise<Cap
     'words.toml': smallRun,
     'mine.toml': 'seed = 1\n[sampling]\ntemperature = "hot"\n',
     'endpoints.py': endpoints,
+    'strict.ts': strict,
     'long.toml': smallRun.replace('max_steps = 12', 'max_steps = 5000'),
   });
   const captures = new Map<string, string>();

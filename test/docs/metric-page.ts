@@ -1,13 +1,14 @@
 /** Every metric that a run writes, as docs/guide/metrics.md defines it: the page is the one table there is. */
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
+import { effectKinds, effectOutcomes } from '../../core/rl/rollout/effects.ts';
 import { failedOutcomes } from '../../core/rl/rollout/rollout.ts';
 import { docsFolder } from './documents.ts';
 
 interface MetricDefinition {
   /**
    * Pattern of the name, with `<env>` for an environment's name, `<function>` for a reward function's, `<role>` for an
-   * agent's, `<outcome>` for a failure, `<k>` for a number.
+   * agent's, `<outcome>` for a failure, `<effect>` for a kind of effect and what became of it, `<k>` for a number.
    */
   readonly name: string;
   readonly meaning: string;
@@ -33,6 +34,8 @@ function patternOf(name: string, environments: readonly string[]): RegExp {
       if (part === '<env>') return anyOf(environments);
       if (part === '<function>' || part === '<role>') return '.+';
       if (part === '<k>') return String.raw`\d+`;
+      if (part === '<effect>')
+        return anyOf(effectKinds.flatMap((kind) => [...effectOutcomes, 'again'].map((end) => `${kind}_${end}`)));
       if (part === '<outcome>') return anyOf(failedOutcomes);
       return escaped(part);
     })

@@ -8,7 +8,7 @@ import { batchOf } from '../../core/rl/learning/batch.ts';
 import { trainerFailure } from '../../core/rl/engine-failures.ts';
 import { lossOf, planOf, rowsOf, temporaryFolder, writePreset } from '../../backends/testing/material.ts';
 import { TorchTrainer } from '../../backends/trainer/torch.ts';
-import { startTorchWorker, untilGone } from './started-torch-worker.ts';
+import { startTrainerWorker, untilGone } from './started-trainer-worker.ts';
 import { ensureTorch } from './torch-cpu.ts';
 
 const found = await ensureTorch();
@@ -96,7 +96,7 @@ describe('PyTorch’s ranks', { skip }, () => {
       const root = await temporaryFolder(t);
       const model = await writePreset(path.join(root, 'step_0'));
       for (const killed of ['worker', 'launcher']) {
-        const worker = startTorchWorker(t, { python, model, options: { ranks: 2, launcher } });
+        const worker = startTrainerWorker(t, { python, model, options: { ranks: 2, launcher } });
         await worker.do('open', model);
         const pids = await worker.do<number[]>('pids');
         const parent = parentOf(pids[1]!);

@@ -1,95 +1,20 @@
 /** A trainer on several nodes: network namespaces of this machine, each with an address of its own. `npm run test:engines`, as root. */
 import assert from 'node:assert/strict';
-import { execFileSync, spawn, type ChildProcess } from 'node:child_process';
-import { randomBytes } from 'node:crypto';
-import { mkdir, writeFile } from 'node:fs/promises';
+import { execFileSync } from 'node:child_process';
 import path from 'node:path';
-import { describe, test, type TestContext } from 'node:test';
+import { describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { temporaryFolder, writePreset } from '../../backends/testing/material.ts';
 import { until } from '../eventually.ts';
-import { startTorchWorker, type TorchWorker } from './started-torch-worker.ts';
+import { addressOf, ip, mayNotNamespace, namespaces, nodeAt, port, projectWithSecret } from './namespaces.ts';
+import { startTrainerWorker, type TrainerWorker } from './started-trainer-worker.ts';
 import { ensureTorch } from './torch-cpu.ts';
 
-const command = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
 const found = await ensureTorch();
 const skip = 'missing' in found ? `no PyTorch here: ${found.missing}` : mayNotNamespace();
 const python = 'python' in found ? found.python : '';
-const port = '29500';
 const nodes = 3;
-const addressOf = (node: number): string => `10.77.0.${node + 1}`;
-
-function ip(...args: readonly string[]): string {
-  return execFileSync('ip', args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
-}
-
-function mayNotNamespace(): string | false {
-  try {
-    ip('netns', 'add', 'ratchet-try');
-    ip('netns', 'del', 'ratchet-try');
-    return false;
-  } catch {
-    return 'no network namespaces may be made here';
-  }
-}
-
-/** Nodes on one network, each a namespace; the hub is no node. */
-function namespaces(t: TestContext): readonly string[] {
-  const names = Array.from({ length: nodes }, (_, node) => `ratchet-${process.pid}-${node}`);
-  const hub = `ratchet-${process.pid}-hub`;
-  t.after(() => {
-    for (const name of [...names, hub]) ip('netns', 'del', name);
-  });
-  ip('netns', 'add', hub);
-  ip('-n', hub, 'link', 'add', 'bridge0', 'type', 'bridge');
-  ip('-n', hub, 'link', 'set', 'bridge0', 'up');
-  for (const [node, name] of names.entries()) {
-    ip('netns', 'add', name);
-    ip('-n', name, 'link', 'set', 'lo', 'up');
-    ip('-n', name, 'link', 'add', 'eth0', 'type', 'veth', 'peer', 'name', `port${node}`, 'netns', hub);
-    ip('-n', hub, 'link', 'set', `port${node}`, 'master', 'bridge0');
-    ip('-n', hub, 'link', 'set', `port${node}`, 'up');
-    ip('-n', name, 'addr', 'add', `${addressOf(node)}/24`, 'dev', 'eth0');
-    ip('-n', name, 'link', 'set', 'eth0', 'up');
-  }
-  return names;
-}
-
-interface Node {
-  readonly process: ChildProcess;
-  readonly said: () => string;
-}
-
-/** `ratchet worker --role trainer-node` in a namespace. It does not see what is in `hidden`, as on another machine. */
-function startNode(
-  t: TestContext,
-  {
-    name,
-    rank,
-    project,
-    hidden,
-  }: { readonly name: string; readonly rank: number; readonly project: string; readonly hidden: string },
-): Node {
-  const line = `mount -t tmpfs none "${hidden}" && exec "${process.execPath}" "${command}" worker --role trainer-node --program "${python}"`;
-  const child = spawn('ip', ['netns', 'exec', name, 'sh', '-c', line], {
-    cwd: project,
-    env: { ...process.env, MASTER_ADDR: addressOf(0), MASTER_PORT: port, RANK: String(rank) },
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
-  t.after(() => child.kill('SIGKILL'));
-  let said = '';
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => (said += chunk.toString()));
-  return { process: child, said: () => said };
-}
-
-async function projectWithSecret(root: string, name: string): Promise<string> {
-  const project = path.join(root, name);
-  await mkdir(path.join(project, '.ratchet'), { recursive: true, mode: 0o700 });
-  const secret = `${randomBytes(32).toString('base64url')}\n`;
-  await writeFile(path.join(project, '.ratchet/secret'), secret, { mode: 0o600 });
-  return project;
-}
 
 /** Addresses that processes of a namespace listen on. */
 function listening(name: string): string[] {
@@ -98,7 +23,7 @@ function listening(name: string): string[] {
 }
 
 /** Weights after two steps, between which the optimizer's state is saved and restored. */
-async function twoSteps(worker: TorchWorker, model: string): Promise<string> {
+async function twoSteps(worker: TrainerWorker, model: string): Promise<string> {
   await worker.do('open', model);
   await worker.do('step', '1');
   await worker.do('save');
@@ -112,12 +37,12 @@ describe('a trainer on two nodes', { skip }, () => {
     const model = await writePreset(path.join(root, 'models', 'step_0'));
     const hidden = path.join(root, 'models');
     const project = await projectWithSecret(root, 'project');
-    const names = namespaces(t);
-    const alone = startTorchWorker(t, { python, model, cwd: project, options: { ranks: 2 } });
+    const names = namespaces(t, nodes);
+    const alone = startTrainerWorker(t, { python, model, cwd: project, options: { ranks: 2 } });
     const expected = await twoSteps(alone, model);
     await alone.do('close');
 
-    const first = startTorchWorker(t, {
+    const first = startTrainerWorker(t, {
       python,
       model,
       cwd: project,
@@ -131,17 +56,18 @@ describe('a trainer on two nodes', { skip }, () => {
       await first.do<string>('waits'),
       /^1 of 2 nodes of the trainer, or a spare \(there: MASTER_ADDR=10\.77\.0\.1 .* RANK=1 ratchet worker --role trainer-node\)$/,
     );
-    const stranger = startNode(t, {
+    const stranger = nodeAt(t, {
+      program: python,
       name: names[2]!,
       rank: 1,
       project: await projectWithSecret(root, 'stranger'),
-      hidden,
+      hides: hidden,
     });
     await until('the refusal of a stranger', () => stranger.said().includes('it has another secret'));
     assert.ok((await first.do('waits')) !== null, 'it has not joined');
     stranger.process.kill('SIGKILL');
 
-    const second = startNode(t, { name: names[1]!, rank: 1, project, hidden });
+    const second = nodeAt(t, { program: python, name: names[1]!, rank: 1, project, hides: hidden });
     assert.equal(await opening, expected, 'the same bits as on one machine');
     for (const [node, name] of names.slice(0, 2).entries())
       assert.deepEqual([...new Set(listening(name))], [addressOf(node)], 'nothing listens elsewhere');
@@ -153,7 +79,7 @@ describe('a trainer on two nodes', { skip }, () => {
     });
     const again = twoSteps(first, model);
     await until('the wait for a spare', async () => (await first.do('waits')) !== null);
-    startNode(t, { name: names[2]!, rank: 7, project, hidden });
+    nodeAt(t, { program: python, name: names[2]!, rank: 7, project, hides: hidden });
     assert.equal(await again, expected, 'with another node in its place');
   });
 
@@ -161,8 +87,8 @@ describe('a trainer on two nodes', { skip }, () => {
     const root = await temporaryFolder(t);
     const model = await writePreset(path.join(root, 'models', 'step_0'));
     const project = await projectWithSecret(root, 'project');
-    const names = namespaces(t);
-    const first = startTorchWorker(t, {
+    const names = namespaces(t, nodes);
+    const first = startTrainerWorker(t, {
       python,
       model,
       cwd: project,
@@ -170,7 +96,7 @@ describe('a trainer on two nodes', { skip }, () => {
       before: ['ip', 'netns', 'exec', names[0]!],
       env: { MASTER_ADDR: addressOf(0), MASTER_PORT: port },
     });
-    startNode(t, { name: names[1]!, rank: 1, project, hidden: path.join(root, 'models') });
+    nodeAt(t, { program: python, name: names[1]!, rank: 1, project, hides: path.join(root, 'models') });
     await first.do('open', model);
     ip('-n', names[1]!, 'link', 'set', 'eth0', 'down'); // as a cable that is pulled
     const startedAt = performance.now();

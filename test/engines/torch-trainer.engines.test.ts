@@ -27,7 +27,7 @@ import { loadParameters, parseModelConfig, saveModelFolder } from '../../engine/
 import { packedAsBefore } from '../backends/packed-state.ts';
 import { goldenFolder, goldenNames, readConfig } from '../engine/golden/read-golden.ts';
 import { preset, randomBatch } from '../engine/models.ts';
-import { untilGone } from './started-torch-worker.ts';
+import { untilGone } from './started-trainer-worker.ts';
 import { ensureTorch } from './torch-cpu.ts';
 
 const found = await ensureTorch();
@@ -158,6 +158,13 @@ describe('PyTorch’s trainer', { skip }, () => {
     }
     assert.equal(await trainer.digest(), before, 'what was refused changed nothing');
 
+    const listed = path.join(root, 'listed');
+    await cp(state, listed, { recursive: true });
+    const own = path.join(listed, 'optimizer.json');
+    await writeFile(own, (await readFile(own, 'utf8')).replace(/"sha256": "[0-9a-f]{8}/, '"sha256": "00000000'));
+    await assert.rejects(trainer.restoreOptimizer({ folder: listed }), { code: 'CheckpointDamaged' });
+    await trainer.restoreOptimizer({ folder: listed, isVerified: true }); // nothing is hashed a second time
+
     const older = path.join(root, 'older');
     await cp(state, older, { recursive: true });
     const list = JSON.parse(await readFile(path.join(older, 'optimizer.json'), 'utf8')) as Record<string, unknown>;
@@ -185,7 +192,8 @@ describe('PyTorch’s trainer', { skip }, () => {
     });
     const root = await temporaryFolder(t);
     const model = await writePreset(path.join(root, 'step_0'));
-    const trainer = trainerFor(t, 2);
+    const trainer = new TorchTrainer({ python, ranks: 2, threads: 1, shard_size: '100KB' }); // full behind the first file
+    t.after(() => trainer.close());
     await trainer.open(model, allWeights);
     const { digest } = await trainer.trainStep({ plan, batch: batchOf(await rowsOf(model)), referenceFolder: model });
     const full = {
@@ -212,7 +220,7 @@ describe('PyTorch’s trainer', { skip }, () => {
   test('exports a version in several files with an index, which it and the embedded engine open', async (t) => {
     const root = await temporaryFolder(t);
     const model = await writePreset(path.join(root, 'step_0'));
-    const trainer = new TorchTrainer({ python, ranks: 1, threads: 1, shard_size: '100KB' });
+    const trainer = new TorchTrainer({ python, ranks: 2, threads: 1, shard_size: '100KB' });
     t.after(() => trainer.close());
     await trainer.open(model, allWeights);
     const batch = batchOf(await rowsOf(model));

@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { eventsQuery } from '../../workflows/control/messages.ts';
 import { ranksOf } from '../engines/torch-ranks.ts';
-import { untilGone } from '../engines/started-torch-worker.ts';
+import { untilGone } from '../engines/started-trainer-worker.ts';
 import type { Column } from './columns.ts';
 import { kill } from './process-faults.ts';
 import type { Judged, Row, Rows, Struck } from './row.ts';

@@ -3,7 +3,7 @@ import { describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Pace } from '../../play/pace.ts';
 import { type LastCall, type PlayOptions, playRollout } from '../../play/play-rollout.ts';
-import { limitReached } from '../../play/rollout-limits.ts';
+import { limitReached, withinLimits } from '../../play/rollout-limits.ts';
 import type { PlayedPolicy } from '../../play/policy/sample-policy.ts';
 import { createEnvironments } from '../../backends/environments/index.ts';
 import { multiTurn } from '../../backends/environments/shapes.ts';
@@ -21,6 +21,14 @@ const none = {
   maxRetries: null,
 };
 
+const talkativeTurn: Omit<Turn, 'promptTokenIds'> = {
+  tokenIds: [8, 9],
+  logprobs: [0, 0],
+  text: 'go on',
+  finishReason: 'stop',
+  policyStep: 0,
+};
+
 /** Every turn is fed 3 more tokens and says 2. */
 function talkative(): PlayedPolicy {
   const turns: Turn[] = [];
@@ -30,14 +38,7 @@ function talkative(): PlayedPolicy {
     sample() {
       const before = turns.at(-1);
       const promptTokenIds = [...(before?.promptTokenIds ?? []), ...(before?.tokenIds ?? []), 1, 2, 3];
-      const turn: Turn = {
-        promptTokenIds,
-        tokenIds: [8, 9],
-        logprobs: [0, 0],
-        text: 'go on',
-        finishReason: 'stop',
-        policyStep: 0,
-      };
+      const turn: Turn = { ...talkativeTurn, promptTokenIds };
       turns.push(turn);
       return Promise.resolve(turn);
     },
@@ -103,6 +104,25 @@ describe('limits that a config sets on the rollouts of an environment', () => {
     const anew = [policy.turns[0]!, { ...turn, promptTokenIds: [1, 7, 7, 7] }];
     assert.equal(limitReached(anew, { maxInputTokens: 7 }), null, '3, and 3 behind the 1 they share');
     assert.match(limitReached(anew, { maxInputTokens: 6 }) ?? '', /max_input_tokens = 6: it is at 6/);
+  });
+
+  test('calls of a program count against the turn that they follow, and those under way count as turns', async () => {
+    const call = (id: string, after: string | null, promptTokenIds: number[]): Turn => ({
+      ...talkativeTurn,
+      promptTokenIds,
+      call: { id, after },
+    });
+    const tree = [call('a', null, [1, 2, 3]), call('b', null, [5]), call('c', 'a', [1, 2, 3, 8, 9, 4])];
+    assert.match(limitReached(tree, { maxInputTokens: 5 }) ?? '', /it is at 5/);
+    assert.equal(limitReached(tree, { maxInputTokens: 6 }), null);
+    const inner = talkative();
+    const slow = { ...inner, sample: () => delay(10).then(() => inner.sample([])) };
+    const policy = withinLimits(slow, { limits: { ...none, maxTurns: 2 } });
+    const asked = await Promise.allSettled([policy.sample([]), policy.sample([]), policy.sample([])]);
+    assert.deepEqual(
+      asked.map(({ status }) => status),
+      ['fulfilled', 'fulfilled', 'rejected'],
+    );
   });
 
   test('one that takes longer than its timeout ends as timeout, without a reward, and is not played again', async () => {

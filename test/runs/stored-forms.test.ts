@@ -150,6 +150,7 @@ const sampleKeys: Readonly<Record<keyof typeof storedForms, string>> = {
   unfinished: `${round}chunk_1_of_2/attempt_2.unfinished.01234567.jsonl`,
   evaluatedExample: 'evals/words--run/step_3/rollouts/chunk_0/attempt_1/rows_1.jsonl',
   rollout: `${round}chunk_1_of_2/part_1.jsonl`,
+  notes: `${round}chunk_1_of_2/notes_1.json`,
   pools: 'pools/0123.json',
   plan: 'batches/step_3.attempt_2.01234567.onto.r1.plan.json',
   taught: 'batches/step_3.01234567.teacher.json',
@@ -165,12 +166,24 @@ const sampleKeys: Readonly<Record<keyof typeof storedForms, string>> = {
   sinks: 'sinks/state.json',
   evaluation: 'evaluation/attempt_1.json',
   evaluationSummary: 'evals/words--run/step_3.greedy/evaluation/summary_1.json',
+  rescore: 'evals/words--m/step_3/rescores/0a1b2c3d/rescore.json',
+  rescoredChunk: 'rescores/0a1b2c3d/chunks/chunk_3.json',
+  rescoredGroup: 'rescores/0a1b2c3d/chunks/chunk_3/scores.0123456789abcdef.jsonl.gz',
+  journaledGroup: 'rescores/0a1b2c3d/chunks/chunk_3/scored_2.jsonl',
+  rescoreSummary: 'rescores/0a1b2c3d/summary.json',
   checkpointSubject: 'evals/checkpoints.json',
   search: 'gepa/words--run/step_3/search/search.json',
   searchSummary: 'search/summary.json',
   answer: 'search/answers/part_12.jsonl',
   promptTrial: 'gepa/words--run/step_3/trial.json',
   budget: 'evals/words--run/step_3/budget/entry_12.json',
+  sandboxProject: 'sandboxes.json',
+  sandboxPool: 'providers/0123456789abcdef.json',
+  sandboxLease: 'open/ratchet-0123/lease.json',
+  sandboxCreating: 'open/ratchet-0123/creating.json',
+  sandboxLive: 'open/ratchet-0123/live.json',
+  endedSandbox: 'ended/2026-11-30/ratchet-0123.json',
+  sandboxPlace: 'places/0123456789abcdef/place_3/turn_000000000012.json',
 };
 
 /** Unpacks a recorded run into a new folder. */
@@ -208,17 +221,29 @@ describe('recorded runs of 24, 25 and 26 November', () => {
       }
     }
     // No recorded run stopped within these rows.
-    const rows = ['turn-1', 'answer-1', 'turn-2', 'answer-2', 'rollout-2', 'scoredGroup-2'];
-    for (const name of [...rows, 'answer-3', 'rollout-3', 'scoredGroup-3']) {
+    for (const name of [
+      'turn-1',
+      'answer-1',
+      'turn-2',
+      'answer-2',
+      'rollout-2',
+      'scoredGroup-2',
+      'turn-3',
+      'answer-3',
+      'rollout-3',
+      'scoredGroup-3',
+      'answer-4',
+      'rollout-4',
+      'scoredGroup-4',
+    ] as const) {
       const [id, version] = name.split('-') as ['turn' | 'answer' | 'rollout' | 'scoredGroup', string];
       const bytes = await readFile(new URL(`../data/stored-forms/${name}.jsonl`, import.meta.url));
       const { schemaVersion: _, ...written } = JSON.parse(bytes.toString('utf8')) as Record<string, unknown>;
       assert.deepEqual(decodeStoredRows(bytes, sampleKeys[id]), [written]);
       versions.set(id, (versions.get(id) ?? new Set()).add(Number(version)));
     }
-    const objects = ['checkpointSubject-1', 'search-1', 'searchSummary-1', 'leftChunk-1'];
-    for (const name of [...objects, 'checkpointSubject-2', 'search-2', 'commit-2', 'evaluation-2']) {
-      const [id, version] = name.split('-') as [keyof typeof sampleKeys, string];
+    for (const name of ['checkpointSubject-1', 'search-1', 'searchSummary-1', 'commit-2'] as const) {
+      const [id, version] = name.split('-') as ['checkpointSubject' | 'search' | 'searchSummary' | 'commit', string];
       const bytes = await readFile(new URL(`../data/stored-forms/${name}.json`, import.meta.url));
       const { schemaVersion: _, ...written } = JSON.parse(bytes.toString('utf8')) as Record<string, unknown>;
       const { schemaVersion: __, ...read } = decodeStored<Record<string, unknown>>(bytes, sampleKeys[id]);

@@ -105,7 +105,7 @@ describe('S3', { skip: skipWithoutGateway }, () => {
     });
     assert.equal(ref.key, `${prefix}optimizer/optimizer.json`);
     const opened = await openOptimizer(open(), ref);
-    assert.ok('folder' in opened);
+    assert.ok('folder' in opened && opened.isVerified);
     const copy = path.join(opened.folder, '__0_0.distcp');
     await flipBit(copy); // the copy here is fetched again
     await openOptimizer(open(), ref);

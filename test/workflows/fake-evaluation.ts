@@ -6,6 +6,7 @@ import type {
   EvaluationResult,
   EvaluationTally,
 } from '../../core/eval/evaluation.ts';
+import type { RescoredChunk, RescoreInput } from '../../core/eval/rescore.ts';
 import type { AnsweredLease, LeasedWork, PlayedSlice, PromptSlice, SearchLease } from '../../core/gepa/leases.ts';
 import type { PromptSearchHandle, PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import { next, settle } from '../../core/gepa/search.ts';
@@ -27,6 +28,7 @@ type Evaluations = Pick<
   | 'findEvaluation'
   | 'recordEvaluation'
 >;
+type Rescores = Pick<DefaultFakes, 'openRescore' | 'rescoreChunk' | 'closeRescore'>;
 type Searches = Pick<
   DefaultFakes,
   | 'planPromptSearch'
@@ -74,6 +76,50 @@ export function fakeEvaluations(run: FakeRun): Evaluations {
         regression: null,
       };
     },
+  };
+}
+
+/** 3 chunks of 4 rollouts, each of which asks two judges. */
+export function fakeRescores(): Rescores {
+  return {
+    openRescore: ({ input }) => ({
+      place: input.results,
+      spec: refOf(`${input.results.prefix}rescore.json`),
+      name: 'words steps 1–3',
+      rubric: 'strict',
+      chunks: 3,
+      warnings: [],
+    }),
+    rescoreChunk: ({ chunk }) => rescoredChunk(chunk),
+    closeRescore: ({ handle: { place, name, rubric }, judge, seconds }) => ({
+      id: '0a1b2c3d',
+      place,
+      folder: `${place.store}${place.name}/${place.prefix}`,
+      name,
+      rubric,
+      rollouts: 12,
+      rescored: 12,
+      changed: 3,
+      environments: [],
+      judge,
+      seconds,
+    }),
+  };
+}
+
+export function rescoredChunk(chunk: number, over: Partial<RescoredChunk> = {}): RescoredChunk {
+  const use = { calls: 2, tokens: 20 };
+  return { chunk, rollouts: 4, changed: 1, failed: 0, use, isOver: false, seconds: 0.1, ...over };
+}
+
+export function rescoreOf(name: string, over: Partial<RescoreInput> = {}): RescoreInput {
+  return {
+    subject: { kind: 'run', name, store: 'file:///nowhere/', steps: { first: 1, last: 3 } },
+    environments: [{ id: 'words', name: 'words', args: {} }],
+    rubric: { id: 'strict', name: 'strict', args: {} },
+    failedOnly: false,
+    results: { store: 'file:///nowhere/', name, prefix: 'rescores/0a1b2c3d/' },
+    ...over,
   };
 }
 

@@ -19,7 +19,7 @@ import { runTogether } from '../../workers/roles/run-worker.ts';
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { RunSummary } from '../../workflows/train-run.ts';
 import { eventually } from '../eventually.ts';
-import { fakeEvaluations, fakeSearches } from './fake-evaluation.ts';
+import { fakeEvaluations, fakeRescores, fakeSearches } from './fake-evaluation.ts';
 import {
   type ActivityName,
   FakeRun,
@@ -213,7 +213,14 @@ async function viewOf(name: string): Promise<RunView> {
 }
 
 function defaultFakes(run: FakeRun, tell: TellLeased): DefaultFakes {
-  return { ...fakeTraining(run, tell), ...fakeEvaluations(run), ...fakeSearches(run) };
+  const sweepSandboxes = () => ({ open: 0, ended: [], orphans: [], left: [], troubles: [] });
+  return {
+    ...fakeTraining(run, tell),
+    ...fakeEvaluations(run),
+    ...fakeSearches(run),
+    ...fakeRescores(),
+    sweepSandboxes,
+  };
 }
 
 /** A run that is under way, and what people ask of it. */

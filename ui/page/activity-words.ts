@@ -19,6 +19,8 @@ export const activityWords = {
   describeTrainers: 'look for GPU workers',
   planEvaluations: 'plan evaluations',
   openEvaluation: 'open an evaluation',
+  openRescore: 'open a rescore',
+  closeRescore: 'write the results of a rescore',
   noteProgress: 'note progress of an evaluation',
   closeEvaluation: 'close an evaluation',
   planPromptSearch: 'plan a prompt search',
@@ -36,6 +38,7 @@ export const activityWords = {
   askTeacher: 'ask the teacher',
   drawRows: 'draw rows of data',
   evaluateChunk: 'generate and score an evaluation',
+  rescoreChunk: 'score stored rollouts again',
   answerSearch: 'search for a prompt',
   leaseTrainer: 'hold the GPU worker',
   warmUp: 'warm up on demonstrations',
@@ -43,6 +46,7 @@ export const activityWords = {
   remakeVersion: 'make a version again',
   restoreVersion: 'restore a version',
   publishVersion: 'upload weights',
+  sweepSandboxes: 'end lost sandboxes',
 } as const;
 
 /** Description, or the activity's own name for activities of other Ratchet versions. */

@@ -1,5 +1,6 @@
 import { useState } from 'preact/hooks';
 import type { JSX } from 'preact';
+import { describeEffects } from '../../core/rl/rollout/effects.ts';
 import type { HistogramAnswer, HistoryAnswer, SeriesAnswer } from '../answers.ts';
 import type { ViewProps } from './app.tsx';
 import { Chart } from './chart.tsx';
@@ -46,6 +47,7 @@ export function HistoryView({ source, run, overview, news }: ViewProps): JSX.Ele
 
 function Balance({ history }: { readonly history: HistoryAnswer }): JSX.Element {
   const { issued, counts, pending, superseded, timedOut, isSound } = history;
+  const effects = describeEffects(history.effects);
   const late = Object.entries(timedOut).map(([environment, count]) => `${counted(count, 'rollout')} of ${environment}`);
   const states = Object.entries(counts).sort(([, a], [, b]) => b - a);
   const share = (count: number): string => (issued === 0 ? '–' : `${figure((count / issued) * 100, 1)} %`);
@@ -81,6 +83,7 @@ function Balance({ history }: { readonly history: HistoryAnswer }): JSX.Element 
           ))}
         </tbody>
       </table>
+      {effects !== '' && <p>Calls with an effect: {effects}.</p>}
       {late.length > 0 && <p>Not finished in time: {late.join(', ')}.</p>}
     </section>
   );

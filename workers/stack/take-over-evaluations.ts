@@ -4,7 +4,7 @@ import { memoKeys } from '../../core/names.ts';
 import { present } from '../../core/present.ts';
 
 /** Workflows that continue from the store alone after a restart. */
-const types = ['evaluateNewest', 'evaluate', 'optimizePrompt'];
+const types = ['evaluateNewest', 'evaluate', 'optimizePrompt', 'rescore', 'sweepSandboxes'];
 
 interface TakeOverEvaluations {
   /** Version of this process's workflow code. */
@@ -23,7 +23,7 @@ interface Open {
 }
 
 /**
- * Restarts open evaluations and prompt searches whose history was written by other workflow code, under the same id and
+ * Restarts open evaluations, prompt searches and rescores whose history was written by other workflow code, under the same id and
  * with the same input: their finished results are in the store and are adopted. Those of a file or a schedule end with
  * their parent workflow, which begins them again. Returns the ids.
  */

@@ -6,7 +6,8 @@ import {
   type EndState,
   type StepOutcomes,
 } from '../../core/rl/ledger.ts';
-import { timeoutsIn } from '../../core/rl/metrics.ts';
+import { effectsIn, timeoutsIn } from '../../core/rl/metrics.ts';
+import { addEffects } from '../../core/rl/rollout/effects.ts';
 import type { CollectedStep } from './collect-step.ts';
 
 /**
@@ -29,9 +30,11 @@ export function stepOutcomes(step: number, attempts: readonly CollectedStep[]): 
   }
   const { surplus = [], inPlay = '' } = attempts.at(-1) ?? {};
   const timedOut = attempts.map(({ figures }) => timeoutsIn(figures)).reduce(addCounts, {});
+  const effects = addEffects(attempts.map(({ figures }) => effectsIn(figures)));
   return {
     ...recordOutcomes({ step, pendingBefore: [], issued, ended }),
     ...(Object.keys(timedOut).length === 0 ? {} : { timedOut }),
+    ...(Object.keys(effects).length === 0 ? {} : { effects }),
     pending: encodeRanges([...surplus.flatMap(({ ordinals }) => decodeRanges(ordinals)), ...decodeRanges(inPlay)]),
   };
 }

@@ -1,13 +1,19 @@
 import { inTemporaryFolder } from '../../../store/temporary-folder.ts';
 import { spawn, type ChildProcess } from 'node:child_process';
-import { randomInt } from 'node:crypto';
-import { readFileSync } from 'node:fs';
-import { availableParallelism, platform } from 'node:os';
+import { availableParallelism } from 'node:os';
 import type { Readable, Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import PQueue from 'p-queue';
 import { RatchetError } from '../../../core/errors.ts';
 import { answerOf } from '../../../host/child-progress.ts';
+import {
+  anyUser,
+  dyingTogether,
+  inNamespaces,
+  killWhole,
+  namespacesNeeded,
+  systemPath,
+} from '../../sandboxes/isolated-child.ts';
 import { requireKnownOptions } from '../known-options.ts';
 import { grants, requireGrant } from '../../../host/grants.ts';
 import { trustedInterpreter } from '../../../host/trusted-files.ts';
@@ -136,9 +142,7 @@ async function runInFolder(runner: Runner, cells: readonly string[], options: Py
 function unavailable({ sandbox }: PythonOptions): string {
   if (sandbox === 'none') return 'Model-written Python cannot be run:';
   return (
-    'Model-written code runs in a sandbox only, and there is none here: expected Linux (x64 or arm64, 5.12 or newer) with unshare and setpriv of util-linux, ' +
-    'and user namespaces for everyone (sysctl kernel.unprivileged_userns_clone=1; on Ubuntu 24.04 kernel.apparmor_restrict_unprivileged_userns=0; ' +
-    'in Docker --security-opt seccomp=unconfined --security-opt apparmor=unconfined). ' +
+    `Model-written code runs in a sandbox only, and there is none here: expected ${namespacesNeeded}. ` +
     'Where nothing on the machine is worth protecting, args = { sandbox = "none" } runs it with limits of time and memory alone. What came instead:'
   );
 }
@@ -153,23 +157,10 @@ async function findPython(command: string): Promise<string> {
   );
 }
 
-/** A user number that no system assigns, so that no two children count as one. */
-function anyUser(): number {
-  return randomInt(0x7000_0000, 0x7fff_0000);
-}
-
-/** Ends with this process, even when it is killed: unshare then gets a signal, and ends its namespace. */
 function commandFor({ python, isOtherUser }: Runner, { sandbox }: PythonOptions): [string, ...string[]] {
   const interpreter = [python, '-s', '-B', '-u', fileURLToPath(new URL('sandbox.py', import.meta.url))];
-  const dieTogether = ['setpriv', '--pdeathsig', 'KILL'];
-  // Root needs no user namespace, which would contain no other user.
-  const isolate = `unshare ${isOtherUser ? '-n' : '-Urn'} --pid --fork --kill-child --mount --ipc --uts`.split(' ');
-  const words = [
-    ...(platform() === 'linux' ? dieTogether : []),
-    ...(sandbox === 'namespaces' ? isolate : []),
-    ...interpreter,
-  ];
-  return words as [string, ...string[]];
+  const around = sandbox === 'namespaces' ? inNamespaces({ isOtherUser }) : dyingTogether();
+  return [...around, ...interpreter] as [string, ...string[]];
 }
 
 async function runChild(
@@ -233,7 +224,7 @@ async function runChild(
 
 /** Contains nothing of ours: no user name, no key, no proxy. */
 const childEnvironment = {
-  PATH: '/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin', // finds setpriv and unshare
+  PATH: systemPath,
   HOME: '/work',
   LANG: 'C.UTF-8',
   PYTHONHASHSEED: '0',
@@ -274,17 +265,7 @@ class Patience {
   }
 
   stop(): void {
-    const { pid, exitCode, signalCode } = this.#child;
-    if (pid === undefined) return;
-    // Includes processes that left the group: the first process of the namespace ends all others with it.
-    const isRunning = exitCode === null && signalCode === null;
-    for (const target of [...(isRunning ? [...childrenOf(pid), pid] : []), -pid]) {
-      try {
-        process.kill(target, 'SIGKILL');
-      } catch (error) {
-        if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
-      }
-    }
+    killWhole(this.#child);
   }
 
   /** The child has ended; the rest of its group is killed. */
@@ -296,16 +277,6 @@ class Patience {
   #lose(): void {
     this.isOver = true;
     this.stop();
-  }
-}
-
-/** Empty if the system does not report them. */
-function childrenOf(pid: number): number[] {
-  try {
-    const pids = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ');
-    return pids.map(Number).filter((child) => child > 0);
-  } catch {
-    return [];
   }
 }
 

@@ -20,6 +20,8 @@ import {
   Scores,
   type SampledTurn,
   type TurnRequest,
+  type WireNote,
+  type WireNoted,
 } from './protocol.ts';
 import { keepSpilled } from './spill.ts';
 
@@ -50,6 +52,8 @@ export interface BridgeOptions {
 export interface RolloutOptions {
   /** Supplies the turns that the environment requests; the environment receives a rejection. */
   readonly onSample: (wanted: TurnRequest) => Promise<SampledTurn>;
+  /** Writes calls with an effect and states down; missing = nothing is. */
+  readonly onNote?: ((told: WireNote) => Promise<WireNoted>) | undefined;
   readonly signal?: AbortSignal | undefined;
 }
 
@@ -234,11 +238,11 @@ class ChildrenBridge implements Bridge {
     return { ...inputs, file: await keepSpilled(inputs.file, this.#options.folder) };
   }
 
-  async rollout(request: RolloutRequest, { onSample, signal }: RolloutOptions): Promise<WirePlayedRow> {
+  async rollout(request: RolloutRequest, { onSample, onNote, signal }: RolloutOptions): Promise<WirePlayedRow> {
     const { group, deadline_s: deadlineS, isSuspect = false, ...args } = request;
     const slot = isSuspect ? this.#apart : this.#slotFor(group);
     const child = await this.#open(slot, signal);
-    const result = await this.#call(child, 'rollout', args, { onSample, signal, deadlineS });
+    const result = await this.#call(child, 'rollout', args, { onSample, onNote, signal, deadlineS });
     const played = WirePlayedRow.parse(result);
     if (played.live === null) return played;
     const live = `${child.pid}/${played.live}`;

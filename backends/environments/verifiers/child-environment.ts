@@ -40,6 +40,8 @@ export function childEnvironment({
     ...withoutVariables(['NODE_OPTIONS', 'VIRTUAL_ENV'], withoutKept(seen)),
     PYTHONPATH: [pythonFolder, ...modulePaths, ...(inherited ? [inherited] : [])].join(path.delimiter),
     PYTHONUNBUFFERED: '1',
+    // Tools with an effect refuse to be called where nobody writes the call down (python/ratchet_effects.py).
+    RATCHET_PLAYS_ENVIRONMENT: '1',
     // Progress bars would only fill a log.
     HF_DATASETS_DISABLE_PROGRESS_BARS: '1',
     HF_HUB_DISABLE_PROGRESS_BARS: '1',

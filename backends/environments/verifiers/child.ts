@@ -16,6 +16,8 @@ import {
   type ChildReply,
   type SampledTurn,
   type TurnRequest,
+  type WireNote,
+  type WireNoted,
   type WireError,
 } from './protocol.ts';
 import { readSpilled } from './spill.ts';
@@ -53,11 +55,13 @@ export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
   readonly deadlineS?: number | undefined;
   readonly onSample?: (wanted: TurnRequest) => Promise<SampledTurn>;
+  readonly onNote?: ((told: WireNote) => Promise<WireNoted>) | undefined;
 }
 
 interface Call {
   readonly op: string;
   readonly onSample: CallOptions['onSample'];
+  readonly onNote: CallOptions['onNote'];
   readonly samples: Map<number, AbortController>;
   readonly settle: (outcome: { readonly reply: ChildReply } | { readonly error: unknown }) => void;
 }
@@ -139,7 +143,7 @@ export class PythonChild {
    * child.
    */
   async call(op: string, args: object, options: CallOptions = {}): Promise<JsonValue> {
-    const { signal, deadlineS, onSample } = options;
+    const { signal, deadlineS, onSample, onNote } = options;
     signal?.throwIfAborted();
     if (this.#endedWith) throw this.#endedWith;
     const id = this.#nextId++;
@@ -157,7 +161,7 @@ export class PythonChild {
       const reply = await new Promise<ChildReply>((resolve, reject) => {
         const settle: Call['settle'] = (outcome) =>
           'reply' in outcome ? resolve(outcome.reply) : reject(outcome.error);
-        const call: Call = { op, onSample, samples: new Map(), settle };
+        const call: Call = { op, onSample, onNote, samples: new Map(), settle };
         this.#calls.set(id, call);
         this.#stopInTime(id, call, { signal, deadlineS, stopped: stopped.signal, isLoad });
         this.#write(line);
@@ -250,6 +254,7 @@ export class PythonChild {
         ?.samples.get(event.sample)
         ?.abort(new Error('the environment no longer waits for it'));
     } else if (event.event === 'sample') void this.#sample(event);
+    else if (event.event === 'note') void this.#note(event);
   }
 
   /** Never rejects: the child receives the failure. */
@@ -276,6 +281,18 @@ export class PythonChild {
       this.#send({ sample, ok: false, error: { type: kindOf(error), message: messageOf(error) } });
     } finally {
       call.samples.delete(sample);
+    }
+  }
+
+  /** Never rejects, as `#sample`. A rollout without notes makes its calls. */
+  async #note({ note, request, begin, settle, state }: Extract<Event, { event: 'note' }>): Promise<void> {
+    const call = this.#calls.get(request);
+    try {
+      if (!call) throw new Error('nobody plays this rollout any more');
+      const told = call.onNote ? await call.onNote(present({ begin, settle, state })) : null;
+      this.#send({ note, ok: true, told });
+    } catch (error) {
+      this.#send({ note, ok: false, error: { message: messageOf(error) } });
     }
   }
 

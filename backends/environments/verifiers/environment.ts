@@ -25,6 +25,7 @@ import type { Inputs } from './inputs.ts';
 import type { Bridge, RolloutOptions } from './bridge.ts';
 import { ChildEnded, ChildRefused, TooLate } from './child.ts';
 import type { LoadedEnvironment, WirePlayedRow, RolloutRequest, SampledTurn, Score, TurnRequest } from './protocol.ts';
+import { notedStates, rolloutNotes } from './rollout-notes.ts';
 import type { Suspects } from './suspects.ts';
 
 /** The part of a bridge that a loaded environment needs. */
@@ -62,7 +63,8 @@ const modelName = 'policy';
 
 /**
  * A verifiers environment in Ratchet: Python builds the messages and scores; every turn of the model is sampled here,
- * as for environments in TypeScript. The same turns need not lead to the same rollout, so unfinished ones begin anew.
+ * as for environments in TypeScript. The same turns need not lead to the same rollout: an unfinished one goes on from
+ * its state where that can be written down, and else begins anew.
  */
 export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifiers): Environment {
   const { bridge, loaded, dataset, evalDataset, columns = [], groups } = loadedVerifiers;
@@ -82,9 +84,14 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
       with_tokens: false,
       ...present({ columns: columns.length === 0 ? undefined : columns }),
       ...deadlineOf(place),
+      ...present({ noted: loaded.says_state === true ? await notedStates(place.notes) : undefined }),
       ...present({ group: inGroups ? place.group : undefined, system_prompt: place.systemPrompt }),
     };
-    const options = { onSample: (wanted: TurnRequest) => teller.sample(wanted), signal: place.signal };
+    const options = {
+      onSample: (wanted: TurnRequest) => teller.sample(wanted),
+      onNote: place.notes && rolloutNotes(place.notes),
+      signal: place.signal,
+    };
     const played = await playApart(loadedVerifiers, request, options, place).catch((reason: unknown) => {
       if (place.timeLimit && isDeadline(reason)) return null;
       throw asInfrastructure(reason);
@@ -135,14 +142,24 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
     scoresGroups: inGroups,
     isComparing: loaded.requires_group,
     sampling: loaded.sampling,
-    isDeterministic: false,
-    isSingleTurn: loaded.is_single_turn,
+    ...resumingOf(loaded),
     warnings: warningsOf(name, loadedVerifiers),
     ...present({ tools: loaded.tools === null ? undefined : (loaded.tools as unknown as readonly ToolSchema[]) }),
     rollout,
     withdraw: (place) => inGroups && groups.withdraw(place),
     judge: (_, rollouts, options) => judgeRows(name, loadedVerifiers, inPlace, rollouts, options),
   };
+}
+
+/** How its rollouts continue after a death. The same turns need not lead to the same rollout. */
+export function resumingOf({
+  is_single_turn: isSingleTurn,
+  says_state: saysState = false,
+}: Pick<LoadedEnvironment, 'is_single_turn' | 'says_state'>): Pick<
+  Environment,
+  'isDeterministic' | 'saysState' | 'isSingleTurn'
+> {
+  return { isDeterministic: false, saysState, isSingleTurn };
 }
 
 /**

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { parseExact } from '../../../core/exact-json.ts';
+import { effectKinds } from '../../../core/rl/rollout/effects.ts';
 import type { JsonValue } from '../../../config/run-spec.ts';
 
 /**
@@ -53,9 +54,34 @@ const SampleWanted = z.object({
   trace: z.string().optional(),
 });
 
+const NoteTold = z.object({
+  event: z.literal('note'),
+  /** Numbers the question, in the child. */
+  note: z.int(),
+  /** The rollout that it is about. */
+  request: z.int(),
+  /** What is to be called, and how; missing where `key` is settled. */
+  begin: z.object({ kind: z.enum(effectKinds), name: z.string(), arguments: z.string() }).optional(),
+  settle: z.object({ key: z.string(), answer: json }).optional(),
+  /** A prompt and the state beside it, from which the rollout goes on after a death. */
+  state: z.object({ key: z.string(), note: json }).optional(),
+});
+
+/** What a rollout has written down: a call with an effect that a tool begins or settles, or its state. */
+export type WireNote = Pick<z.infer<typeof NoteTold>, 'begin' | 'settle' | 'state'>;
+
+/** What is said to it. */
+export type WireNoted =
+  /** A state is written down, or is too large for it. */
+  | { readonly state: 'noted' | 'refused' }
+  | { readonly state: 'make'; readonly key: string; readonly idempotency_key: string }
+  | { readonly state: 'settled'; readonly answer: JsonValue }
+  | { readonly state: 'in_doubt'; readonly message: string };
+
 const Event = z.discriminatedUnion('event', [
   Ready,
   SampleWanted,
+  NoteTold,
   z.object({ event: z.literal('heartbeat'), busy: z.int() }),
   /** The environment no longer waits for this turn. */
   z.object({ event: z.literal('unwanted'), sample: z.int(), request: z.int() }),
@@ -157,6 +183,9 @@ export const LoadedEnvironment = z.object({
   scoring: z.enum(['stored', 'in_place']),
   scoring_why: z.string().nullable(),
   is_single_turn: z.boolean(),
+  /** Its rollouts go on from their state after a death; else why not (v0). */
+  says_state: z.boolean().optional(),
+  says_state_why: z.string().nullish(),
   /** Roles of the policy (v1). */
   agents: z.array(z.string()).optional(),
   /** Digest of its module's files, hex; null or missing without files. */
@@ -198,6 +227,8 @@ export interface RolloutRequest {
   readonly group?: string;
   /** Replaces the one of the input; '' = none. */
   readonly system_prompt?: string;
+  /** States that earlier attempts wrote down, by key; missing = none are to be. */
+  readonly noted?: Readonly<Record<string, JsonValue>>;
   /** A child died with it before: it runs apart from unsuspected rollouts. */
   readonly isSuspect?: boolean;
 }

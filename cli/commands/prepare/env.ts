@@ -9,7 +9,7 @@ import type { VerifiersApi } from '../../../backends/environments/packages/requi
 import { RatchetError } from '../../../core/errors.ts';
 import type { FoundEnvironment } from '../../../config/find-environment.ts';
 import type { JsonValue } from '../../../config/run-spec.ts';
-import { environmentInfo } from '../../describe/environment-info.ts';
+import { checkOwnEnvironment, environmentInfo } from '../../describe/environment-info.ts';
 import { print, printAside, printJson } from '../../output/print.ts';
 import { checkPythonEnvironment } from '../../python-environments/check.ts';
 import { pythonEnvironmentInfo } from '../../python-environments/info.ts';
@@ -102,19 +102,19 @@ const uninstall = new Command('uninstall')
 
 const check = new Command('check')
   .description(
-    'load a Python environment, compare its methods with the installed verifiers, and play a rollout with answers that are made up',
+    'load an environment, and say how its rollouts continue after a death; of a Python one also compare its methods with the installed verifiers, and play a rollout with answers that are made up',
   )
-  .argument('<name>', 'an id as in [[env]]; its code is run')
+  .argument('<name|file>', 'an id as in [[env]], or a file such as ./my-env.ts; its code is run')
   .option('-a, --args <json>', 'its arguments', '{}')
   .option('--pass-env <names>', 'variables it may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN', '')
   .option('--json', 'as one JSON object: ok, findings')
   .action(async (given, options) => {
-    const found = foundId(given, false);
+    const found = foundId(asId(given), false);
     if (!found.python) {
-      throw new RatchetError(
-        'ConfigInvalid',
-        `${given} is no Python environment; to look at it: npx ratchet-rl env info ${given}`,
-      );
+      const { lines } = await checkOwnEnvironment(found.id, readArgs(options.args));
+      if (options.json) printJson({ ok: true, findings: [] }, 2);
+      else print(lines.join('\n'));
+      return;
     }
     const asked = {
       id: found.id,

@@ -20,15 +20,19 @@ export const forkCommand = new Command('fork')
   .argument('[overrides...]', 'any setting of the run file: --learning-rate 1e-5')
   .requiredOption('--step <n>', 'a step with a checkpoint')
   .requiredOption('--name <new>', "the new run's name")
+  .option(
+    '--rewards <rescore>',
+    'id of a rescore (ratchet rescore): the stored rollouts of the next step are trained with its rewards',
+  )
   .option('--config <file>', 'run file, where the one it was last trained with is no longer there')
   .option(...storeOption)
   .option(...grantOption)
   .allowUnknownOption()
   .action(async (run, rest, options) => {
     const place = await findRunFolder(run, options.store);
-    const { name, config } = options;
+    const { name, config, rewards } = options;
     const step = readStep(options.step);
-    const asked = { step, name, overrides: readOverrides(rest), ...present({ config }) };
+    const asked = { step, name, overrides: readOverrides(rest), ...present({ config, rewards }) };
     const { warnings, said } = await forkFrom(place, asked, options);
     for (const warning of warnings) print(warning);
     print(said);
@@ -40,12 +44,14 @@ interface Fork {
   /** Over the settings that the run was last trained with. */
   readonly overrides: Readonly<Record<string, string>>;
   readonly config?: string;
+  /** Id of a rescore. */
+  readonly rewards?: string;
 }
 
 /** Begins a new run at a checkpoint of another, once the things it names are granted; returns messages. */
 export async function forkFrom(
   place: RunPlace,
-  { step, name, overrides: own, config }: Fork,
+  { step, name, overrides: own, config, rewards }: Fork,
   options: GrantOptions & { readonly store?: string | undefined },
   asker?: Asker,
 ): Promise<{ readonly warnings: readonly string[]; readonly said: string }> {
@@ -63,10 +69,18 @@ export async function forkFrom(
   await allowSource({ ...stored, isFileTyped: config !== undefined }, looked.spec, options, asker);
   const { spec, warnings } = await loadRunConfig(file, { ...load, overrides });
   const source = { ...read, config: path.resolve(read.config), overrides };
-  const { store } = await forkRun({ from: place, step, spec, source });
+  const { store } = await forkRun({ from: place, step, spec, source, rewards });
   const next = trainAgain({ file, ...named, name, overrides });
   return {
     warnings: warnings.map((warning) => `warning: ${warning}`),
-    said: `${name} begins at step ${step} of ${place.name}, in ${store}\nnext    ${next}`,
+    said: [
+      `${name} begins at step ${step} of ${place.name}, in ${store}`,
+      ...(rewards === undefined
+        ? []
+        : [
+            `step ${step + 1} is trained on stored rollouts with the rewards of ${rewards}; later steps are sampled, and scored by the run's own rubric`,
+          ]),
+      `next    ${next}`,
+    ].join('\n'),
   };
 }

@@ -1,5 +1,6 @@
 import { setFlagsFromString } from 'node:v8';
 import { Command, Option } from '@commander-js/extra-typings';
+import { type KindOnNodes, kindsOnNodes } from '../../../backends/nodes/node-link.ts';
 import { workerRoles, type WorkerRole } from '../../../core/names.ts';
 import { RatchetError } from '../../../core/errors.ts';
 import { present } from '../../../core/present.ts';
@@ -13,6 +14,7 @@ interface WorkerOptions {
   readonly grace?: number;
   readonly maxRollouts?: number;
   readonly program?: string;
+  readonly trainer?: KindOnNodes;
 }
 
 export const workerCommand = new Command('worker')
@@ -35,7 +37,13 @@ export const workerCommand = new Command('worker')
     'rollouts that a rollout worker plays at once; it asks for more when it has room',
     (text) => readCount('--max-rollouts', text),
   )
-  .option('--program <python>', 'of a trainer-node: the Python with PyTorch (default: looked for)')
+  .option(
+    '--program <program>',
+    'of a trainer-node: as [trainer] program, the Python with PyTorch (default: looked for), or the checkout of prime-rl',
+  )
+  .addOption(
+    new Option('--trainer <kind>', 'of a trainer-node: as [trainer] kind (default: "torch")').choices(kindsOnNodes),
+  )
   .action(async (options) => {
     try {
       await work(options);
@@ -51,15 +59,16 @@ export const workerCommand = new Command('worker')
  */
 const lastWordMs = 2_000;
 
-async function work({ role, policyUrl, grace, maxRollouts, program }: WorkerOptions): Promise<void> {
+async function work({ role, policyUrl, grace, maxRollouts, program, trainer }: WorkerOptions): Promise<void> {
   if (maxRollouts !== undefined && role !== 'rollout')
     throw new RatchetError('ConfigInvalid', `--max-rollouts is of --role rollout; this worker is --role ${role}.`);
-  if (program !== undefined && role !== 'trainer-node')
-    throw new RatchetError('ConfigInvalid', `--program is of --role trainer-node; this worker is --role ${role}.`);
+  for (const [name, value] of Object.entries({ program, trainer }))
+    if (value !== undefined && role !== 'trainer-node')
+      throw new RatchetError('ConfigInvalid', `--${name} is of --role trainer-node; this worker is --role ${role}.`);
   if (role === 'metrics') return followHere();
   if (role === 'trainer-node') {
     const { runTrainerNode } = await import('../../start/trainer-node.ts');
-    return runTrainerNode({ program: program ?? null, endsWithRun: false });
+    return runTrainerNode({ kind: trainer ?? 'torch', program: program ?? null, endsWithRun: false });
   }
   // the same flag as in workers/main.ts
   setFlagsFromString('--heap-growing-percent=50');

@@ -1,6 +1,7 @@
 import { Command } from '@commander-js/extra-typings';
 import { describeEffectiveness } from '../../../core/rl/effectiveness.ts';
 import { countsByKind, encodeRanges } from '../../../core/rl/ledger.ts';
+import { describeEffects } from '../../../core/rl/rollout/effects.ts';
 import { type AuditedLineage, auditStore, type RunReport } from '../../../activities/audit-run.ts';
 import { type CheckpointReport, listCheckpoints } from '../../../runs/versions/list-checkpoints.ts';
 import { auditVersions, type VersionReport } from '../../../runs/versions/kept-versions.ts';
@@ -86,6 +87,7 @@ function describeAudit(report: RunReport): string[] {
 
 function describeLineage(lineage: AuditedLineage, isCurrent: boolean): string[] {
   const { from, first, last, issued, counts, pending, superseded, timedOut } = lineage;
+  const effects = describeEffects(lineage.effects);
   const late = Object.entries(timedOut).map(([name, count]) => `${count} of ${name}`);
   const began = from
     ? `, from step ${from.step} of ${from.lineage}${lineage.origin ? '' : ` of the run ${from.run}`}`
@@ -94,6 +96,7 @@ function describeLineage(lineage: AuditedLineage, isCurrent: boolean): string[] 
     `${lineage.lineage}${isCurrent ? ' (current)' : ''}: steps ${first}–${last}${began}`,
     `  ${issued} groups issued = ${sum(counts, pending, [])}${superseded > 0 ? `; ${superseded} of them superseded` : ''}`,
     ...(late.length === 0 ? [] : [`  rollouts that were not finished in time: ${late.join(', ')}`]),
+    ...(effects === '' ? [] : [`  calls with an effect: ${effects}`]),
     ...(lineage.last > first ? [`  ${describeEffectiveness(lineage.effectiveness)}`] : []),
     ...faults(lineage).map((fault) => `  ✗ ${fault}`),
   ];

@@ -1,6 +1,7 @@
 import path from 'node:path';
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
+import { describeEffects, type EffectCounts } from '../../../core/rl/rollout/effects.ts';
 import {
   failedOutcomes,
   rewardedOutcomes,
@@ -116,6 +117,8 @@ interface ToldRollout {
     readonly policySteps: readonly [number, number];
   }[];
   readonly error: string | null;
+  /** Its calls with an effect, by kind and outcome; null without any. */
+  readonly effects: EffectCounts | null;
 }
 
 function tell({ group, rollout }: Entry, step: number, tokenizer: ChatTokenizer | null): ToldRollout {
@@ -140,12 +143,14 @@ function tell({ group, rollout }: Entry, step: number, tokenizer: ChatTokenizer 
       }),
     ),
     error: rollout.error ?? null,
+    effects: rollout.effects ?? null,
   };
 }
 
 /** The last turn's prompt holds the whole conversation before it. */
 function describe(told: ToldRollout): string[] {
   const { group, index, environment, exampleId, policyStep, outcome, reward, parts, groupRewards, turns, error } = told;
+  const { effects } = told;
   const siblings = groupRewards.map((value, i) => (i === index ? `[${figure(value)}]` : figure(value))).join(' ');
   const last = turns.at(-1);
   const newest = Math.max(policyStep, ...turns.flatMap(({ policySteps }) => policySteps));
@@ -158,6 +163,7 @@ function describe(told: ToldRollout): string[] {
       .join('  ')}`.trimEnd(),
     `  group  ${siblings}`,
     ...(last ? [...block('  > ', last.prompt), ...block('  < ', last.completion)] : ['  (no turn was finished)']),
+    ...(effects === null ? [] : [`  effects ${describeEffects(effects)}`]),
     ...(error === null ? [] : block('  ! ', error)),
     '',
   ];

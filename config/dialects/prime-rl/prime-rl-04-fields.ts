@@ -1,9 +1,9 @@
 import { z } from 'zod';
 import { anyNumber, atLeastZero, choice, flag, text, whole } from '../../toml/values.ts';
-import { becomes, type Field, ignored, only, refused, together } from '../dialect.ts';
+import { becomes, type Field, ignored, only, passed, refused, together } from '../dialect.ts';
 import { all, into, type Rows, same, under, wordsOf } from '../ours.ts';
 import { optimizerType } from './prime-rl-optimizer.ts';
-import { gpuIds, port, primeRlFields, why } from './prime-rl-fields.ts';
+import { gpuIds, port, primeRlFields, toPrimeRl, toTrainer, why } from './prime-rl-fields.ts';
 import { primeRlRenames } from './prime-rl-renames.ts';
 import { fieldsWithOldNames } from '../renames.ts';
 
@@ -111,13 +111,16 @@ const otherwise: Rows = {
       choice('sdpa', 'flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'fa4'),
     ),
     // In the months before, Liger's kernels were an implementation.
-    'model.impl': ignored(why.speed, choice('auto', 'hf', 'custom', 'liger_kernel')),
+    ...under('model', toTrainer('impl', choice('auto', 'hf', 'custom', 'liger_kernel'))),
     'weight_broadcast.adapter_only': ignored(why.adapters, flag()),
     'model.ac.freq': together('`trainer.ac_freq`', whole(1), { default: '1' }),
-    'model.ep': ignored(why.speed, whole(1)),
-    'model.fused_lm_head_chunk_size': ignored(
-      why.speed,
-      z.union([whole(512), choice('auto', 'disabled')]).meta({ expected: 'an integer ≥ 512, "auto" or "disabled"' }),
+    'model.ep': passed(toPrimeRl('trainer.ep'), why.speed, whole(1)),
+    ...under(
+      'model',
+      toTrainer(
+        'fused_lm_head_chunk_size',
+        z.union([whole(512), choice('auto', 'disabled')]).meta({ expected: 'an integer ≥ 512, "auto" or "disabled"' }),
+      ),
     ),
     ...all('data.fake.batch_size data.fake.generate_samples', refused('training on made-up data')),
     'loss.type': only(

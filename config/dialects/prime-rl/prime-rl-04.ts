@@ -1,6 +1,6 @@
 import { isTable, type Table, valueAt } from '../../toml/tables.ts';
 import { maskedImportanceSampling, setExtraBody, wholeBatches } from '../common-words.ts';
-import type { Dialect, Found, Own } from '../dialect.ts';
+import { type Dialect, type Found, type Own, ownTable } from '../dialect.ts';
 import { primeRl04Fields, primeRl04Tables } from './prime-rl-04-fields.ts';
 import { ageOf, proofOf, sayAge } from './prime-rl-ages.ts';
 import { sayDifferences } from './prime-rl-differs.ts';
@@ -181,7 +181,9 @@ function setEvaluation(written: Table, own: Own): void {
 function setMasks(written: Table, own: Own): void {
   const masks = { token: [0.125, 8], geo: [0.1, 10], sequence: [0, 100] } as const;
   const ofRows = { token: null, geo: 'geometric_mask', sequence: 'extreme_mask' } as const;
-  const isOurs = own.get(['trainer', 'loss', 'type']) === 'importance_sampling';
+  // The masks are of its own loss: another one that the file names in our words has none of them.
+  const named = valueAt(own.asWritten, [ownTable, 'trainer', 'loss', 'type']);
+  const isOurs = (named ?? own.get(['trainer', 'loss', 'type'])) === 'importance_sampling';
   for (const [mask, [lowDefault, highDefault]] of Object.entries(masks)) {
     const [low, high] = [`trainer.loss.${mask}_mask_low`, `trainer.loss.${mask}_mask_high`];
     const [below, above] = [found(written, low), found(written, high)];

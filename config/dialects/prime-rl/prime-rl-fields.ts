@@ -144,9 +144,9 @@ export const top: Rows = {
 };
 
 /** What prime-rl’s own trainer takes where a run asks for it. */
-const toPrimeRl = (path: string) => ({ trainer: 'prime-rl', path }) as const;
+export const toPrimeRl = (path: string) => ({ trainer: 'prime-rl', path }) as const;
 /** Settings of the model’s table that only that trainer knows: it gets them as they are written. */
-const toTrainer = (names: string, schema: z.ZodType): Rows =>
+export const toTrainer = (names: string, schema: z.ZodType): Rows =>
   Object.fromEntries(
     wordsOf(names).map((name) => [
       name,

@@ -30,9 +30,8 @@ function* computingRelations({ trainer }: RatchetConfig): Relations {
     problem([`trainer.${key}`, 'trainer.kind'], expected, received);
   if (ranks !== undefined && gpus !== undefined && ranks !== gpus.length)
     yield problem(['trainer.ranks', 'trainer.gpu_ids'], `${gpus.length}, one for each of gpu_ids`, ranks);
-  const all = ranks ?? gpus?.length ?? count ?? 1;
+  const all = (ranks ?? gpus?.length ?? count ?? 1) * nodes;
   if (all % cp !== 0) yield problem(['trainer.cp', 'trainer.ranks'], `a divisor of the ${all} ranks`, cp);
-  if (nodes !== 1) yield say('nodes', '1: its trainer is started on one machine here', nodes);
   if (dtype === 'float32')
     yield say('dtype', 'nothing, or "bfloat16": prime-rl computes in that', JSON.stringify(dtype));
   if (attn === 'eager') yield say('attn', 'a kind of flash attention, or "auto"', JSON.stringify(attn));
@@ -62,6 +61,15 @@ function* stepRelations(config: RatchetConfig): Relations {
   if (entropy_coef !== undefined) yield say('trainer.loss.entropy_coef', 'nothing', entropy_coef);
   if (old_logprobs === 'trainer')
     yield say('trainer.loss.old_logprobs', '"sampler": it reports no log probabilities', '"trainer"');
+  const { correction } = trainer;
+  const masks = ['token_mask', 'sequence_mask', 'geometric_mask', 'extreme_mask', 'divergence_mask'] as const;
+  for (const mask of masks)
+    if (correction?.[mask] !== undefined)
+      yield say(
+        `trainer.correction.${mask}`,
+        'nothing: it reports no log probabilities to compare with the sampler’s',
+        JSON.stringify(correction[mask]),
+      );
   const loss = lossSpec(config);
   const isPlain = loss.teacherTau === 0 || (loss.teacherTau === 1 && loss.advantageTau === 0 && loss.type === 'ipo' && loss.maskLow === 0.2 && loss.maskHigh === null && loss.klTau === 1e-3); // prettier-ignore
   if (!isPlain)

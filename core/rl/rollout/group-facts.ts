@@ -2,6 +2,7 @@ import { present } from '../../present.ts';
 import type { RolloutFilters } from '../../settings/rollouts.ts';
 import { allFlags } from '../filters/filters.ts';
 import type { MeasuredRollout } from '../metrics.ts';
+import type { EffectCounts } from './effects.ts';
 import { oldestStepOf } from '../sampling/staleness.ts';
 import type { GroupLease, Outcome, RolloutFlag, ScoredGroup, ScoredRollout } from './rollout.ts';
 
@@ -20,6 +21,7 @@ interface RolloutFacts extends MeasuredRollout {
   readonly promptTokens: number;
   /** Its rubric gave a reward, which became 0 because it was truncated. */
   readonly isZeroed: boolean;
+  readonly effects?: EffectCounts;
   readonly flags: readonly RolloutFlag[];
 }
 
@@ -50,7 +52,7 @@ export function factsOfGroup(
         tokens: sampledTokens(rollout),
         promptTokens: promptTokens(rollout),
         turns: turns.length,
-        ...present({ prompt: rollout.prompt, isTimedOut: rollout.isTimedOut, overBudget: rollout.overBudget }),
+        ...present({ prompt: rollout.prompt, isTimedOut: rollout.isTimedOut, overBudget: rollout.overBudget, effects: rollout.effects }),
         isZeroed: rollout.rewardBeforeCut !== undefined,
         flags:
           reward === null

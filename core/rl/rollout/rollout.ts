@@ -1,5 +1,6 @@
 import type { OverBudget } from '../../settings/budgets.ts';
 import type { JsonValue } from '../../json-value.ts';
+import type { EffectCounts } from './effects.ts';
 import type { RolloutFilter } from '../../settings/rollouts.ts';
 
 /** The domain's nouns: example, turn, rollout, group. Shapes are plain data, as in the store. */
@@ -87,10 +88,20 @@ export interface Turn {
   };
   /** In an episode of several agents: index of the turn's trace, from 0. */
   readonly trace?: number;
+  /** Set if the rollout is a program's that owns its loop; absent: each turn follows the one before it. */
+  readonly call?: CallPlace;
   /** The step whose policy sampled this turn, or began to; 0 outside of runs. */
   readonly policyStep: number;
   /** The later step whose weights finished the turn, if its server exchanged them between two tokens. */
   readonly policyStepEnd?: number;
+}
+
+/** Place of a turn in the tree of a program's calls: sub-agents, parallel calls and compacted histories are branches. */
+export interface CallPlace {
+  /** From the turn's prompt, and how often it was asked for: the same in every attempt of a rollout. */
+  readonly id: string;
+  /** `id` of the turn that its conversation continues; null = it begins one, and `heard` has all of its messages. */
+  readonly after: string | null;
 }
 
 /** A turn's text without thoughts and calls, as separated by the server. Rewards and replies depend on it. */
@@ -123,6 +134,7 @@ export interface HeardSpan {
  *     cancelled        given up on request
  *     oom              out of memory, in the inference server or in the environment
  *     overlong_prompt  its first prompt is longer than the server accepts, or than the config's max_prompt_len
+ *     in_doubt         a call that is made only once was begun, and whether it happened is not known
  *     rejected         the inference server refused it, and would again; or gave no token ids, so that it cannot be trained
  */
 export const failedOutcomes = [
@@ -133,6 +145,7 @@ export const failedOutcomes = [
   'cancelled',
   'oom',
   'overlong_prompt',
+  'in_doubt',
   'rejected',
 ] as const;
 export type FailedOutcome = (typeof failedOutcomes)[number];
@@ -185,6 +198,8 @@ export interface Rollout {
   readonly isTimedOut?: true;
   /** What its budget had no more of, so that it is `truncated`: it has the turns that were finished. */
   readonly overBudget?: OverBudget['over'];
+  /** Its calls that changed something outside of it; absent without any. */
+  readonly effects?: EffectCounts;
 }
 
 /** Why a rollout was repeated: a failed environment, a dead process, an empty reply. */
@@ -270,7 +285,7 @@ interface FailedRollout extends Judged {
   readonly reward: null;
 }
 
-/** One finished turn of a rollout that is not finished: `turn` is its position, from 0. */
+/** One finished turn of a rollout that is not finished: `turn` is its position, from 0. Calls (`Turn.call`) have no order. */
 export interface RecordedTurn extends Turn {
   readonly group: number;
   readonly index: number;

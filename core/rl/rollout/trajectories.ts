@@ -59,9 +59,11 @@ export function isCut(
 }
 
 /**
- * interleaved: turns that only append (turn k+1's prompt begins with all of turn k's tokens, prompt and sampled) share one
- * row with several trained spans; a turn that rewrites the past, as templates that strip reasoning do, begins a row of its
- * own. branching: each turn is a row. Either way every sampled token counts once, and nothing else does.
+ * interleaved: turns that only append (a turn's prompt begins with all tokens of an earlier one, prompt and sampled) share
+ * one row with several trained spans; a turn that rewrites the past, as templates that strip reasoning do, begins a row of
+ * its own. Turns may form a tree, of sub-agents or parallel calls: each continues the longest row that it can, so of two
+ * that continue the same turn one gets a row of its own. branching: each turn is a row. Either way every sampled token
+ * counts once, and nothing else does.
  *
  * If there is echo, a row has the messages of the environment that follow a turn of the policy in it (prime-rl's `echo`,
  * orchestrator/algo/echo.py); those before its first turn are a prompt.
@@ -74,14 +76,23 @@ export function trajectoryRows(
   const rows: GrowingRow[] = [];
   let sampled = 0;
   for (const turn of turns) {
-    const open = strategy === 'interleaved' ? rows.at(-1) : undefined;
-    if (open !== undefined && startsWith(turn.promptTokenIds, open.tokenIds)) {
+    const open = strategy === 'interleaved' ? longestContinued(rows, turn) : undefined;
+    if (open !== undefined) {
       if (echo) observe(open, turn, echo);
       extend(open, turn, sampled);
     } else rows.push(extend(emptyRow(), turn, sampled));
     sampled += turn.tokenIds.length;
   }
   return rows.map(finish);
+}
+
+function longestContinued(rows: readonly GrowingRow[], { promptTokenIds }: Turn): GrowingRow | undefined {
+  let longest: GrowingRow | undefined;
+  for (const row of rows) {
+    const isLonger = longest === undefined || row.tokenIds.length >= longest.tokenIds.length;
+    if (isLonger && startsWith(promptTokenIds, row.tokenIds)) longest = row;
+  }
+  return longest;
 }
 
 /** Why a rollout cannot be trained on: its server did not report all sampled tokens. Null if all are known. */
@@ -189,6 +200,9 @@ function firstTokens(row: TokenRow, count: number): TokenRow {
   };
 }
 
+/** From the end: rows of one rollout begin with the same tokens. */
 function startsWith(tokens: readonly number[], prefix: readonly number[]): boolean {
-  return prefix.length <= tokens.length && prefix.every((token, i) => token === tokens[i]);
+  if (prefix.length > tokens.length) return false;
+  for (let i = prefix.length - 1; i >= 0; i--) if (prefix[i] !== tokens[i]) return false;
+  return true;
 }

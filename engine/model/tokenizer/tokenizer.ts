@@ -74,7 +74,9 @@ export class ChatTokenizer {
    */
   encodeAfter(before: string, text: string): number[] | null {
     if (text === '' || this.beginsWithAddedToken(text)) return this.encode(text);
-    const [known, both] = [this.encode(before), this.encode(before + text)];
+    // What stands before an added token changes nothing behind it, and a conversation may be long.
+    const last = this.#addedTokens.findLast((token) => before.endsWith(token)) ?? before;
+    const [known, both] = [this.encode(last), this.encode(last + text)];
     return known.every((id, i) => id === both[i]) ? both.slice(known.length) : null;
   }
 

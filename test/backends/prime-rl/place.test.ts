@@ -16,9 +16,13 @@ test('a process’s folder is beside those of the living; one of the dead goes, 
   const [machine, pid] = path.basename(own).split('-');
   const dead = path.join(parent, `${machine}-${pid}-1-00000000`); // a number that was used again
   const [elsewhere, forgotten] = ['0123456789ab', 'ba9876543210'].map((name) => path.join(parent, `${name}-1-1-00000000`)); // prettier-ignore
-  for (const folder of [dead, elsewhere!, forgotten!]) mkdirSync(folder);
+  const boots = ['0123456789ab', 'ba9876543210'].map((boot) => path.join(parent, `${machine!.split('.')[0]}.${boot}-1-1-00000000`)); // prettier-ignore
+  const [before, beside] = boots as [string, string];
+  for (const folder of [dead, elsewhere!, forgotten!, before, beside]) mkdirSync(folder);
   const long = new Date(Date.now() - 8 * 24 * 3_600_000);
   utimesSync(forgotten!, long, long);
+  const dayAgo = new Date(Date.now() - 24 * 3_600_000);
+  utimesSync(before, dayAgo, dayAgo); // the machine was started again since
   const children = [
     spawn('sleep', ['60'], { cwd: dead }),
     spawn('sleep', ['60'], { cwd: '/', env: { [folderVariable]: path.join(dead, 'start-1') } }),
@@ -29,7 +33,7 @@ test('a process’s folder is beside those of the living; one of the dead goes, 
   const next = await openPlace(parent);
   assert.deepEqual((await Promise.all(ended)).map(([, signal]) => String(signal)), ['SIGKILL', 'SIGKILL']); // prettier-ignore
   assert.deepEqual(
-    [own, next, elsewhere!, dead, forgotten!].map((folder) => existsSync(folder)),
-    [true, true, true, false, false],
+    [own, next, elsewhere!, beside, dead, forgotten!, before].map((folder) => existsSync(folder)),
+    [true, true, true, true, false, false, false],
   );
 });

@@ -141,6 +141,10 @@ describe('an installation of prime-rl', () => {
       settings: { RLTrainerConfig: ['loss', 'rollout_transport', 'weight_broadcast', 'ckpt', 'scheduler'] },
     });
 
+  test('is driven by the marker of its broadcasts, also that of a branch', () => {
+    assert.equal(profileOf(told({ markers: ['.finished', '.started'] }), 'python').marker, '.finished');
+  });
+
   test('packs samples itself where it is of v0.4.0', () => {
     const { form, fields } = profileOf(older(), 'python');
     assert.deepEqual([form, fields], [olderForm, olderSample]);
@@ -154,7 +158,7 @@ describe('an installation of prime-rl', () => {
     ],
     ['a field that is not known', microBatch([...mainMicroBatch, 'run_id']), /has run_id, which is not known/],
     ['a field less', microBatch(mainMicroBatch.slice(1)), /lacks input_ids/],
-    ['another marker', told({ markers: ['.finished'] }), /marked by \.finished: expected STABLE/],
+    ['another marker', told({ markers: ['READY'] }), /marked by READY: expected STABLE or \.finished/],
     ['packages missing', told({ missing: ['msgspec'] }), /lacks msgspec/],
     [
       'no resume in its settings',

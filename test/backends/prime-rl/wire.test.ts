@@ -83,6 +83,8 @@ test('samples of the version whose trainer packs them are the bytes that it read
     structs: namesOf(recorded['v0.4.0']),
     markers: ['STABLE'],
     settings,
+    types: {},
+    mentioned: [],
   };
   for (const { examples, step, bytes } of whole) {
     const { fields, form } = profileOf(installation, 'python');

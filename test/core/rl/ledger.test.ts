@@ -138,6 +138,7 @@ describe('ledger audit', () => {
       counts: {},
       pending: 0,
       timedOut: {},
+      effects: {},
       holes: [],
       duplicates: [],
       missingSteps: [],

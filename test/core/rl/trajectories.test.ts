@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
+import { hash32 } from '../../../core/random.ts';
 import { packSamples } from './pack-samples.ts';
 import type { ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout/rollout.ts';
 import { settleRollout, type SettleSettings } from '../../../core/rl/rollout/settle-rollout.ts';
@@ -90,6 +91,56 @@ describe('trajectories', () => {
         },
       ),
     );
+  });
+
+  test('of a tree of turns each sampled token is trained once, behind exactly what the server saw', () => {
+    const token = fc.integer({ min: 1, max: 3 });
+    const call = fc.record({
+      /** Which earlier turn it continues, modulo their number; null = it begins a conversation. */
+      after: fc.option(fc.nat(), { freq: 4 }),
+      heard: fc.array(token, { minLength: 1, maxLength: 3 }),
+      said: fc.array(token, { minLength: 1, maxLength: 3 }),
+    });
+    fc.assert(
+      fc.property(fc.array(call, { maxLength: 12 }), fc.nat(), (calls, seed) => {
+        const asked: Turn[] = [];
+        for (const { after, heard, said } of calls) {
+          const before = after === null || asked.length === 0 ? undefined : asked[after % asked.length]!;
+          const context = before ? [...before.promptTokenIds, ...before.tokenIds] : [];
+          asked.push(turn([...context, ...heard], said));
+        }
+        // Parallel calls end in any order.
+        const order = asked.map((made, i) => [hash32('order', seed, i), made] as const);
+        const played = order.toSorted(([a], [b]) => a - b).map(([, made]) => made);
+        const rows = trajectoryRows(played, 'interleaved');
+        const sampled = played.flatMap(({ promptTokenIds, tokenIds, logprobs }) =>
+          tokenIds.map((id, t) => `${[...promptTokenIds, ...tokenIds.slice(0, t)].join()} ${id} ${logprobs![t]}`),
+        );
+        const trained = rows.flatMap(({ tokenIds, lossMask, behaviorLogprobs, sampledAt }) =>
+          tokenIds.flatMap((id, t) =>
+            lossMask[t] === 1
+              ? [[sampledAt[t]!, `${tokenIds.slice(0, t).join()} ${id} ${behaviorLogprobs![t]}`] as const]
+              : [],
+          ),
+        );
+        assert.deepEqual(
+          trained.toSorted(([a], [b]) => a - b),
+          sampled.map((text, i) => [i, text]),
+        );
+        assert.ok(rows.length <= played.length);
+      }),
+    );
+  });
+
+  test('a sub-agent in between does not end the row of the agent that waits for it', () => {
+    const agent = [turn([1, 2], [7]), turn([1, 2, 7, 3], [8])];
+    const helper = [turn([5], [6]), turn([5, 6, 4], [9])];
+    const twice = turn([1, 2], [8]);
+    assert.deepEqual(tokensOf(trajectoryRows([agent[0]!, helper[0]!, twice, helper[1]!, agent[1]!], 'interleaved')), [
+      [1, 2, 7, 3, 8],
+      [5, 6, 4, 9],
+      [1, 2, 8],
+    ]);
   });
 
   test('rollouts that were cut carry no loss where the config says so, and count in the mean of their group', () => {

@@ -24,6 +24,9 @@ export const older = {
   settings: {
     RLTrainerConfig: ['model', 'loss', 'optim', 'scheduler', 'ckpt', 'weight_broadcast', 'rollout_transport'],
   },
+  types: {},
+  /** @type {string[]} */
+  mentioned: [],
 };
 
 /** What prime-rl's main branch of August 2026 says of itself (python/ratchet_prime_rl/look.py). */
@@ -56,4 +59,7 @@ export const installation = {
   settings: {
     TrainerConfig: ['model', 'loss', 'optim', 'ckpt', 'resume', 'weight_broadcast', 'rollout_transport', 'max_steps'],
   },
+  types: {},
+  /** @type {string[]} */
+  mentioned: [],
 };

@@ -1,6 +1,7 @@
 import { appendFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import type { SampledLine } from '../../faults/fake-inference.ts';
+import { Refusal } from './refusal.ts';
 
 /**
  * State that the stand-in's database keeps over its death, like SkyRL's: sessions, models by name, promises,
@@ -60,6 +61,10 @@ export class Journal {
         this.write({ done: id, outcome: { error: 'Model not loaded (likely stale request from previous server)' } });
       }
     }
+  }
+
+  requireModel(model: string): void {
+    if (!this.remembered.models.has(model)) throw new Refusal(404, 'Model not found');
   }
 
   write(entry: Entry): void {

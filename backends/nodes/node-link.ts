@@ -6,7 +6,7 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { jsonOrNull } from '../../core/json-or-null.ts';
 import { LineReader } from '../environments/verifiers/line-reader.ts';
-import { lineBytesMax } from './protocol.ts';
+import { lineBytesMax } from '../torch/protocol.ts';
 
 /** The protocol between nodes of one trainer: lines of JSON over TLS with a key that both sides have. */
 
@@ -31,8 +31,12 @@ export function nodesPlace(environment: Readonly<NodeJS.ProcessEnv>): NodesPlace
   return { address, port };
 }
 
+/** Kinds of trainers with ranks on several nodes. */
+export const kindsOnNodes = ['torch', 'prime-rl'] as const;
+export type KindOnNodes = (typeof kindsOnNodes)[number];
+
 const Line = z.union([
-  z.object({ join: z.int().min(0), name: z.string() }),
+  z.object({ join: z.int().min(0), name: z.string(), kind: z.enum(kindsOnNodes) }),
   z.object({ rendezvous: z.string() }),
   z.object({ start: z.looseObject({ ranks: z.int() }), group: z.string() }),
   z.object({ stop: z.literal(true) }),

@@ -1,33 +1,64 @@
 import { lookup } from 'node:dns/promises';
 import { randomUUID } from 'node:crypto';
-import { createServer as createLocalServer } from 'node:net';
-import { mkdtempSync, rmSync } from 'node:fs';
-import os from 'node:os';
-import path from 'node:path';
+import type { Duplex } from 'node:stream';
 import { createServer, type TLSSocket } from 'node:tls';
 import { RatchetError } from '../../core/errors.ts';
 import { processesOpen } from '../../host/processes-open.ts';
 import { ownSecret } from '../../host/project-secret.ts';
-import { interfaceOf, type Line, lostMs, NodeLink, type NodesPlace, onFirstLine, tlsServer } from './node-link.ts';
-import type { GroupOnNodes, RankOptions } from './protocol.ts';
-import { Rendezvous } from './rendezvous.ts';
+import {
+  interfaceOf,
+  type KindOnNodes,
+  type Line,
+  lostMs,
+  NodeLink,
+  type NodesPlace,
+  onFirstLine,
+  tlsServer,
+} from './node-link.ts';
 
 /** A node that waits to be asked for ranks, or has some. */
 interface JoinedNode {
   readonly rank: number;
   readonly name: string;
+  readonly kind: KindOnNodes;
   readonly link: NodeLink;
   /** The launcher's message about the group's end, or that the node is lost. */
-  onEnd: ((cause: { readonly code: string; readonly message: string }) => void) | null;
+  onEnd: ((cause: NodeEnd) => void) | null;
 }
+
+/** What a trainer asks of other nodes. */
+export interface WantedNodes {
+  readonly kind: KindOnNodes;
+  /** Nodes beside this one. */
+  readonly count: number;
+  /** Ends the waiting for them. */
+  readonly signal: AbortSignal;
+  /** Hears once why the ranks of a node have ended, or that the node is lost. */
+  readonly onEnd: (cause: NodeEnd) => void;
+  /** Answers what ranks of other nodes ask the first one. */
+  readonly serve?: (stream: Duplex) => void;
+}
+
+export interface NodeEnd {
+  readonly code: string;
+  readonly message: string;
+}
+
+/** What a node is told when its ranks are to start; the rest is the trainer's own. */
+export type NodeOrder = Extract<Line, { group: string }>['start'];
 
 /** Other nodes with ranks of one group. */
 export interface HeldNodes {
-  /** Options for the ranks of this machine. */
-  readonly here: GroupOnNodes;
-  start(options: RankOptions): void;
-  /** Ends their ranks; the nodes may be held again. */
-  release(): void;
+  /** Their names for people, in the order of their numbers from 1. */
+  readonly names: readonly string[];
+  /** Names the group in what its nodes write. */
+  readonly group: string;
+  /** The network interface of this machine on which the others reach it; undefined where its address is on none. */
+  readonly interface: string | undefined;
+  /** Starts ranks on each node, from 1. */
+  start(order: (node: number) => NodeOrder): void;
+  /** Ends their ranks. Resolves when every node has said that they are gone, or is lost; the nodes may then be held again. */
+  release(): Promise<void>;
 }
 
 const opened = new Map<string, Promise<TrainerNodes>>();
@@ -48,8 +79,7 @@ export class TrainerNodes {
   /** Free ones, in the order in which they came. */
   readonly #free = new Set<JoinedNode>();
   readonly #joined = new Set<JoinedNode>();
-  readonly #groups = new Map<string, Rendezvous>();
-  readonly #folder = mkdtempSync(path.join(os.tmpdir(), 'ratchet-nodes-')); // only its user can enter
+  readonly #groups = new Map<string, NonNullable<WantedNodes['serve']>>();
   #change: () => void = () => undefined;
 
   static async open(place: NodesPlace): Promise<TrainerNodes> {
@@ -76,7 +106,6 @@ export class TrainerNodes {
         link.stream.end();
       }
     });
-    process.once('exit', () => rmSync(nodes.#folder, { recursive: true, force: true }));
     return nodes;
   }
 
@@ -86,60 +115,50 @@ export class TrainerNodes {
   }
 
   /** Message about missing nodes, if so many are needed beside this one; null = none is missing. */
-  missing(count: number): string | null {
-    const free = this.#chosen(count);
+  missing({ kind, count }: Pick<WantedNodes, 'kind' | 'count'>): string | null {
+    const free = this.#chosen({ kind, count });
     if (free.length >= count) return null;
     const ranks = Array.from({ length: count }, (_, i) => i + 1).filter(
       (rank) => !free.some((one) => one.rank === rank),
     );
     const { address, port } = this.#place;
-    return `${count - free.length} of ${count + 1} nodes of the trainer, or a spare (there: MASTER_ADDR=${address} MASTER_PORT=${port} RANK=${ranks[0]} ratchet worker --role trainer-node)`;
+    const ofKind = kind === 'torch' ? '' : ` --trainer ${kind}`;
+    const strange = [...this.#free].filter((node) => node.kind !== kind).map((node) => node.name);
+    const others = strange.length === 0 ? '' : `; joined for another kind of trainer: ${strange.join(', ')}`;
+    return `${count - free.length} of ${count + 1} nodes of the trainer, or a spare (there: MASTER_ADDR=${address} MASTER_PORT=${port} RANK=${ranks[0]} ratchet worker --role trainer-node${ofKind})${others}`;
   }
 
   /** Waits for so many nodes beside this one, and holds them for a group. */
-  async hold(
-    count: number,
-    ranksEach: number,
-    signal: AbortSignal,
-    onEnd: (cause: { readonly code: string; readonly message: string }) => void,
-  ): Promise<HeldNodes> {
-    while (this.#chosen(count).length < count) await this.#untilChange(signal);
+  async hold({ kind, count, signal, onEnd, serve }: WantedNodes): Promise<HeldNodes> {
+    while (this.#chosen({ kind, count }).length < count) await this.#untilChange(signal);
     const group = randomUUID();
-    const rendezvous = new Rendezvous();
-    this.#groups.set(group, rendezvous);
-    const store = path.join(this.#folder, group);
-    const local = createLocalServer((socket) => rendezvous.serve(socket));
-    await new Promise<void>((resolve) => local.listen(store, resolve));
-    local.unref();
-    const chosen = this.#chosen(count);
-    const world = ranksEach * (count + 1);
+    if (serve) this.#groups.set(group, serve);
+    const chosen = this.#chosen({ kind, count });
     for (const node of chosen) {
       this.#free.delete(node);
       node.onEnd = ({ code, message }) => onEnd({ code, message: `On ${node.name}: ${message}` });
     }
-    const named = this.#interface === undefined ? {} : { interface: this.#interface };
     return {
-      here: { index: 0, first: 0, world, store, ...named },
-      start: (options) => {
-        for (const [i, { link }] of chosen.entries()) {
-          const nodes = { index: i + 1, first: (i + 1) * ranksEach, world };
-          link.say({ start: { ...options, nodes }, group });
-        }
+      names: chosen.map(({ name }) => name),
+      group,
+      interface: this.#interface,
+      start: (order) => {
+        for (const [i, { link }] of chosen.entries()) link.say({ start: order(i + 1), group });
       },
-      release: () => {
+      release: async () => {
         this.#groups.delete(group);
-        local.close();
         for (const node of chosen) {
           node.onEnd = null;
           node.link.say({ stop: true });
         }
+        while (chosen.some((node) => this.#joined.has(node) && !this.#free.has(node))) await this.#untilChange();
       },
     };
   }
 
   /** Those that have come as the wanted ranks, and spares in place of the rest. */
-  #chosen(count: number): JoinedNode[] {
-    const free = [...this.#free];
+  #chosen({ kind, count }: Pick<WantedNodes, 'kind' | 'count'>): JoinedNode[] {
+    const free = [...this.#free].filter((node) => node.kind === kind);
     const named = Array.from({ length: count }, (_, i) => free.find(({ rank }) => rank === i + 1));
     const spares = free.filter((node) => !named.includes(node));
     return named.flatMap((node) => node ?? spares.shift() ?? []);
@@ -148,17 +167,17 @@ export class TrainerNodes {
   #accept(socket: TLSSocket): void {
     onFirstLine(socket, (first) => {
       if ('rendezvous' in first) {
-        const rendezvous = this.#groups.get(first.rendezvous);
-        if (rendezvous) rendezvous.serve(socket);
+        const serve = this.#groups.get(first.rendezvous);
+        if (serve) serve(socket);
         else socket.destroy(); // of a group that has ended
       } else if ('join' in first) this.#join(socket, first);
       else socket.destroy();
     });
   }
 
-  #join(socket: TLSSocket, { join: rank, name }: { readonly join: number; readonly name: string }): void {
+  #join(socket: TLSSocket, { join: rank, name, kind }: Extract<Line, { join: number }>): void {
     const link = new NodeLink(socket, (line) => this.#hear(node, line));
-    const node: JoinedNode = { rank, name, link, onEnd: null };
+    const node: JoinedNode = { rank, name, kind, link, onEnd: null };
     this.#joined.add(node);
     this.#free.add(node);
     this.#change();
@@ -180,15 +199,17 @@ export class TrainerNodes {
     this.#change();
   }
 
-  #untilChange(signal: AbortSignal): Promise<void> {
+  #untilChange(signal?: AbortSignal): Promise<void> {
     return new Promise((resolve, reject) => {
       const before = this.#change;
+      const give = (): void => reject(signal!.reason as Error);
       this.#change = () => {
         this.#change = before;
         before();
+        signal?.removeEventListener('abort', give);
         resolve();
       };
-      signal.addEventListener('abort', () => reject(signal.reason as Error), { once: true });
+      signal?.addEventListener('abort', give, { once: true });
     });
   }
 }

@@ -5,7 +5,7 @@ import { type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
-const program = fileURLToPath(new URL('torch-worker.ts', import.meta.url));
+const program = fileURLToPath(new URL('trainer-worker.ts', import.meta.url));
 const tsx = import.meta.resolve('tsx');
 
 interface Told {
@@ -14,14 +14,14 @@ interface Told {
   readonly code?: string;
 }
 
-export interface TorchWorker {
+export interface TrainerWorker {
   kill(): void;
-  /** Does one operation of `torch-worker.ts`; throws what it says of a failure. */
+  /** Does one operation of `trainer-worker.ts`; throws what it says of a failure. */
   do<T>(operation: string, given?: string): Promise<T>;
 }
 
 /** `before`: a command that the worker is an argument of, such as `ip netns exec NAME`. */
-export function startTorchWorker(
+export function startTrainerWorker(
   t: TestContext,
   {
     python,
@@ -38,7 +38,7 @@ export function startTorchWorker(
     readonly before?: readonly string[];
     readonly env?: Readonly<Record<string, string>>;
   },
-): TorchWorker {
+): TrainerWorker {
   const [command, ...args] = [
     ...before,
     process.execPath,

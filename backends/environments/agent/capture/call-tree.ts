@@ -1,0 +1,246 @@
+import { createHash } from 'node:crypto';
+import { type ChatMessage, contentOf, type MessageToolCall, type Turn } from '../../../../core/rl/rollout/rollout.ts';
+import { SandboxNames } from './sandbox-names.ts';
+import type { SetAside } from './types.ts';
+
+/** A call in the tree of its rollout. */
+export interface PlacedCall {
+  readonly after: CallNode | null;
+  /** What the program sent since then. */
+  readonly live: readonly ChatMessage[];
+  /** The same, as the model sees it. */
+  readonly heard: readonly ChatMessage[];
+  /** The whole conversation, as the model sees it. */
+  readonly messages: readonly ChatMessage[];
+}
+
+/** A turn of this attempt, with both sides of its conversation. */
+export interface CallNode extends Pick<PlacedCall, 'after' | 'live' | 'heard'> {
+  readonly turn: Turn;
+  readonly id: string;
+  readonly said: Said;
+}
+
+/** A turn as its program was told it. */
+export interface Said {
+  readonly content: string;
+  readonly reasoning: string;
+  readonly calls: readonly MessageToolCall[];
+}
+
+/**
+ * The conversations of a rollout. Programs send the whole history with each call: it is recognized as the turns that
+ * they were told, so that the model sees exactly its own tokens again. Where an earlier attempt sent the same messages,
+ * up to what differs between sandboxes, the model sees those of that attempt.
+ */
+export class CallTree {
+  readonly #names = new SandboxNames();
+  readonly #children = new Map<string | null, CallNode[]>();
+  readonly #byId = new Map<string, CallNode>();
+  readonly #earlier: readonly Turn[];
+  readonly #earlierAfter = new Map<string | null, Turn[]>();
+  readonly #unasked: Map<string, Turn>;
+  #firstDifference: SetAside['first'] = null;
+
+  constructor(earlier: readonly Turn[]) {
+    this.#earlier = earlier;
+    this.#unasked = new Map(earlier.map((turn) => [turn.call!.id, turn]));
+    for (const turn of earlier) {
+      const { after } = turn.call!;
+      this.#earlierAfter.set(after, [...(this.#earlierAfter.get(after) ?? []), turn]);
+    }
+  }
+
+  place(messages: readonly ChatMessage[]): PlacedCall {
+    const { node, next } = this.#walk(messages);
+    const live = messages.slice(next);
+    const heard = this.#recorded(node?.id ?? null, live);
+    return { after: node, live, heard, messages: [...this.#conversation(node), ...heard] };
+  }
+
+  add({ after, live, heard }: PlacedCall, turn: Turn): CallNode {
+    const { id } = turn.call!;
+    const isRecalled = this.#unasked.delete(id);
+    const said = this.#saidIn(turn);
+    const node = { after, live, heard, turn, id, said };
+    const above = after?.id ?? null;
+    this.#children.set(above, [...(this.#children.get(above) ?? []), node]);
+    this.#byId.set(id, node);
+    if (!isRecalled) this.#noteDifference(above, heard);
+    return node;
+  }
+
+  /** The program's side of a conversation, to the answer with this id. */
+  conversation(id: string): ChatMessage[] | undefined {
+    const node = this.#byId.get(id);
+    if (node === undefined) return undefined;
+    const { content, calls } = node.said;
+    const before = node.after === null ? [] : this.conversation(node.after.id)!;
+    const answer: ChatMessage = { role: 'assistant', content, ...(calls.length === 0 ? {} : { tool_calls: calls }) };
+    return [...before, ...node.live, answer];
+  }
+
+  toRecorded(text: string): string {
+    return this.#names.toRecorded(text);
+  }
+
+  toLive(text: string): string {
+    return this.#names.toLive(text);
+  }
+
+  setAside(): SetAside | null {
+    if (this.#unasked.size === 0) return null;
+    const turns = this.#earlier.filter(({ call }) => this.#unasked.has(call!.id));
+    return {
+      turns: turns.map(({ call }) => call!.id),
+      tokens: turns.reduce((sum, { tokenIds }) => sum + tokenIds.length, 0),
+      first: this.#firstDifference,
+    };
+  }
+
+  /** The latest turn that the messages continue, and the index of the first message behind it. */
+  #walk(messages: readonly ChatMessage[]): { readonly node: CallNode | null; readonly next: number } {
+    let found: { readonly node: CallNode | null; readonly next: number } = { node: null, next: 0 };
+    for (;;) {
+      const further = this.#step(messages, found.node, found.next);
+      if (further === undefined) return found;
+      found = { node: further, next: found.next + further.live.length + 1 };
+    }
+  }
+
+  #step(messages: readonly ChatMessage[], node: CallNode | null, from: number): CallNode | undefined {
+    return this.#children.get(node?.id ?? null)?.find(({ live, said }) => {
+      const at = from + live.length;
+      // What follows it is the question of this call.
+      return at + 1 < messages.length && isSaid(messages[at]!, said) && beginsWith(messages, from, live);
+    });
+  }
+
+  /** New messages as the model sees them: those of the same call of an earlier attempt, else with the names that it knows. */
+  #recorded(after: string | null, live: readonly ChatMessage[]): readonly ChatMessage[] {
+    const before = this.#earlierAfter.get(after) ?? [];
+    const isUnasked = (turn: Turn): boolean => this.#unasked.has(turn.call!.id);
+    for (const turn of before.toSorted((a, b) => Number(isUnasked(b)) - Number(isUnasked(a)))) {
+      const pairs = this.#agree(turn.heard ?? [], live);
+      if (pairs === null) continue;
+      this.#names.learn(pairs);
+      return turn.heard ?? [];
+    }
+    return live.map((message) => this.#withKnownNames(message));
+  }
+
+  #agree(recorded: readonly ChatMessage[], live: readonly ChatMessage[]): ReturnType<SandboxNames['agree']> {
+    if (recorded.length !== live.length) return null;
+    const texts: { recorded: string; live: string }[] = [];
+    for (const [i, one] of recorded.entries()) {
+      const other = live[i]!;
+      if (!isSameButTexts(one, other)) return null;
+      texts.push({ recorded: one.content, live: other.content });
+      for (const [k, call] of (one.tool_calls ?? []).entries())
+        texts.push({ recorded: call.function.arguments, live: other.tool_calls![k]!.function.arguments });
+    }
+    return this.#names.agree(texts);
+  }
+
+  #withKnownNames(message: ChatMessage): ChatMessage {
+    const { tool_calls: calls } = message;
+    return {
+      ...message,
+      content: this.toRecorded(message.content),
+      ...(calls === undefined
+        ? {}
+        : { tool_calls: calls.map((call) => mapCall(call, (text) => this.toRecorded(text))) }),
+    };
+  }
+
+  /** A conversation as the model sees it: its own words are the text that it sampled. */
+  #conversation(node: CallNode | null): ChatMessage[] {
+    if (node === null) return [];
+    const { turn, id } = node;
+    const own: ChatMessage =
+      turn.said === undefined
+        ? { role: 'assistant', content: turn.text }
+        : { role: 'assistant', content: contentOf(turn), ...besideText(callsOf(turn, id)) };
+    return [...this.#conversation(node.after), ...node.heard, own];
+  }
+
+  #saidIn(turn: Turn): Said {
+    const toLive = (text: string): string => this.toLive(text);
+    return {
+      content: toLive(contentOf(turn)),
+      reasoning: toLive(turn.said?.reasoning ?? turn.reasoning ?? ''),
+      calls: callsOf(turn, turn.call!.id).map((call) => mapCall(call, toLive)),
+    };
+  }
+
+  #noteDifference(after: string | null, heard: readonly ChatMessage[]): void {
+    const expected = (this.#earlierAfter.get(after) ?? []).find(({ call }) => this.#unasked.has(call!.id));
+    if (expected === undefined || this.#firstDifference !== null) return;
+    const [was, is] = [expected.heard ?? [], heard].map((messages) => JSON.stringify(messages)) as [string, string];
+    let at = 0;
+    while (at < was.length && was[at] === is[at]) at++;
+    const from = Math.max(0, at - shownBefore);
+    const shown = (text: string): string => text.slice(from, from + shownMax);
+    this.#firstDifference = { after, was: shown(was), is: shown(is) };
+  }
+}
+
+const shownBefore = 60;
+const shownMax = 200;
+
+function besideText(calls: readonly MessageToolCall[]): { readonly tool_calls?: readonly MessageToolCall[] } {
+  return calls.length === 0 ? {} : { tool_calls: calls };
+}
+
+/** Ids are the same in each attempt. Nine letters and digits: Mistral's templates take no others. */
+function callsOf({ toolCalls = [] }: Turn, id: string): MessageToolCall[] {
+  return toolCalls.map((call, i) => {
+    const digest = createHash('sha256').update(`${id}/${i}`).digest();
+    const number = digest.readBigUInt64BE();
+    return { id: number.toString(36).padStart(13, '0').slice(-9), type: 'function', function: call };
+  });
+}
+
+function mapCall(call: MessageToolCall, map: (text: string) => string): MessageToolCall {
+  const { name, arguments: given } = call.function;
+  return { ...call, function: { name, arguments: map(given) } };
+}
+
+function beginsWith(messages: readonly ChatMessage[], from: number, live: readonly ChatMessage[]): boolean {
+  return live.every((message, i) => {
+    const other = messages[from + i]!;
+    return message.content === other.content && isSameButTexts(message, other);
+  });
+}
+
+/** Whether two messages are of one kind, and answer or make the same calls. */
+function isSameButTexts(a: ChatMessage, b: ChatMessage): boolean {
+  const [one, other] = [a.tool_calls ?? [], b.tool_calls ?? []];
+  return (
+    a.role === b.role &&
+    a.tool_call_id === b.tool_call_id &&
+    a.name === b.name &&
+    one.length === other.length &&
+    one.every((call, i) => call.id === other[i]!.id && call.function.name === other[i]!.function.name)
+  );
+}
+
+/** Programs trim texts, leave out those beside calls, and write arguments anew. */
+function isSaid(message: ChatMessage, { content, calls }: Said): boolean {
+  if (message.role !== 'assistant') return false;
+  const sent = message.tool_calls ?? [];
+  const isText = message.content.trim() === content.trim() || (message.content === '' && calls.length > 0);
+  return isText && sent.length === calls.length && sent.every((call, i) => isSameCall(call, calls[i]!));
+}
+
+function isSameCall({ function: a }: MessageToolCall, { function: b }: MessageToolCall): boolean {
+  return a.name === b.name && (a.arguments === b.arguments || compactly(a.arguments) === compactly(b.arguments));
+}
+
+function compactly(json: string): string {
+  try {
+    return JSON.stringify(JSON.parse(json));
+  } catch {
+    return json;
+  }
+}

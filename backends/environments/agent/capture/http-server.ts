@@ -1,0 +1,108 @@
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { chmod, mkdtemp, rm } from 'node:fs/promises';
+import type { AddressInfo } from 'node:net';
+import os from 'node:os';
+import path from 'node:path';
+import { HttpError } from '../../../../engine/server/http-error.ts';
+import { parseBoundedJson } from '../../../../engine/server/json.ts';
+import { isSame } from '../../../../engine/server/gate.ts';
+
+export type Handle = (request: IncomingMessage, response: ServerResponse) => void;
+
+/** One handler behind a Unix socket that only this user can reach, and if wanted behind a port of the loopback. */
+export class RolloutAddress {
+  readonly socket: string;
+  readonly #folder: string;
+  readonly #handle: Handle;
+  readonly #servers: Server[] = [];
+
+  private constructor(folder: string, handle: Handle) {
+    this.#folder = folder;
+    this.socket = path.join(folder, 'model.sock');
+    this.#handle = handle;
+  }
+
+  static async open(handle: Handle): Promise<RolloutAddress> {
+    const folder = await mkdtemp(path.join(shortFolder(), 'ratchet-call-'));
+    await chmod(folder, 0o700);
+    const address = new RolloutAddress(folder, handle);
+    await address.#listen({ path: address.socket });
+    return address;
+  }
+
+  async listenOnLoopback(): Promise<number> {
+    const server = await this.#listen({ host: '127.0.0.1', port: 0 });
+    return (server.address() as AddressInfo).port;
+  }
+
+  async close(): Promise<void> {
+    const closed = this.#servers.splice(0).map(async (server) => {
+      const ended = once(server, 'close');
+      server.close();
+      server.closeAllConnections();
+      await ended;
+    });
+    await Promise.all(closed);
+    await rm(this.#folder, { recursive: true, force: true });
+  }
+
+  async #listen(where: { readonly path: string } | { readonly host: string; readonly port: number }): Promise<Server> {
+    // A turn may take as long as the model wants: only what the client sends has a limit.
+    const server = createServer({ keepAliveTimeout: keepAliveMs }, this.#handle);
+    server.listen({ ...where, backlog: backlogMax });
+    await once(server, 'listening');
+    this.#servers.push(server);
+    return server;
+  }
+}
+
+/** Paths of sockets have 103 bytes at most on some systems. */
+function shortFolder(): string {
+  return Buffer.byteLength(os.tmpdir()) > 60 ? '/tmp' : os.tmpdir();
+}
+
+const keepAliveMs = 75_000;
+const backlogMax = 512;
+
+/** A key of one rollout: some programs look at its beginning. */
+export function newKey(): string {
+  return `sk-ratchet-${randomBytes(24).toString('base64url')}`;
+}
+
+/** Throws unless the request has the key, as OpenAI's or as Anthropic's clients send it. */
+export function requireKey({ headers }: IncomingMessage, key: string): void {
+  const { authorization = '', 'x-api-key': own } = headers;
+  const [, bearer = ''] = /^Bearer (.*)$/i.exec(authorization) ?? [];
+  const given = typeof own === 'string' ? [bearer, own] : [bearer];
+  if (given.some((one) => isSame(one, key))) return;
+  throw new HttpError(401, 'Expected the key of this rollout, as "Authorization: Bearer KEY" or "x-api-key: KEY".');
+}
+
+/** Bytes of a request: a history of some ten million tokens. */
+const bodyBytesMax = 64 * 2 ** 20;
+
+export async function readBodyOf(request: IncomingMessage): Promise<unknown> {
+  const chunks: Buffer[] = [];
+  let size = 0;
+  for await (const chunk of request as AsyncIterable<Buffer>) {
+    size += chunk.length;
+    if (size > bodyBytesMax)
+      throw new HttpError(413, `The body is larger than ${bodyBytesMax} bytes.`, { headers: { connection: 'close' } });
+    chunks.push(chunk);
+  }
+  return size === 0 ? {} : parseBoundedJson(Buffer.concat(chunks, size));
+}
+
+export function sendJson(
+  response: ServerResponse,
+  status: number,
+  body: unknown,
+  headers: Readonly<Record<string, string>> = {},
+): void {
+  if (response.destroyed || response.headersSent) return;
+  const bytes = Buffer.from(JSON.stringify(body));
+  response.writeHead(status, { 'content-type': 'application/json', ...headers, 'content-length': bytes.length });
+  response.end(bytes);
+}

@@ -1,0 +1,79 @@
+import type { JsonValue } from '../../../core/json-value.ts';
+import { effectAnswerCharsMax } from '../../../core/limits.ts';
+import { effectKinds } from '../../../core/rl/rollout/effects.ts';
+import type { RolloutNotes } from '../../../core/rl/rollout/notes.ts';
+import { beginEffect, EffectKeyTaken, isEffectKind, settleEffect } from '../effects.ts';
+
+const keyCharsMax = 200;
+const settleEnd = '/settle';
+
+interface RouteAnswer {
+  readonly status: number;
+  readonly body: { [name: string]: JsonValue };
+}
+
+/**
+ * Effects of a program that owns its loop: `POST /effects/KEY` writes a call down and says whether the program is to
+ * make it, `POST /effects/KEY/settle` writes its answer down. `path` is what follows `/effects/`, decoded; `body` is the
+ * parsed JSON. Rejects only where the store or the rollout's attempt is at fault (`RolloutTakenOver`), which ends
+ * the rollout.
+ *
+ *     POST /effects/KEY          {"kind": "once", "arguments": {…}, "name": "send"}
+ *       200 {"state": "make", "idempotency_key": "…", "again": false}
+ *       200 {"state": "settled", "answer": …}       it was made before: this is its answer
+ *       409 {"state": "in_doubt", "error": "…"}     it is made once, and may have been: the rollout ends without a reward
+ *     POST /effects/KEY/settle   {"answer": …}
+ *       200 {"state": "settled", "answer": …}       the answer that stands
+ */
+export async function handleEffect(notes: RolloutNotes, path: string, body: JsonValue): Promise<RouteAnswer> {
+  const isSettle = path.endsWith(settleEnd);
+  const key = isSettle ? path.slice(0, -settleEnd.length) : path;
+  if (key.length === 0 || key.length > keyCharsMax)
+    return refused(400, `a key has 1 to ${keyCharsMax} characters`, path.slice(0, keyCharsMax));
+  if (typeof body !== 'object' || body === null || Array.isArray(body)) {
+    return refused(400, 'the body must be a JSON object', JSON.stringify(body).slice(0, keyCharsMax));
+  }
+  return isSettle ? settle(notes, key, body) : begin(notes, key, body);
+}
+
+async function begin(notes: RolloutNotes, key: string, body: { [name: string]: JsonValue }): Promise<RouteAnswer> {
+  const { kind, name = key, arguments: given = null } = body;
+  if (!isEffectKind(kind)) return refused(400, `kind must be one of ${effectKinds.join(', ')}`, JSON.stringify(kind));
+  if (typeof name !== 'string') return refused(400, 'name must be a text', JSON.stringify(name));
+  try {
+    const begun = await beginEffect(notes, { kind, key, name: name.slice(0, keyCharsMax), arguments: given });
+    if (begun.state === 'settled') return { status: 200, body: { state: 'settled', answer: begun.answer } };
+    if (begun.state === 'in_doubt') {
+      const error = `${name} is made only once. It was begun before, and nobody knows whether it happened: the rollout ends without a reward.`;
+      return { status: 409, body: { state: 'in_doubt', error } };
+    }
+    const { idempotencyKey, isAgain } = begun;
+    return { status: 200, body: { state: 'make', idempotency_key: idempotencyKey, again: isAgain } };
+  } catch (error) {
+    return refusalOf(error);
+  }
+}
+
+async function settle(notes: RolloutNotes, key: string, body: { [name: string]: JsonValue }): Promise<RouteAnswer> {
+  const { answer = null } = body;
+  const { length } = JSON.stringify(answer);
+  if (length > effectAnswerCharsMax) {
+    return refused(413, `an answer has at most ${effectAnswerCharsMax} characters as JSON`, `${length}`);
+  }
+  try {
+    return { status: 200, body: { state: 'settled', answer: await settleEffect(notes, key, answer) } };
+  } catch (error) {
+    return refusalOf(error);
+  }
+}
+
+/** What is the program's mistake; anything else is thrown on. */
+function refusalOf(error: unknown): RouteAnswer {
+  if (error instanceof EffectKeyTaken) return { status: 409, body: { error: error.message } };
+  if (error instanceof RangeError) return { status: 413, body: { error: error.message } };
+  throw error;
+}
+
+function refused(status: number, expected: string, received: string): RouteAnswer {
+  return { status, body: { error: `${expected}, but this came: ${received}` } };
+}

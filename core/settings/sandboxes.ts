@@ -1,0 +1,43 @@
+import type { JsonValue } from '../json-value.ts';
+import type { CodeRef } from './code.ts';
+
+/** Where sandboxes come from. Plain JSON without secrets: it is stored, so that whoever sweeps can ask the same provider. */
+export type SandboxProviderSpec =
+  | {
+      readonly kind: 'namespace';
+      /** The interpreter that looks after each sandbox: a command or a path. */
+      readonly python: string;
+    }
+  | {
+      readonly kind: 'docker';
+      /** The Unix socket of Docker or Podman; null = the usual one. */
+      readonly socket: string | null;
+    }
+  | {
+      readonly kind: 'ssh';
+      /** As `ssh` takes it: a name of its config, `host` or `user@host`. */
+      readonly host: string;
+      readonly port: number | null;
+      /** A file with a private key; null = what ssh itself would use. */
+      readonly identityFile: string | null;
+      /** A file with the host's key; null = ssh's own. An unknown host is refused. */
+      readonly knownHostsFile: string | null;
+      /** Folder there, below which each sandbox gets its own. */
+      readonly folder: string;
+    }
+  | {
+      readonly kind: 'module';
+      readonly import: CodeRef;
+      readonly options: Readonly<Record<string, JsonValue>>;
+    };
+
+/** Sandboxes of one provider that share a quota. */
+export interface SandboxPoolSpec {
+  readonly provider: SandboxProviderSpec;
+  /** Sandboxes at once over all workers and runs of this outputs folder; null = as many as the provider gives. */
+  readonly quota: number | null;
+  /** Sandboxes of each worker that stand ready, beside those in use. */
+  readonly warm: number;
+  /** What one costs an hour; 0 = nothing, or unknown. */
+  readonly costPerHour: number;
+}

@@ -1,0 +1,70 @@
+import { createHash } from 'node:crypto';
+import { createWriteStream } from 'node:fs';
+import path from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import { damaged } from '../../store/objects.ts';
+import { inTemporaryFolder } from '../../store/temporary-folder.ts';
+import type { LeaseStore } from './lease-store.ts';
+import { sandboxKeys } from './lease-store.ts';
+
+/** Bytes of a snapshot that are read at once. */
+const pieceBytes = 4 * 1024 * 1024;
+
+interface SnapshotOf {
+  readonly key: string;
+  readonly sizeBytes: number;
+  readonly sha256: string;
+}
+
+/** Saved work folders in the store, for any worker: `SnapshotPlace` of backends/sandboxes/types.ts. */
+export class StoredSnapshots {
+  readonly #leases: LeaseStore;
+
+  constructor(leases: LeaseStore) {
+    this.#leases = leases;
+  }
+
+  /** Durable when it returns. A key is written once. */
+  async put(key: string, tar: AsyncIterable<Uint8Array>): Promise<SnapshotOf> {
+    return inTemporaryFolder('snapshot', async (folder) => {
+      const file = path.join(folder, 'work.tar');
+      const hash = createHash('sha256');
+      let sizeBytes = 0;
+      await pipeline(
+        tar,
+        async function* (parts: AsyncIterable<Uint8Array>) {
+          for await (const part of parts) {
+            hash.update(part);
+            sizeBytes += part.length;
+            yield part;
+          }
+        },
+        createWriteStream(file, { mode: 0o600 }),
+      );
+      await this.#leases.store.putFile(sandboxKeys.snapshot(key), file);
+      return { key, sizeBytes, sha256: hash.digest('hex') };
+    });
+  }
+
+  /** Throws `CheckpointDamaged` at its end when its bytes are others than those that were put. */
+  async *open({ key, sizeBytes, sha256 }: SnapshotOf): AsyncGenerator<Uint8Array> {
+    const place = sandboxKeys.snapshot(key);
+    const hash = createHash('sha256');
+    for (let at = 0; at < sizeBytes;) {
+      const part = await this.#leases.store.readRange(place, at, Math.min(pieceBytes, sizeBytes - at));
+      if (part === null || part.length === 0)
+        throw damaged(this.#leases.store.uri + place, `it ends at byte ${at} of ${sizeBytes}`);
+      hash.update(part);
+      at += part.length;
+      // The last piece comes when all of it is known to be right: a tar is not whole without it.
+      if (at >= sizeBytes && hash.digest('hex') !== sha256)
+        throw damaged(this.#leases.store.uri + place, 'its bytes are others than those that were saved');
+      yield part;
+    }
+  }
+
+  /** Removes those whose keys begin so: nobody goes on from them. */
+  async remove(prefix: string): Promise<void> {
+    await this.#leases.store.removeAll(sandboxKeys.snapshot(prefix));
+  }
+}

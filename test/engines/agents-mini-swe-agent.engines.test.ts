@@ -1,0 +1,94 @@
+import assert from 'node:assert/strict';
+import { test, type TestContext } from 'node:test';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Turn } from '../../core/rl/rollout/rollout.ts';
+import { callOf } from '../environments/agent/scripted-policy.ts';
+import { liveOnce, type ProgramLife, type ProgramPlace } from './agents/program.ts';
+import { assertTrainedAsSampled } from './agents/trained-tokens.ts';
+import { ensureEngine } from './install.ts';
+
+/** mini-swe-agent as it comes from its package, in front of a captured policy: `npm run test:engines`. */
+
+const lock = fileURLToPath(new URL('agents/mini-swe-agent-requirements.lock', import.meta.url));
+const found = await ensureEngine({
+  name: 'mini-swe-agent-2.4.6',
+  variable: 'RATCHET_MINI_SWE_AGENT_PYTHON',
+  packages: ['--require-hashes', '--requirement', lock],
+  diskBytes: 1e9,
+  memoryBytes: 1e9,
+});
+const skip = 'missing' in found ? `no mini-swe-agent here: ${found.missing}` : false;
+if (skip) process.stderr.write(`skipped: ${skip}\n`);
+
+/** What they print differs in each sandbox: paths, times, durations, ids of processes, addresses, ports, commits. */
+const commands = [
+  'pwd; ls -la; date',
+  'printf "def add(a, b):\\n    return a - b\\n" > calc.py; printf "import unittest\\nfrom calc import add\\n\\nclass T(unittest.TestCase):\\n    def test_add(self):\\n        self.assertEqual(add(1, 2), 3)\\n" > test_calc.py; python3 -m unittest 2>&1',
+  'python3 -c "import tempfile, os; print(tempfile.mkdtemp(), object(), \'pid\', os.getpid())"',
+  'git init -q . && git add -A && git -c user.name=a -c user.email=a@b commit -qm first && git log -1',
+  'sed -i s/-/+/ calc.py; python3 -m unittest 2>&1; stat calc.py | tail -4',
+  "python3 -c \"import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print('port', s.getsockname()[1])\"; time true; date -Iseconds; date +%s",
+  'git diff; git status --short; sleep 0.01 & echo pid $!; wait',
+];
+const last = 'echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT';
+
+/** It works on what it is shown: the folder of the first output. */
+function says(prompt: string): string {
+  const turn = prompt.split('<|im_start|>assistant').length - 2;
+  const [, folder = '.'] = /"output": "(\/tmp\/[\w./-]+)\\n/.exec(prompt) ?? [];
+  const command = commands[turn] ?? last;
+  return `Step ${turn}.\n${callOf('bash', { command: turn === 0 || command === last ? command : `cd ${folder} && ${command}` })}`;
+}
+
+const command = ({ home, key, openAi }: ProgramPlace) => {
+  assert('python' in found);
+  return {
+    argv: [path.join(path.dirname(found.python), 'mini'), '-y', '--exit-immediately', '-t', 'Make the test pass.', '-m', 'openai/policy', '-o', path.join(home, 'trajectory.json')], // prettier-ignore
+    env: {
+      MSWEA_CONFIGURED: 'true',
+      MSWEA_COST_TRACKING: 'ignore_errors',
+      MSWEA_GLOBAL_CONFIG_DIR: home,
+      LITELLM_LOCAL_MODEL_COST_MAP: 'True',
+      OPENAI_API_BASE: openAi,
+      OPENAI_API_KEY: key,
+    },
+  };
+};
+
+const isDone = ({ code }: ProgramLife): boolean => code !== null;
+const live = (t: TestContext, stored: Turn[], killAt?: { readonly turns: number; readonly afterMs: number }) =>
+  liveOnce(t, { command, says, stored, ...(killAt ? { killAt } : {}) });
+
+test('its rows are token for token what was sampled', { skip }, async (t) => {
+  const life = await live(t, []);
+  assert.equal(life.code, 0, life.output);
+  assert.match(life.output, /OK/);
+  assert.equal(life.capture.turns.length, commands.length + 1);
+  assertTrainedAsSampled(life.capture.turns, { rows: 1 });
+});
+
+test(
+  'killed after each of its turns, at least 95 % of those that are finished are answered from the store',
+  { skip },
+  async (t) => {
+    const stored: Turn[] = [];
+    let [finished, recalled] = [0, 0];
+    for (let nth = 0; ; nth++) {
+      const before = stored.length;
+      // Before the answer leaves, and after its command ran.
+      const life = await live(t, stored, { turns: 1, afterMs: nth % 2 === 0 ? 0 : 400 });
+      finished += before;
+      recalled += life.capture.calls.recalled;
+      const aside = life.capture.setAside();
+      if (aside?.first) t.diagnostic(`life ${nth}: ${JSON.stringify(aside.first)}`);
+      if (isDone(life)) {
+        assertTrainedAsSampled(life.capture.turns, { rows: 1 });
+        break;
+      }
+      assert.ok(nth < 3 * commands.length, 'it gets nowhere');
+    }
+    t.diagnostic(`answered from the store: ${recalled} of ${finished}; sampled in all lives: ${stored.length}`);
+    assert.ok(recalled >= 0.95 * finished, `${recalled} of ${finished}`);
+  },
+);

@@ -1,0 +1,134 @@
+/** Calls of a program that owns its loop: stored before they return, found again by their prompt, by whoever plays the rollout next. */
+import assert from 'node:assert/strict';
+import { setTimeout as delay } from 'node:timers/promises';
+import { test } from 'node:test';
+import { temporaryFolder } from '../../backends/testing/material.ts';
+import { RatchetError } from '../../core/errors.ts';
+import type { ChatMessage, Turn } from '../../core/rl/rollout/rollout.ts';
+import { recordTurn } from '../../play/training-players.ts';
+import { RolloutJournal } from '../../runs/rollouts/rollout-journal.ts';
+import { FileStore } from '../../store/file-store.ts';
+import type { Store } from '../../store/index.ts';
+import { scriptedPolicy } from '../environments/agent/scripted-policy.ts';
+
+const prefix = 'rollouts/step_1/groups_1-2/chunk_1_of_1/';
+const place = { group: 1, index: 0, exampleId: 0 };
+const until = new AbortController().signal;
+const user = (content: string): ChatMessage => ({ role: 'user', content });
+
+function openJournal(store: Store): Promise<RolloutJournal> {
+  return RolloutJournal.open(store, prefix, 'leases');
+}
+
+/** A policy whose calls are stored in the journal, as in a run. */
+function playing(journal: RolloutJournal) {
+  return scriptedPolicy({
+    says: (prompt, { seed }) => `${/say (\w+)/.exec(prompt)?.[1] ?? 'nothing'} ${seed % 1000}`,
+    recorded: journal.turnsOf(place),
+    onTurn: (turn) => recordTurn(journal, { ...place, turn: 0, ...turn }, { onRecord: false, until }),
+  });
+}
+
+const ask = (policy: ReturnType<typeof scriptedPolicy>, word: string): Promise<Turn> => {
+  const heard = [user(`say ${word}`)];
+  return policy.sample(heard, { call: { after: null, heard } });
+};
+
+test('a call returns when its turn is in the store, and calls that come meanwhile share a write', async (t) => {
+  const folder = await temporaryFolder(t);
+  const files = new FileStore(folder);
+  const writes: (() => void)[] = [];
+  const slow = new (class extends FileStore {
+    override async putIfAbsent(key: string, bytes: Uint8Array) {
+      await new Promise<void>((resolve) => writes.push(resolve));
+      return super.putIfAbsent(key, bytes);
+    }
+  })(folder);
+  const policy = playing(await openJournal(slow));
+  const returned: Turn[] = [];
+  const first = ask(policy, 'one').then((turn) => returned.push(turn));
+  while (writes.length < 1) await delay(1);
+  const others = Array.from({ length: 40 }, (_, i) => ask(policy, `w${i}`).then((turn) => returned.push(turn)));
+  await delay(100);
+  assert.deepEqual([returned.length, writes.length, (await files.list(prefix)).length], [0, 1, 0]);
+  writes[0]!();
+  await first;
+  while (writes.length < 2) await delay(1);
+  assert.equal(returned.length, 1);
+  writes[1]!();
+  await Promise.all(others);
+  assert.deepEqual([returned.length, writes.length], [41, 2]);
+});
+
+test('while the store is away a call waits, and is not answered without being stored', async (t) => {
+  const folder = await temporaryFolder(t);
+  let away = 2;
+  const moody = new (class extends FileStore {
+    override putIfAbsent(key: string, bytes: Uint8Array) {
+      if (away-- > 0) return Promise.reject(new RatchetError('StoreUnavailable', 'the store is away'));
+      return super.putIfAbsent(key, bytes);
+    }
+  })(folder);
+  const policy = playing(await openJournal(moody));
+  await ask(policy, 'one');
+  assert.equal(away, -1);
+  const again = await openJournal(new FileStore(folder));
+  assert.equal(again.turnsOf(place).length, 1);
+});
+
+test('the next attempt, in another process, gets each finished turn once: nothing is sampled again', async (t) => {
+  const store = new FileStore(await temporaryFolder(t));
+  const words = ['one', 'two', 'one', 'three', 'one', 'two'];
+  const first = playing(await openJournal(store));
+  const before = await Promise.all(words.map((word) => ask(first, word)));
+  assert.equal(new Set(before.map(({ call }) => call!.id)).size, words.length);
+  assert.equal(new Set(before.map(({ text }) => text)).size, words.length, 'equal calls have seeds of their own');
+  const second = playing(await openJournal(store));
+  const after = await Promise.all(words.toReversed().map((word) => ask(second, word)));
+  assert.equal(second.asked.length, 0);
+  const texts = (turns: readonly Turn[]) => turns.map(({ text, tokenIds, logprobs }) => `${text} ${tokenIds.join()} ${logprobs!.join()}`).toSorted(); // prettier-ignore
+  assert.deepEqual(texts(after), texts(before));
+  // One more of a kind is new, and stored for the attempt after.
+  const more = await ask(second, 'one');
+  assert.equal(second.asked.length, 1);
+  assert.ok(!before.some(({ call }) => call!.id === more.call!.id));
+  assert.equal((await openJournal(store)).turnsOf(place).length, words.length + 1);
+});
+
+test('a turn that was not sampled again in the same version has the tokens that it would have had', async (t) => {
+  const store = new FileStore(await temporaryFolder(t));
+  const whole = playing(await openJournal(store));
+  const order = ['one', 'two', 'one'];
+  const undisturbed = await Promise.all(order.map((word) => ask(whole, word)));
+  const other = new FileStore(await temporaryFolder(t));
+  const dead = playing(await openJournal(other));
+  await ask(dead, 'one');
+  const resumed = playing(await openJournal(other));
+  const after = [];
+  for (const word of order.toReversed()) after.push(await ask(resumed, word));
+  const said = (turns: readonly Turn[]) => turns.map(({ text }) => text).toSorted();
+  assert.deepEqual(said(after), said(undisturbed));
+});
+
+test('what a call says continues from the tokens of the turn that it follows, among parallel ones too', async (t) => {
+  const policy = playing(await openJournal(new FileStore(await temporaryFolder(t))));
+  const [a, b] = await Promise.all([ask(policy, 'a'), ask(policy, 'b')]);
+  const heard = [user('say more')];
+  const next = await policy.sample([user('say a'), { role: 'assistant', content: a.text }, ...heard], {
+    call: { after: a.call!.id, heard },
+  });
+  assert.deepEqual(next.promptTokenIds.slice(0, a.promptTokenIds.length + a.tokenIds.length), [...a.promptTokenIds, ...a.tokenIds]); // prettier-ignore
+  assert.deepEqual(next.call!.after, a.call!.id);
+  assert.notDeepEqual(b.tokenIds, a.tokenIds);
+});
+
+test('a call that two attempts answered at the same time is one turn for the next', async (t) => {
+  const store = new FileStore(await temporaryFolder(t));
+  const [one, other] = [playing(await openJournal(store)), playing(await openJournal(store))];
+  await Promise.all([ask(one, 'one'), ask(other, 'one')]);
+  const next = playing(await openJournal(store));
+  assert.equal(next.earlier!.length, 1);
+  const [first, second] = [await ask(next, 'one'), await ask(next, 'one')];
+  assert.equal(next.asked.length, 1);
+  assert.notEqual(first.call!.id, second.call!.id);
+});
