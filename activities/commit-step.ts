@@ -1,5 +1,5 @@
 import { RatchetError } from '../core/errors.ts';
-import { costMetrics, usedByStep, usedIn } from '../core/rl/cost.ts';
+import { costMetrics, moneyPer, usedByStep, usedIn } from '../core/rl/cost.ts';
 import { timeMetrics } from '../core/rl/effectiveness.ts';
 import { lostOf } from '../core/rl/lost-work.ts';
 import { layout } from '../runs/layout.ts';
@@ -106,7 +106,8 @@ async function costOfStep(
   const sampled = { prompt, completion: completion + lostOf(metrics).tokens };
   const seconds = metrics[timeMetrics.step] ?? 0;
   const use = { rows, passes: numIterations, isTaught: taught !== undefined, seconds };
-  return costMetrics(usedByStep(sampled, use, cost), cost);
+  const metricsOfCost = costMetrics(usedByStep(sampled, use, cost), cost);
+  return { ...metricsOfCost, ...moneyPer(ofBatch, metricsOfCost['cost/money']) };
 }
 
 /** Whether this process was started after the commit before: the run stood still meanwhile. */

@@ -12,6 +12,7 @@ import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterAgain } from './filter-groups.ts';
 import { createLeaseGroups, leaseBeside, type LeaseDependencies } from './lease-groups.ts';
 import { beginLineage, checkBehind, checkRewind } from '../runs/lineages/lineages.ts';
+import { setBudget } from '../runs/budgets/set-budget.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
 import { createPackBatch } from './pack-batch.ts';
 import { createDescribeTrainers, type KnownTrainers } from './find-trainers.ts';
@@ -41,6 +42,7 @@ export const createOrchestratorActivities = (
     openRun: createOpenRun(dependencies),
     readSpec,
     checkRewind,
+    setBudget,
     checkBehind,
     beginLineage,
     leaseGroups,

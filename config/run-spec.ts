@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { BudgetSpec } from './settings/budgets.ts';
 import { CheckpointSpec } from './settings/checkpoints.ts';
 import { RowsSpec, SftSpec } from './settings/data.ts';
 import { EnvironmentSpec } from './settings/environments.ts';
@@ -93,6 +94,8 @@ export const RunSpec = z.strictObject({
   opentelemetry: OpenTelemetrySpec.optional(),
   /** Missing = tokens and hours are counted, and no money. */
   cost: CostSpec.optional(),
+  /** Missing = nothing is limited. */
+  budget: BudgetSpec.optional(),
   /** Missing = no notices are sent. */
   notify: NotifySpec.optional(),
   sft: SftSpec.nullable(),

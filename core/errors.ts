@@ -20,6 +20,7 @@ export const errorCodes = {
   InferenceUnavailable: { retryable: true },
   InferenceRejected: { retryable: false },
   PromptTooLong: { retryable: false },
+  BudgetReached: { retryable: false },
   OutOfMemory: { retryable: true },
   NcclFailed: { retryable: true },
   VersionNotHeld: { retryable: true },

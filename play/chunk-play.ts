@@ -19,6 +19,9 @@ import { readLeases } from '../runs/rollouts/leases.ts';
 import type { RolloutJournal } from '../runs/rollouts/rollout-journal.ts';
 import { servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
 import type { GenerateDependencies } from './policy/asked-model.ts';
+import { budgetOfRun, pricesOfRun } from './budget/budgets-around.ts';
+import { isBudgetReached } from './budget/rollout-budget.ts';
+import type { SharedBudget } from './budget/shared-budget.ts';
 import { generateGroups } from './generate-groups.ts';
 import { byGroup } from './groups-in-play.ts';
 import { Pace } from './pace.ts';
@@ -60,7 +63,7 @@ export interface NotReady {
 }
 
 /** Why an attempt ended unfinished. */
-export type AttemptEnd = 'deadline' | 'cancelled' | 'shutdown' | 'failures';
+export type AttemptEnd = 'deadline' | 'cancelled' | 'shutdown' | 'failures' | 'budget';
 
 export interface GeneratedChunk {
   /** → {@link Rollout}: those of groups that are not whole; absent when all are finished. */
@@ -70,6 +73,8 @@ export interface GeneratedChunk {
   readonly endedBy?: AttemptEnd;
   /** Set when the inference server answered nothing at the end of the attempt, which was not ended from outside. */
   readonly notReady?: NotReady;
+  /** Why the run's budget ended the attempt, and what to do. */
+  readonly overBudget?: string;
   readonly rollouts: number;
   /** Rollouts among them that were stored already and cost nothing. */
   readonly adopted: number;
@@ -142,6 +147,10 @@ interface OpenedChunk {
   readonly signal: AbortSignal;
   readonly deadline: AbortSignal;
   readonly wanted: readonly LeasedPlace[];
+  /** Gives back what is not used of the run's budget. */
+  readonly leaveBudget: () => Promise<void>;
+  /** Raised when the wall time of the run's budget is over. */
+  readonly wall: ReturnType<SharedBudget['wall']>;
 }
 
 export async function openChunk(
@@ -162,13 +171,17 @@ export async function openChunk(
     isDue: () => attempt.notReady === null,
   };
   const served = await servedPolicy(run, policy);
+  const budget = budgetOfRun(run, spec);
+  const leaveBudget = (await budget?.enter()) ?? (() => Promise.resolve());
+  const wall = budget?.wall() ?? null;
   const players = await openPlayers(dependencies, run, served, {
     journal,
     observer: attempt,
-    signal,
+    signal: wall ? AbortSignal.any([signal, wall.signal]) : signal,
     prompts,
     takesNewest: input.takesNewest === true,
     ...(input.isLast === true ? { lastCall } : {}),
+    budgets: { shared: budget ? [budget] : [], prices: pricesOfRun(spec) },
   });
   const isWanted = among(only);
   const wanted = groupsOfChunk(leases, chunk)
@@ -176,7 +189,7 @@ export async function openChunk(
     .flatMap((lease) =>
       Array.from({ length: groupSizeOf(spec, lease.environment) }, (_, index) => placeIn(lease, index)),
     );
-  return { input, spec, attempt, journal, players, signal, deadline, wanted };
+  return { input, spec, attempt, journal, players, signal, deadline, wanted, leaveBudget, wall };
 }
 
 function among(ranges: string | undefined): (ordinal: number) => boolean {
@@ -185,18 +198,29 @@ function among(ranges: string | undefined): (ordinal: number) => boolean {
   return (ordinal) => wanted.has(ordinal);
 }
 
-/** Generates them into the journal; `onFinished` is told of each, and how long it took. Gives those that failed and are left to another worker. */
+/** What generating left undone. */
+interface LeftUndone {
+  /** Rollouts that failed and are left to another worker. */
+  readonly failed: readonly Rollout[];
+  /** Why the run's budget allowed no further calls. */
+  readonly overBudget: string | undefined;
+}
+
+/** Generates them into the journal; `onFinished` is told of each, and how long it took. */
 export async function generateMissing(
-  { input, spec, attempt, journal, players, signal }: OpenedChunk,
+  { input, spec, attempt, journal, players, signal, leaveBudget, wall }: OpenedChunk,
   missing: readonly LeasedPlace[],
   { say, onFinished }: { readonly say: () => void; readonly onFinished: (rollout: Rollout, playedS: number) => void },
-): Promise<readonly Rollout[]> {
+): Promise<LeftUndone> {
   const { run, chunk } = input;
   const pace = paceOf(chunk, spec);
   const atOnce = rolloutsAtOnce(spec, input.workers ?? 1);
   const pool = slotsOf(`${run.store}/${run.name}`, atOnce, roomKept(spec, atOnce));
   const leave = workerSlots.enter(missing.length);
   const failed: (readonly [Rollout, playedS: number])[] = [];
+  /** Raised when the run's budget is used up: no other group is begun, and those under way go on until they need more. */
+  const spent = new AbortController();
+  let overBudget: string | undefined;
   const keep = (rollout: Rollout, playedS: number): void => {
     journal.add(rollout);
     onFinished(rollout, playedS);
@@ -206,13 +230,18 @@ export async function generateMissing(
       groups: byGroup(missing, ({ place }) => place.group),
       nameOf: ({ place }) => place.group,
       room: chunk.environment === undefined ? pool : pool.of(chunk.environment),
-      stop: signal,
+      stop: AbortSignal.any([signal, spent.signal, ...(wall ? [wall.signal] : [])]),
       flush: () => journal.flush(), // close() tries again
       begin: () => pace.next(signal) ?? Promise.resolve(),
       async generate({ lease, place }, together) {
         attempt.begin(place);
         const since = performance.now();
-        const rollout = await players.play(lease, place, together);
+        const rollout = await players.play(lease, place, together).catch((error: unknown) => {
+          if (!isBudgetReached(error)) throw error;
+          overBudget ??= error.message;
+          spent.abort(error);
+          throw error; // its group is broken off, and stopping is no failure
+        });
         const playedS = (performance.now() - since) / 1000;
         attempt.finish(place);
         if (input.leavesFailed === true && mendedElsewhere.includes(rollout.outcome)) failed.push([rollout, playedS]);
@@ -229,8 +258,10 @@ export async function generateMissing(
     leave();
     attempt.end();
     await journal.close(missing.length);
+    await leaveBudget();
   }
-  return failed.map(([rollout]) => rollout);
+  if (wall?.signal.aborted) overBudget ??= wall.says();
+  return { failed: failed.map(([rollout]) => rollout), overBudget };
 }
 
 function paceOf(chunk: RoundChunk, spec: RunSpec): Pace {

@@ -79,7 +79,7 @@ export async function collectChunk(
   const inGroups = byGroup(wanted, ({ place }) => place.group);
   for (const [i, group] of [...leases.keys()].entries()) groups.add(group, inGroups[i]!.filter(isMissing).length);
   const adopted = wanted.length - missing.length + collector.size.rollouts;
-  const failed = await generateMissing(opened, missing, {
+  const { failed, overBudget } = await generateMissing(opened, missing, {
     say,
     onFinished: ({ group }, playedS) => groups.finish(group, playedS),
   });
@@ -88,7 +88,9 @@ export async function collectChunk(
     failed.length > 0 && !opened.signal.aborted
       ? 'failures'
       : open.length > 0
-        ? endOf(attempt, cancelled, opened.deadline)
+        ? overBudget !== undefined && !opened.signal.aborted
+          ? 'budget'
+          : endOf(attempt, cancelled, opened.deadline)
         : undefined;
   if (endedBy === 'deadline' && input.isLast === true && attempt.notReady === null) {
     for (const one of open) {
@@ -121,6 +123,7 @@ export async function collectChunk(
     adopted,
     attempt,
     stored: stored(),
+    overBudget,
   });
   journal.forget();
   return { ...rest, parts: collector.untold };

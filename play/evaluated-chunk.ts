@@ -5,6 +5,7 @@ import { failedRollout } from '../backends/environments/score.ts';
 import { storeOf } from '../runs/run-access.ts';
 import { storedEvaluation } from '../runs/evaluations/evaluation-store.ts';
 import { environmentsOfEvaluation } from './environment-users.ts';
+import { enterBudgets, type EnteredBudgets } from './budget/budgets-around.ts';
 import { EvaluatedExamples } from './evaluated-examples.ts';
 import { generateGroups, type Together } from './generate-groups.ts';
 import { byGroup } from './groups-in-play.ts';
@@ -95,9 +96,10 @@ export class EvaluatedChunk {
     const adopted = examples.finished;
     let left = missing.length;
     const leave = workerSlots.enter(left);
+    const budgets = await enterBudgets('evaluation', handle.place, input);
     try {
       await scoring;
-      const generate = await this.#generator(stop);
+      const generate = await this.#generator(stop, budgets);
       await generateGroups({
         groups: scoresGroups ? byGroup(missing, ({ group }) => group) : missing.map((place) => [place]),
         nameOf: ({ group, index }) => (scoresGroups ? group : `${group}/${index}`),
@@ -118,20 +120,24 @@ export class EvaluatedChunk {
       leave();
       standstill.end();
       await kept.release();
+      await budgets.leave();
       await examples.flush();
     }
     examples.forget();
     return { chunk, tally: examples.tally(), adopted, seconds: (performance.now() - this.#startedAt) / 1000 };
   }
 
-  async #generator(signal: AbortSignal): Promise<(place: Place, together: Together) => Promise<Rollout>> {
+  async #generator(
+    signal: AbortSignal,
+    budgets: EnteredBudgets,
+  ): Promise<(place: Place, together: Together) => Promise<Rollout>> {
     const { dependencies, environments, handle, input, systemPrompt, examples } = this.#of;
     const { environment: entry, model, seed } = input;
     const asking = { kind: 'eval', name: handle.place.name, model, environment: entry, seed, signal } as const;
     const open = await openModel(dependencies, asking);
     const attemptsMax = input.maxRetries + 1;
     const { store, name, prefix } = handle.place;
-    const around = { environments, entry, dataset: 'evalDataset', systemPrompt, signal, attemptsMax } as const;
+    const around = { environments, entry, dataset: 'evalDataset', systemPrompt, signal, attemptsMax, budgets } as const;
     return (place, together) => {
       const { group, index, exampleId } = place;
       const policy = open({

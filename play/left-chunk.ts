@@ -20,6 +20,7 @@ export async function leaveUnfinished(
     readonly attempt: ChunkAttempt;
     /** Work that is already in the store. */
     readonly stored: StoredWork;
+    readonly overBudget: string | undefined;
   },
 ): Promise<GeneratedChunk> {
   const { journal, attempt, stored } = left;
@@ -37,6 +38,7 @@ export async function leaveUnfinished(
     unfinished: await putRows('unfinished', unfinished),
     endedBy: left.endedBy,
     ...(attempt.notReady === null ? {} : { notReady: attempt.notReady }),
+    ...(left.endedBy === 'budget' && left.overBudget !== undefined ? { overBudget: left.overBudget } : {}),
     rollouts: stored.rollouts,
     adopted: left.adopted,
     seconds: attempt.seconds(),

@@ -6,17 +6,15 @@ import type {
 } from '../core/gepa/prompt-search.ts';
 import type { PlayedSlice, PromptSlice } from '../core/gepa/leases.ts';
 import { environmentOfPart, partsFor, type PlayedParts } from '../core/gepa/prompt-parts.ts';
-import { extractText, reflectionTemplateFor, renderReflection } from '../core/gepa/reflection-prompt.ts';
 import type { ReflectRequest, SearchAnswer } from '../core/gepa/search-state.ts';
 import { RatchetError } from '../core/errors.ts';
 import { inferenceTimeoutDefaultS } from '../core/limits.ts';
 import type { Rollout, Turn } from '../core/rl/rollout/rollout.ts';
-import type { PolicyVersion } from '../core/rl/run-state.ts';
-import type { Environments } from '../backends/environments/index.ts';
 import { tracebackOf } from '../backends/environments/score.ts';
 import { environmentsOfSearch } from './environment-users.ts';
-import { sharedEndpoint } from '../backends/inference/index.ts';
+import { enterBudgets, type EnteredBudgets } from './budget/budgets-around.ts';
 import { generateGroups, type Together } from './generate-groups.ts';
+import { askReflection } from './policy/ask-reflection.ts';
 import type { AskDependencies } from './policy/asked-model.ts';
 import { openModel } from './policy/evaluated-policy.ts';
 import { playRollout } from './play-rollout.ts';
@@ -56,14 +54,15 @@ export class OpenedSearch {
   readonly #handle: PromptSearchHandle;
   readonly #stored: StoredPromptSearch;
   readonly #journal: AnswerJournal;
-  readonly #environments: Environments;
-  readonly #endpoint: NonNullable<AskDependencies['endpoint']>;
+  readonly #environments: ReturnType<typeof environmentsOfSearch>;
+  readonly #dependencies: AskDependencies;
   readonly #models: readonly Awaited<ReturnType<typeof openModel>>[];
   readonly #room: Room;
   readonly #signal: AbortSignal;
   /** Rollouts only. */
   readonly #cut: AbortController;
   readonly #rollouts: AbortSignal;
+  readonly #budgets: EnteredBudgets;
 
   private constructor(
     dependencies: AskDependencies,
@@ -74,17 +73,18 @@ export class OpenedSearch {
       readonly signal: AbortSignal;
       readonly cut: AbortController;
       readonly rollouts: AbortSignal;
+      readonly budgets: EnteredBudgets;
     },
     models: readonly Awaited<ReturnType<typeof openModel>>[],
   ) {
-    const { environments, endpoint = sharedEndpoint } = dependencies;
-    const { handle, stored, journal, signal, cut, rollouts } = opened;
+    const { environments } = dependencies;
+    const { handle, stored, journal, signal, cut, rollouts, budgets } = opened;
     this.model = stored.input.model;
     this.#handle = handle;
     this.#stored = stored;
     this.#journal = journal;
     this.#environments = environmentsOfSearch(environments, handle);
-    this.#endpoint = endpoint;
+    this.#dependencies = dependencies;
     this.#models = models;
     const { maxConcurrent } = stored.input;
     this.#room = slotsOf(
@@ -94,6 +94,7 @@ export class OpenedSearch {
     this.#signal = signal;
     this.#cut = cut;
     this.#rollouts = rollouts;
+    this.#budgets = budgets;
   }
 
   static async open(
@@ -101,7 +102,7 @@ export class OpenedSearch {
     handle: PromptSearchHandle,
     signal: AbortSignal,
     /** Version in place of the one that the search began with. */
-    policy?: PolicyVersion,
+    policy?: Extract<PromptSearchInput['model'], { kind: 'version' }>['policy'],
   ): Promise<OpenedSearch> {
     const found = await storedSearch(handle);
     const { model } = found.input;
@@ -116,7 +117,13 @@ export class OpenedSearch {
       input.environments.map((environment) => openModel(dependencies, { ...asking, environment })),
     );
     const journal = await AnswerJournal.open(handle.place, stored, signal);
-    return new OpenedSearch(dependencies, { handle, stored, journal, signal, cut, rollouts }, models);
+    const budgets = await enterBudgets('search', handle.place, input);
+    return new OpenedSearch(dependencies, { handle, stored, journal, signal, cut, rollouts, budgets }, models);
+  }
+
+  /** Gives back what is not used of the budgets around it. */
+  leave(): Promise<void> {
+    return this.#budgets.leave();
   }
 
   /** Breaks off rollouts under way: what is missing of them is played later. */
@@ -179,6 +186,7 @@ export class OpenedSearch {
       return { kind: 'text', id, text: text === null ? null : textName(text) };
     } catch (error) {
       if (!(error instanceof RatchetError) || error.isRetryable || error.code === 'CheckpointDamaged') throw error;
+      if (error.code === 'BudgetReached') throw error;
       this.#note(`${reflection.model} could not reflect${seed === null ? '' : ` (seed ${seed})`}: ${error.message}`);
       if (error.code === 'InferenceRejected' && iteration === 0) throw error; // it is the request, the key or the model
       return { kind: 'failed', id, paid: 0 };
@@ -186,22 +194,21 @@ export class OpenedSearch {
   }
 
   async #ask({ id, component, texts, records, seed }: ReflectRequest): Promise<ReflectedRow> {
-    const { servers, fields } = this.#stored.input.reflection;
     const rows = records.map(({ request, index }) => this.#journal.scoredRow(request, index));
     const of = environmentOfPart(component);
     // A component of one environment learns from that environment's examples, unless the request has none.
     const own = rows.filter(({ example }) => of === null || this.#stored.input.environments[example[0]]!.name === of);
     const told = (own.length === 0 ? rows : own).map(({ record = {} }) => record);
-    const template = reflectionTemplateFor(component);
-    const content = renderReflection(template, this.#journal.text(texts[component]!), told);
-    const said = await this.#endpoint(servers).chat({
-      messages: [{ role: 'user', content }],
-      fields: { ...fields, ...(seed === null ? {} : { seed }) },
-      signal: this.#signal,
+    const said = await askReflection(this.#dependencies, this.#stored.input.reflection, {
+      component,
+      text: this.#journal.text(texts[component]!),
+      told,
+      seed,
       session: `${this.#handle.place.name}/${id}`,
+      signal: this.#signal,
+      budgets: this.#budgets,
     });
-    const text = extractText(said.text);
-    const row = { request: id, answer: said.text, text: text === '' ? null : text, usage: said.usage };
+    const row = { request: id, ...said };
     await this.#journal.add(row);
     return row;
   }
@@ -266,6 +273,7 @@ export class OpenedSearch {
         leasedTo: { ...this.#leasedTo(), group: id, index },
         recorded: () => recorded,
         together,
+        budgets: this.#budgets,
         attemptsMax: 1, // the search itself asks again, and counts it
         ...parts,
         signal: this.#rollouts,

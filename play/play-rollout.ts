@@ -1,5 +1,6 @@
 import { environmentTraits } from '../core/kinds/environments.ts';
 import { present } from '../core/present.ts';
+import { noPrices } from '../core/rl/budget.ts';
 import { rolloutAttemptsMax } from '../core/limits.ts';
 import { onAbort } from '../core/on-abort.ts';
 import { outcomeOfFailure } from '../core/rl/failures.ts';
@@ -22,6 +23,8 @@ import { tokensOfPolicy, withinLimits } from './rollout-limits.ts';
 import type { NotesView } from '../runs/rollouts/notes.ts';
 import { RolloutEffects } from './rollout-effects.ts';
 import { type LeasedTo, sandboxesFor } from './sandboxes/rollout-sandboxes.ts';
+import { withinToolCalls } from './budget/budgeted-policy.ts';
+import { type AroundRollouts, RolloutBudget } from './budget/rollout-budget.ts';
 import type { PlayedPolicy } from './policy/sample-policy.ts';
 
 export interface PlayOptions {
@@ -48,7 +51,9 @@ export interface PlayOptions {
   /** Turns that an earlier attempt finished. */
   readonly recorded?: () => readonly Turn[];
   /** Its turns end with `signal`, which is raised also when the rollout has timed out. */
-  readonly openPolicy: (environment: Environment, signal: AbortSignal) => PlayedPolicy;
+  readonly openPolicy: (environment: Environment, signal: AbortSignal, budget?: RolloutBudget) => PlayedPolicy;
+  /** Budgets around it; missing = there are none. */
+  readonly budgets?: AroundRollouts | undefined;
   readonly signal: AbortSignal;
   /** Raised when none of it can be trained any more; missing = it does not age. */
   readonly tooOld?: AbortSignal;
@@ -90,6 +95,7 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
   const { maxRetries = null } = entry.limits ?? {};
   const fate = options.onTimeout ?? entry.limits?.onTimeout ?? 'drop';
   const attemptsMax = maxRetries === null ? (options.attemptsMax ?? rolloutAttemptsMax) : maxRetries + 1;
+  const budget = budgetOf(options);
   let environment = await environments.open(entry);
   let spoiled: PlayedAgain | undefined;
   const again = (why: string): void =>
@@ -102,16 +108,18 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
     const late = !keepsTime && limit !== null ? lateAfter(limit) : null;
     const ends = [late?.signal, options.tooOld].filter((one) => one !== undefined);
     const until = ends.length > 0 ? AbortSignal.any([signal, ...ends]) : signal;
-    const policy = withinLimits(openPolicy(environment, until), entry);
+    const policy = withinLimits(withinToolCalls(openPolicy(environment, until, budget), budget, until), entry);
     const listening = new ListeningPolicy(policy);
-    const asked = present({ sampling, systemPrompt });
+    const asked = present({ sampling, systemPrompt, budget });
     const where: RolloutPlace = {
       ...together,
       index: place.index,
       dataset,
       signal: until,
       ...asked,
-      ...(keepsTime && limit ? { timeLimit: { seconds: limit.seconds, fate } } : {}),
+      ...(keepsTime && limit
+        ? { timeLimit: { seconds: limit.seconds, fate: limit.ofBudget ? 'truncate' : fate } }
+        : {}),
       ...(options.asksEmptyAgain === true && attempt < attemptsMax ? { givesBackEmpty: true } : {}),
     };
     try {
@@ -127,7 +135,10 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
         again('the reply was empty');
         continue;
       }
-      if (isRewardedOutcome(outcome)) return { ...place, ...played, outcome, ...present({ playedAgain: spoiled }) };
+      if (isRewardedOutcome(outcome)) {
+        const cut = outcome === 'truncated' ? cutBy(budget) : {};
+        return { ...place, ...played, outcome, ...cut, ...present({ playedAgain: spoiled }) };
+      }
       throw new ToldFailure(outcome, record);
     } catch (error) {
       signal.throwIfAborted();
@@ -147,11 +158,17 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
       const isTooOld = ended !== undefined && ended === options.tooOld;
       const outcome = isTooOld ? 'stale' : ended ? 'timeout' : outcomeOf(error, failure);
       if (outcome === null) throw failure ?? error;
-      if (outcome === 'timeout' && ended && fate === 'truncate' && !environment.judge) {
-        return { ...place, turns, outcome: 'truncated', isTimedOut: true };
+      const isCut = fate === 'truncate' || limit?.ofBudget === true;
+      if (outcome === 'timeout' && ended && isCut && !environment.judge) {
+        return {
+          ...place,
+          turns,
+          outcome: 'truncated',
+          ...(limit?.ofBudget ? { overBudget: 'wallS' } : { isTimedOut: true }),
+        };
       }
       if (outcome === 'overlong_prompt' && turns.length > 0 && !environment.judge) {
-        return { ...place, turns, outcome: 'truncated' };
+        return { ...place, turns, outcome: 'truncated', ...cutBy(budget) };
       }
       if (attempt >= attemptsMax || finalOutcomes.includes(outcome)) {
         environment.withdraw?.(where);
@@ -165,6 +182,16 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
       late?.stop();
     }
   }
+}
+
+function budgetOf({ entry, budgets }: PlayOptions): RolloutBudget | undefined {
+  if (entry.budget === undefined && (budgets === undefined || budgets.shared.length === 0)) return undefined;
+  return new RolloutBudget(entry.budget, budgets ?? { shared: [], prices: noPrices });
+}
+
+/** Names the limit of its own budget that a truncated rollout has reached. */
+function cutBy(budget: RolloutBudget | undefined): Pick<Rollout, 'overBudget'> {
+  return budget?.reached?.of === 'rollout' ? { overBudget: budget.reached.over } : {};
 }
 
 /** First or last line of an error, short enough for a row. */
@@ -224,12 +251,19 @@ interface TimeLimit {
   readonly seconds: number;
   readonly says: string;
   readonly isDue: () => boolean;
+  /** It is that of the rollout's budget, which truncates it whatever `on_timeout` says. */
+  readonly ofBudget?: true;
 }
 
 /** Time limit of a rollout from now on: its entry's own, or the last call if that comes first. */
 function timeLimit({ entry, lastCall }: PlayOptions): TimeLimit | null {
   const { timeoutS = null } = entry.limits ?? {};
-  const own = timeoutS === null ? null : { seconds: timeoutS, says: tookLonger(timeoutS), isDue: () => true };
+  const { wallS = null } = entry.budget ?? {};
+  const [first] = [
+    ...(timeoutS === null ? [] : [{ seconds: timeoutS }]),
+    ...(wallS === null ? [] : [{ seconds: wallS, ofBudget: true } as const]),
+  ].toSorted((a, b) => a.seconds - b.seconds);
+  const own: TimeLimit | null = first ? { ...first, says: tookLonger(first.seconds), isDue: () => true } : null;
   const now = performance.now();
   if (lastCall === undefined || now > lastCall.begunByMs || (entry.python && !lastCall.isDue())) return own;
   const seconds = (lastCall.atMs - now) / 1000;

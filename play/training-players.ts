@@ -12,6 +12,7 @@ import type { Inference } from '../backends/inference/index.ts';
 import { sha256 } from '../store/file-store.ts';
 import type { GenerateDependencies } from './policy/asked-model.ts';
 import { keepsTurns } from './after-death.ts';
+import type { AroundRollouts } from './budget/rollout-budget.ts';
 import { type LastCall, playRollout } from './play-rollout.ts';
 import { timeoutFateOf } from './rollout-limits.ts';
 import type { Together } from './generate-groups.ts';
@@ -38,6 +39,7 @@ interface PlayersAround {
   /** A turn is sampled from the newest version; else all are from `served`. */
   readonly takesNewest: boolean;
   readonly lastCall?: LastCall | undefined;
+  readonly budgets: AroundRollouts;
 }
 
 /** Everything a rollout needs: its environment, the tokenizer of the policy, and a server to sample from. */
@@ -47,7 +49,7 @@ export async function openPlayers(
   served: ServedPolicy,
   around: PlayersAround,
 ): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
-  const { journal, observer, signal } = around;
+  const { journal, observer, signal, budgets } = around;
   const spec = await specOf(run);
   const inference = observer.watch(dependencies.inference(spec));
   const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
@@ -80,11 +82,12 @@ export async function openPlayers(
         signal,
         ...(age ? { tooOld: age.signal } : {}),
         onTimeout,
+        budgets,
         ...(onTimeout === 'truncate' ? present({ lastCall: around.lastCall }) : {}),
         notes: journal.notes.of(place),
         leasedTo: leasedTo(run, place),
         recorded: () => journal.turnsOf(place),
-        openPolicy(environment, until) {
+        openPolicy(environment, until, budget) {
           observer.begin(place);
           const onRecord = keepsTurns(environment);
           return samplePolicy(
@@ -98,6 +101,7 @@ export async function openPlayers(
               isTrained: !isTaught,
               learnedRoles: new Set(Object.keys(entry.echo ?? {})),
               signal: until,
+              budget,
               ...speak,
               promptTokensMax: spec.maxPromptTokens,
               place: samplePlace([run.name, run.lineage, group], index),

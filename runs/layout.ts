@@ -136,6 +136,8 @@ export const layout = {
   sentNotices: () => `${layout.notices()}sent/`,
   /** Why the run's webhook accepts no notices at present. */
   webhook: () => `${layout.notices()}webhook/state.json`,
+  /** A state of a budget, of the run itself or below the prefix of an evaluation or a search. */
+  budgetEntry: (prefix: string, entry: number) => `${prefix}budget/entry_${entry}.json`,
   metrics: () => 'metrics.jsonl',
   /**
    * Order in which rows of metrics were sent, one row's key a line: a row keeps its number even if the file is

@@ -16,6 +16,7 @@ import { RatchetError } from '../core/errors.ts';
  * - `play.generated`: all of a chunk have ended, its newest groups are not stored
  * - `play.stored`: groups are scored and stored, their run has no report yet
  * - `gepa.part`: some answers of a prompt search are stored
+ * - `budget.reserving`, `budget.reserved`: before and after a worker takes a share of a budget, or gives some back
  * - `lease.stored`: a round is leased, by whichever activity
  * - `broadcast.leased`, `pack.leased`: the broadcast, or the batch before it, has leased a round, and its run has no answer
  * - `plan.stored`: what a step trains on is fixed, nothing is trained

@@ -94,6 +94,8 @@ export interface RunOverview {
   readonly lost: LostWork;
   /** Null where nothing was counted yet. */
   readonly cost: CostAnswer | null;
+  /** Used of each limit of its budget, in words. */
+  readonly budget: readonly string[];
   /** The newest notices, oldest first. */
   readonly notices: readonly NoticeLine[];
   readonly noticesOf: number;

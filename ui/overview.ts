@@ -23,6 +23,7 @@ import type { BranchFigures } from '../core/gepa/prompt-search.ts';
 import type { BranchUnderWay, RunEvent, RunStatus } from '../workflows/control/messages.ts';
 import type { LiveStatus, RunOverview, SeriesAnswer } from './answers.ts';
 import type { MetricsTable } from './metrics-table.ts';
+import { budgetLines } from '../runs/budgets/budget-lines.ts';
 import { costIn, spentBy, spentNames } from './spent.ts';
 
 export interface ToldByRun {
@@ -84,6 +85,7 @@ export async function overviewOf(
     pausedSeconds: effect.pausedSeconds,
     lost: effect.lost,
     cost: costIn(table, damage === null ? await rowsOnTheWay(place, table) : rows, spec.cost?.currency),
+    budget: await budgetLines(place, spec),
     metrics: [...table.names, ...spentNames(table)],
     temporalUrl: told?.temporalUrl ?? null,
   };

@@ -110,6 +110,7 @@ const evaluationFields = {
   results: place,
   about: optional(fields),
   prices: optional(fieldsOf({ input: number, output: number })),
+  budget: optional(fields),
   notify: optional(notify),
 };
 const severalEvaluations = (one: Shape): Shape =>
@@ -155,6 +156,7 @@ const searchFields = {
   isSmallBudgetMeant: flag,
   isBranch: optional(flag),
   startPrompt: optional(objectRef),
+  budget: optional(fields),
   notify: optional(notify),
 };
 const subject = eitherBy(

@@ -103,6 +103,8 @@ function openControl({ opened, start, carried, account, ...before }: OpenedStart
     figures: before.figures,
     explained: carried?.control.explained,
     lost: () => account.total,
+    setBudget: (limits) =>
+      opening.setBudget.executeWithOptions({ summary: Object.keys(limits).join(', ') }, [{ run, limits }]),
     checkRewind: (step) => opening.checkRewind.executeWithOptions({ summary: `to step ${step}` }, [{ run, step }]),
   });
   const step = start?.state.step ?? 0;

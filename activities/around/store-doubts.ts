@@ -50,6 +50,7 @@ const ofOthers: readonly string[] = ['TrainerSuperseded', 'TrainerBusy', 'Commit
 const askedByPeople: readonly string[] = [
   'openRun',
   'checkRewind',
+  'setBudget',
   'planEvaluations',
   'openEvaluation',
   'openRescore',

@@ -6,12 +6,13 @@ import type { ObjectRef } from '../../core/rl/run-state.ts';
 import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
 import type { Environment } from '../../backends/environments/types.ts';
 import { isPriced, type Prices, pricesAt } from '../../backends/inference/openai/prices.ts';
+import { pricesOfEndpoint, pricesOfRun } from '../../play/budget/budgets-around.ts';
 import { requireReadable } from '../../play/policy/text-models.ts';
 import { requireOwnFolder, showStoreUri, type Store } from '../../store/index.ts';
 import { sha256 } from '../../store/file-store.ts';
 import { encodeStored } from '../../runs/forms/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
-import { storeOf } from '../../runs/run-access.ts';
+import { specOf, storeOf } from '../../runs/run-access.ts';
 import { adoptTheirs, differencesFromTheirs } from '../../runs/evaluations/adopt-results.ts';
 import { evaluationKeys, newestAttempt } from '../../runs/evaluations/evaluation-store.ts';
 import { writeMetadata, writeResults } from './write-results.ts';
@@ -45,7 +46,8 @@ export const createOpenEvaluation =
     withHeartbeat(async () => {
       const { request } = asked;
       const { prices, warning } = await findPrices(asked.input.model);
-      const input = { ...asked.input, ...(prices === null ? {} : { prices }) };
+      const input = { ...asked.input, ...(prices === null || asked.input.prices ? {} : { prices }) };
+      await requirePrices(input);
       const store = storeOf(input.results);
       if ((await newestAttempt(input.results)) === null) await requireOwnFolder(input.results);
       const environment = await environments.open(input.environment);
@@ -67,6 +69,22 @@ export const createOpenEvaluation =
       await writeMetadata(handle, { environment, tally, seconds: 0 });
       return handle;
     });
+
+/** Money is limited only where it can be counted. */
+async function requirePrices(input: EvaluationInput): Promise<void> {
+  const { model, budget, environment, prices } = input;
+  if ((budget?.money ?? environment.budget?.money ?? null) === null) return;
+  const known = model.kind === 'version' ? pricesOfRun(await specOf(model.run)) : pricesOfEndpoint(prices);
+  if (known.policy !== null) return;
+  const where =
+    model.kind === 'version'
+      ? `prompt and completion in [cost] of ${model.run.name}`
+      : 'prices = { input = …, output = … } in the file, US dollars of a million tokens';
+  throw new RatchetError(
+    'ConfigInvalid',
+    `budget.money: what ${model.model} costs is not known, so money cannot be limited. Write ${where}; 0 where it costs nothing.`,
+  );
+}
 
 /**
  * `metadata.json` has a cost in the same place as verifiers' has. An evaluation whose prices are unknown continues

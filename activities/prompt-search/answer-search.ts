@@ -45,6 +45,7 @@ export const createAnswerSearch =
         forget();
         leave();
         await kept.release();
+        await search.leave();
       }
     };
     return withHeartbeat(answer, () => followed?.progress());

@@ -1,5 +1,7 @@
 import type { DryRun, EmbeddedMemory, GpuMemory } from '../../load/checks/dry-run.ts';
 import { startedWith } from '../../core/kinds/inference.ts';
+import { moneyText } from '../../core/rl/cost.ts';
+import { budgetKeys } from '../../core/settings/budgets.ts';
 import { isHubId, namedServers, trainerName } from '../../core/names.ts';
 import { gpuSettingsOf, samplesOn } from '../../config/gpu-settings.ts';
 import { codeOf, type RunSpec } from '../../config/run-spec.ts';
@@ -13,6 +15,7 @@ export function describeDryRun(spec: RunSpec, { plan, freeBytes, memory }: DryRu
     'plan (nothing was started):',
     ...processes(spec),
     ...steps(spec, plan),
+    ...cost(spec, plan),
     ...(spec.eval
       ? [
           `  evaluations   ${plan.evaluations} of ${plan.evalRollouts === null ? 'all held-out examples, whose number is not known here' : `${count(plan.evalRollouts)} rollouts`}`,
@@ -35,6 +38,19 @@ function steps({ data, rolloutsPerExample }: RunSpec, plan: DryRun['plan']): str
       : `  steps         ${plan.steps}, each ${plan.groupsPerStep} groups × ${rolloutsPerExample} = ${plan.rolloutsPerStep} rollouts; a sampling round has ${plan.sampledPerStep}, filters may ask for more`,
     `  rollouts      ${count(plan.steps * plan.rolloutsPerStep)} trained`,
     `  tokens        ${count(tokens.perTurn)} a turn at most; sampled at most ${count(tokens.perStep)} a step and ${count(tokens.perRun)} in all, where a rollout has one turn`,
+  ];
+}
+
+/** What the run may cost at most: by its budget, or else by the tokens of its plan. */
+function cost({ budget, cost: prices }: RunSpec, { tokens }: DryRun['plan']): string[] {
+  const limits = Object.entries(budget ?? {}).flatMap(([unit, limit]) =>
+    limit === null ? [] : [`${budgetKeys[unit as keyof typeof budgetKeys]} ${limit.toLocaleString('en')}`],
+  );
+  if (limits.length > 0) return [`  cost          at most, by [budget]: ${limits.join(', ')}; then the run pauses`];
+  if (!prices?.completion) return [];
+  const most = moneyText((tokens.perRun * prices.completion) / 1e6, prices.currency);
+  return [
+    `  cost          sampled tokens at most ${most} in all, where a rollout has one turn; [budget] money limits it`,
   ];
 }
 

@@ -49,6 +49,8 @@ export interface StatusReport {
   readonly webhook: string | null;
   /** Cost so far; null when nothing was counted, or it cannot be read from here. */
   readonly cost: RunCost | null;
+  /** Used of each limit of its budget, in words; absent when it cannot be read from here. */
+  readonly budget?: readonly string[];
   /** All stored steps and evaluations; `status` has only the newest. null when they cannot be read from here. */
   readonly curves: Curves | null;
   /** Why neither could be read; null when they could. */
@@ -65,6 +67,7 @@ export async function describe(report: StatusReport): Promise<string[]> {
   if (temporalError) lines.push(temporalError);
   if (committed) lines.push(...(await describeStored(committed, status === null)));
   if (report.cost) lines.push(...describeCost(report.cost));
+  lines.push(...(report.budget ?? []).map((line) => `budget        ${line}`));
   lines.push(...describeNotices(report.notices), ...report.damagedNotices.map((why) => `notice not read: ${why}`));
   if (report.webhook) lines.push(`webhook: ${report.webhook}`);
   lines.push(...Object.entries(report.sinks).flatMap(([sink, state]) => describeSink(sink, state) ?? []));

@@ -8,7 +8,10 @@ import { rootMessage } from '../output/root-message.ts';
 import { readRegular } from '../../host/regular-file.ts';
 import type { StatusReport } from '../describe/status.ts';
 
-type Sinks = Pick<StatusReport, 'sinks' | 'sinksError' | 'notices' | 'damagedNotices' | 'webhook' | 'cost' | 'curves'>;
+type Sinks = Pick<
+  StatusReport,
+  'sinks' | 'sinksError' | 'notices' | 'damagedNotices' | 'webhook' | 'cost' | 'curves' | 'budget'
+>;
 
 /** Reads a folder's records as plain files: opening stores would take longer than everything else here. */
 export async function sinksOf(run: string, store = 'file:outputs'): Promise<Sinks> {
@@ -52,18 +55,25 @@ async function noticesIn(
 }
 
 /** Empty when the run's records are damaged; the rest of the status is shown. */
-async function measuredIn(store: string, name: string): Promise<Pick<StatusReport, 'cost' | 'curves'>> {
-  const [{ costOfRun }, { curvesOf }, { currentLineage }, { orIfDamaged }] = await Promise.all([
-    import('../../runs/metrics/cost.ts'),
-    import('../../runs/metrics/curves.ts'),
-    import('../../runs/run-access.ts'),
-    import('../../store/objects.ts'),
-  ]);
+async function measuredIn(store: string, name: string): Promise<Pick<StatusReport, 'cost' | 'curves' | 'budget'>> {
+  const [{ costOfRun }, { curvesOf }, { currentLineage }, { orIfDamaged }, { budgetLines }, { newestSpec }] =
+    await Promise.all([
+      import('../../runs/metrics/cost.ts'),
+      import('../../runs/metrics/curves.ts'),
+      import('../../runs/run-access.ts'),
+      import('../../store/objects.ts'),
+      import('../../runs/budgets/budget-lines.ts'),
+      import('../../runs/forms/stored-spec.ts'),
+    ]);
   const place = { store, name };
   return {
     cost: await orIfDamaged(
       () => costOfRun(place),
       () => null,
+    ),
+    budget: await orIfDamaged<readonly string[]>(
+      async () => budgetLines(place, await newestSpec(place)),
+      () => [],
     ),
     curves: await orIfDamaged<StatusReport['curves']>(
       async () => curvesOf({ ...place, lineage: await currentLineage(place) }, Infinity),

@@ -3,6 +3,7 @@ import { groupRolloutsMax, rolloutTokensMax } from '../../core/limits.ts';
 import { access, headerList, ModelAccessSpec } from '../models/model-access.ts';
 import { accessDefaults } from '../../core/eval/model-access.ts';
 import { requestSampling } from './request-sampling.ts';
+import { BudgetSpec, budgetSpec, budgetValue } from '../settings/budgets.ts';
 import { setting, specFields, tableType } from '../settings/setting.ts';
 import {
   args,
@@ -67,6 +68,16 @@ export const course = {
   state_columns: setting(texts(), 'columns of the state that are kept with a rollout', { neutral: [] }),
   save_results: setting(flag(), 'whether results are kept', { neutral: false, as: 'savesResults' }),
 };
+/** What it may use, and what that costs. */
+const limited = {
+  budget: setting(budgetValue(), 'what the evaluation may use at most, as in `[budget]`; it goes on once it has more'),
+  prices: setting(
+    z
+      .strictObject({ input: z.number().min(0), output: z.number().min(0) })
+      .meta({ expected: 'a table such as { input = 0.15, output = 0.6 }' }),
+    'US dollars of a million prompt tokens and of a million tokens that it samples; asked of servers that tell them when missing',
+  ),
+};
 /** Settings without effect here, with the reason that is reported. */
 const withoutEffect = {
   verbose: setting(flag(), 'what is logged does not depend on it'),
@@ -89,6 +100,7 @@ const settings = {
   max_tokens: setting(whole(1, rolloutTokensMax), 'of a turn'),
   temperature: setting(atLeastZero(), 'in place of `sampling`’s'),
   ...course,
+  ...limited,
   resume: setting(flag(), 'goes on with the newest unfinished evaluation that matches'),
   resume_path: setting(text(), 'the folder of the one to go on with'),
   save_to_hf_hub: setting(flag(), 'whether results are also uploaded to the Hugging Face Hub'),
@@ -160,6 +172,9 @@ export const EvaluationSpec = z.strictObject({
   /** Request fields as verifiers sends them: `max_tokens` (per turn), `temperature`, `extra_body`, … */
   sampling: z.record(z.string(), z.json()),
   ...specFields(course),
+  /** Missing = nothing is limited. */
+  budget: BudgetSpec.optional(),
+  prices: z.strictObject({ input: z.number(), output: z.number() }).optional(),
   /** null = one for every 256 concurrent rollouts. */
   numWorkers: z.int().positive().nullable(),
   /** Continues an earlier evaluation: "newest" = the newest unfinished one that matches, else its folder. */
@@ -173,3 +188,8 @@ export const EvalRunSpec = z.strictObject({
 });
 export type EvaluationSpec = z.infer<typeof EvaluationSpec>;
 export type EvalRunSpec = z.infer<typeof EvalRunSpec>;
+
+/** The spec's part for `budget` and `prices`, where they are written. */
+export function limitedSpec({ budget, prices }: EvalEntry): Pick<EvaluationSpec, 'budget' | 'prices'> {
+  return { ...budgetSpec(budget), ...(prices && { prices }) };
+}

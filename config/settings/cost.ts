@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { atLeastZero, whole } from '../toml/values.ts';
+import { costModels, PricedModels } from './budgets.ts';
 import { setting, specFields } from './setting.ts';
 
 const label = () =>
@@ -31,5 +32,11 @@ export const cost = {
   rollout_hour: setting(atLeastZero(), 'price of an hour of one rollout worker'),
   rollout_workers: setting(whole(0), 'rollout workers that are paid for while the run makes steps', { default: 1 }),
 };
-export const CostSpec = z.strictObject(specFields(cost));
+/** As it is written: with the prices of other models. */
+export const costTable = { ...cost, models: costModels };
+export const CostSpec = z.strictObject({
+  ...specFields(cost),
+  /** Of models beside the policy; missing = none. */
+  models: PricedModels.optional(),
+});
 export type CostSpec = z.infer<typeof CostSpec>;

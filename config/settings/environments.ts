@@ -18,6 +18,7 @@ import {
   whole,
 } from '../toml/values.ts';
 import { agentSettings, agentTables, alsoOfEvaluated, programSpec, ProgramSpec } from './agents.ts';
+import { budgetOfRollout, BudgetSpec, budgetSpec } from './budgets.ts';
 import { EchoSpec, echoRoles, echoSpec } from './echo.ts';
 import type { RatchetConfig } from './index.ts';
 import { kindOfEnvironment, kindsOf } from './learning.ts';
@@ -139,6 +140,7 @@ export const environments = listOf(
     ...agent,
     ...agentSettings,
     ...agentTables,
+    budget: budgetOfRollout,
     sampling: optionalTable({
       ...samplingSettings({
         max_tokens: 'of this environment, in place of `[sampling]`',
@@ -226,6 +228,8 @@ export const EnvironmentSpec = z.strictObject({
   python: PythonEnvironmentSpec.optional(),
   variables: EnvironmentVariables.optional(),
   limits: RolloutLimits.optional(),
+  /** Of each of its rollouts; missing = nothing is limited. */
+  budget: BudgetSpec.optional(),
   /** The text itself: a file is read together with the config. */
   ...specFields(ownPrompt),
   ...specFields(agent),
@@ -276,14 +280,15 @@ function ownGroupSize(
 /** Settings that trained and evaluated environments may share. */
 export function ofEnvironment(
   { env_files: files }: RatchetConfig,
-  entry: WrittenIn<typeof alsoEvaluated>,
-): Pick<EnvironmentSpec, 'variables' | 'limits' | 'systemPrompt' | 'agent' | 'episode' | 'program'> {
+  entry: WrittenIn<typeof alsoEvaluated> & WrittenIn<{ readonly budget: typeof budgetOfRollout }>,
+): Pick<EnvironmentSpec, 'variables' | 'limits' | 'budget' | 'systemPrompt' | 'agent' | 'episode' | 'program'> {
   const names = [...new Set(entry.env_vars)];
   const bounds = inSpec(limits, entry);
   const isBounded = Object.values(bounds).some((bound) => bound !== null);
   return {
     ...(names.length + files.length > 0 && { variables: { names, files } }),
     ...(isBounded && { limits: bounds }),
+    ...budgetSpec(entry.budget),
     ...inSpec(ownPrompt, entry),
     ...inSpec(agent, entry),
     ...present({ program: programSpec(entry) }),

@@ -3,6 +3,7 @@ import { groupRolloutsMax } from '../../core/limits.ts';
 import { liveSettings } from '../../core/rl/live-settings.ts';
 import { evalMoments, regressionActions } from '../evaluations/eval-words.ts';
 import { args, choice, countOrAll, environmentId, environmentLabel, flag, whole } from '../toml/values.ts';
+import { budgetOfEvaluation, budgetOfRollout, BudgetSpec, budgetSpec } from './budgets.ts';
 import { alsoEvaluated, EnvironmentSpec, ofEnvironment, withNames } from './environments.ts';
 import type { RatchetConfig } from './index.ts';
 import {
@@ -47,6 +48,7 @@ const evaluated = {
   rollouts_per_example: setting(whole(1), 'in place of `[eval] rollouts_per_example`', { most: rolloutsBound }),
   ...alsoEvaluated,
   ...ofOne,
+  budget: budgetOfRollout,
   sampling: optionalTable({
     ...samplingSettings({
       max_tokens: 'of this environment, in place of `[eval.sampling]`',
@@ -71,6 +73,7 @@ export const evaluation = optionalTable({
     }),
   }),
   ...whenAndHow,
+  budget: budgetOfEvaluation,
   env: listOf(evaluated, (items) => items.min(1).meta({ expected: 'a list of tables: [[eval.env]]' }).optional()),
 });
 
@@ -84,6 +87,8 @@ export const EvalSpec = z.strictObject({
   /** null = as in training rollouts. */
   sampling: EvalSamplingSpec.nullable().default(null),
   ...specFields(whenAndHow),
+  /** Of each evaluation of an environment; missing = nothing is limited but by the run's. */
+  budget: BudgetSpec.optional(),
   environments: z.array(
     EnvironmentSpec.omit({
       sampling: true,
@@ -111,6 +116,7 @@ export function evalSpec(config: RatchetConfig): EvalSpec | null {
     interval,
     sampling: written.sampling === undefined ? null : samplingSpec(evalSampling(config)),
     ...inSpec(whenAndHow, written),
+    ...budgetSpec(written.budget),
     skipFirstStep: skip_first_step ?? !eval_base_model,
     environments: withNames(written.env ?? trainedOn(config)).map((entry) => ({
       id: entry.id,

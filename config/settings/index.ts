@@ -1,3 +1,4 @@
+import { budget } from './budgets.ts';
 import { checkpoints, otherResume, resume } from './checkpoints.ts';
 import { environmentFiles, environments, buffer, variableFiles } from './environments.ts';
 import { evaluation } from './evaluation.ts';
@@ -11,7 +12,7 @@ import {
   amount,
   breaker,
   chance,
-  cost,
+  costTable,
   klPenalty,
   mlflow,
   naming,
@@ -68,7 +69,8 @@ const settings = {
   mlflow: optionalTable(mlflow),
   opentelemetry: optionalTable(opentelemetry),
   notify: optionalTable(notify),
-  cost: optionalTable(cost),
+  cost: optionalTable(costTable),
+  budget,
   trainer,
   inference,
   store,

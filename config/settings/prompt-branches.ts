@@ -4,6 +4,7 @@ import { groupRolloutsMax, stepsMax } from '../../core/limits.ts';
 import { adoptions } from '../evaluations/eval-words.ts';
 import { baseUrl, keyVariable, variableName } from '../models/model-access.ts';
 import { anyNumber, choice, environmentLabel, text, texts, whole } from '../toml/values.ts';
+import { budgetOfSearch, BudgetSpec, budgetSpec } from './budgets.ts';
 import { withNames } from './environments.ts';
 import type { RatchetConfig } from './index.ts';
 import { inSpec, optionalTable, required, setting, specFields } from './setting.ts';
@@ -65,6 +66,7 @@ export const promptBranches = optionalTable({
     'the name of the environment variable with its key; the usual one of a known API when missing',
   ),
   ...search,
+  budget: budgetOfSearch,
 });
 
 /** Searches for better system prompts (GEPA) that branch off a run in training. */
@@ -78,6 +80,8 @@ export const PromptBranchSpec = z.strictObject({
   /** Name of the environment variable with its key; null = no key is needed. */
   apiKeyVar: z.string().nullable(),
   ...specFields(search),
+  /** Of each search; missing = nothing is limited but by `maxCalls` and the run's. */
+  budget: BudgetSpec.optional(),
 });
 export type PromptBranchSpec = z.infer<typeof PromptBranchSpec>;
 
@@ -90,5 +94,6 @@ export function promptBranchSpec({ gepa, env }: RatchetConfig): PromptBranchSpec
     ...inSpec(reflection, gepa),
     apiKeyVar: keyVariable(gepa.api_key_var, defaultKey(gepa.url)),
     ...inSpec(search, gepa),
+    ...budgetSpec(gepa.budget),
   };
 }

@@ -257,7 +257,8 @@ export const opentelemetry = {
 export const OpenTelemetrySpec = z.strictObject(specFields(opentelemetry));
 export type OpenTelemetrySpec = z.infer<typeof OpenTelemetrySpec>;
 
-export { cost, CostSpec } from './cost.ts';
+export { budgetSpec, pricedModelsSpec } from './budgets.ts';
+export { cost, costTable, CostSpec } from './cost.ts';
 export { notify, NotifySpec } from './notify.ts';
 
 export const klPenalty = optionalTable({

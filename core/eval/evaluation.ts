@@ -2,6 +2,7 @@ import type { FailureCounts } from '../rl/failures.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../rl/run-state.ts';
 import type { JsonValue } from '../json-value.ts';
 import type { EnvironmentEntry } from '../settings/environments.ts';
+import type { BudgetLimits } from '../settings/budgets.ts';
 import type { SamplingSettings } from '../settings/rollouts.ts';
 
 /** The nouns of an evaluation: the model, the examples, the results and their place. Plain data, as in history. */
@@ -81,6 +82,8 @@ export interface EvaluationInput {
   readonly about?: Readonly<Record<string, JsonValue>> | undefined;
   /** US dollars per million tokens, if known. */
   readonly prices?: { readonly input: number; readonly output: number } | undefined;
+  /** What it may use in all of its attempts; the newest attempt's counts. Missing = not limited. */
+  readonly budget?: BudgetLimits | undefined;
   /** Receiver of an {@link EvaluationNotice} at the end. */
   readonly notify?: { readonly workflowId: string; readonly signal: string } | undefined;
 }

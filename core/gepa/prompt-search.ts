@@ -1,6 +1,7 @@
 import type { EvaluatedEnvironment, EvaluatedModel, EvaluatedServer, EvaluationPlace } from '../eval/evaluation.ts';
 import type { ObjectRef } from '../rl/run-state.ts';
 import type { JsonValue } from '../json-value.ts';
+import type { BudgetLimits } from '../settings/budgets.ts';
 import type { AskedRollouts } from './leases.ts';
 import type { PromptComponent } from './prompt-parts.ts';
 import type { SearchTuning } from './tuning.ts';
@@ -61,6 +62,8 @@ export interface PromptSearchInput {
   readonly isBranch?: boolean | undefined;
   /** Replaces `initialPrompt`; stored with the results. */
   readonly startPrompt?: ObjectRef | undefined;
+  /** What it may use, with its reflections; missing = not limited but by its calls. */
+  readonly budget?: BudgetLimits | undefined;
   /** Receiver of a {@link PromptSearchNotice} at the end. */
   readonly notify?: { readonly workflowId: string; readonly signal: string } | undefined;
 }

@@ -54,6 +54,30 @@ export function costMetrics(used: Used, prices: Prices | undefined, prefix: Cost
   return metrics;
 }
 
+/** Sampled and prompt tokens of a step for each of its rollouts, and for each point of reward if there are more than 0. */
+export function tokensPer(
+  { prompt = 0, completion = 0 }: Used,
+  { rollouts, rewards }: { readonly rollouts: number; readonly rewards: number },
+): Record<string, number> {
+  const tokens = prompt + completion;
+  return {
+    ...(rollouts > 0 ? { 'cost/tokens_per_rollout': tokens / rollouts } : {}),
+    ...(rewards > 0 ? { 'cost/tokens_per_reward': tokens / rewards } : {}),
+  };
+}
+
+/** All money of a step for each of its rollouts and each point of reward, from its metrics. */
+export function moneyPer(metrics: Readonly<Record<string, number>>, money: number | undefined): Record<string, number> {
+  const { prompt = 0, completion = 0 } = usedIn(metrics);
+  const tokens = prompt + completion;
+  if (money === undefined || tokens === 0) return {};
+  const per = ['rollout', 'reward'].flatMap((what): [string, number][] => {
+    const each = metrics[`cost/tokens_per_${what}`];
+    return each === undefined ? [] : [[`cost/money_per_${what}`, (money * each) / tokens]];
+  });
+  return Object.fromEntries(per);
+}
+
 /** Reads the use back from a step's metrics. */
 export function usedIn(metrics: Readonly<Record<string, number>>): Used {
   return present(Object.fromEntries(kinds.map((kind) => [kind, metrics[`cost/${counted[kind]}`]])) as Used);

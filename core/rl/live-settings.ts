@@ -1,3 +1,5 @@
+import { present } from '../present.ts';
+import type { BudgetLimits } from '../settings/budgets.ts';
 import { received } from '../shape.ts';
 import { shortened } from '../steering.ts';
 import { nearestName } from '../suggest.ts';
@@ -12,6 +14,11 @@ export const liveSettingNames = [
   'max_mismatch_kl',
   'eval.interval',
   'checkpoints.interval',
+  'budget.tokens',
+  'budget.money',
+  'budget.sandbox_seconds',
+  'budget.tool_calls',
+  'budget.wall_seconds',
 ] as const;
 export type LiveSetting = (typeof liveSettingNames)[number];
 
@@ -87,7 +94,49 @@ export const liveSettings: Readonly<Record<LiveSetting, LiveRule>> = {
     says: 'steps between checkpoints',
     inFile: ({ checkpoints }) => checkpoints.interval,
   },
+  'budget.tokens': {
+    key: 'budgetTokens',
+    ...positive,
+    says: 'prompt and sampled tokens of the run',
+    inFile: ({ budget }) => budget?.tokens ?? null,
+  },
+  'budget.money': {
+    key: 'budgetMoney',
+    ...positive,
+    says: 'money of the run, at the prices of `[cost]`',
+    inFile: ({ budget }) => budget?.money ?? null,
+  },
+  'budget.sandbox_seconds': {
+    key: 'budgetSandboxS',
+    ...positive,
+    says: 'seconds of sandboxes of the run',
+    inFile: ({ budget }) => budget?.sandboxS ?? null,
+  },
+  'budget.tool_calls': {
+    key: 'budgetToolCalls',
+    ...positive,
+    says: 'tool calls of the run',
+    inFile: ({ budget }) => budget?.toolCalls ?? null,
+  },
+  'budget.wall_seconds': {
+    key: 'budgetWallS',
+    ...positive,
+    says: 'seconds since the first call of the run',
+    inFile: ({ budget }) => budget?.wallS ?? null,
+  },
 };
+
+/** The limits of the run's budget among these overrides, as the budget names them. */
+export function budgetIn(overrides: Overrides): Partial<BudgetLimits> {
+  const { budgetTokens, budgetMoney, budgetSandboxS, budgetToolCalls, budgetWallS } = overrides;
+  return present({
+    tokens: budgetTokens,
+    money: budgetMoney,
+    sandboxS: budgetSandboxS,
+    toolCalls: budgetToolCalls,
+    wallS: budgetWallS,
+  });
+}
 
 /** Settings that are fixed for the life of a run (`activities/open-run.ts`): another value is another run. */
 const fixedForLife = [
@@ -113,7 +162,7 @@ export interface SettingsContext {
   readonly run: string;
   readonly spec: Pick<
     RunSettings,
-    'learningRate' | 'maxSteps' | 'maxMismatchKl' | 'optimizer' | 'eval' | 'checkpoints'
+    'learningRate' | 'maxSteps' | 'maxMismatchKl' | 'optimizer' | 'eval' | 'checkpoints' | 'budget' | 'cost'
   >;
   readonly overrides: Overrides;
   /** The step in progress, from 1; a last step must not be before it. */
@@ -129,6 +178,12 @@ export function refuseSettings(asked: AskedSettings, context: SettingsContext): 
     const value: unknown = asked[name];
     if (typeof value !== 'number' || !liveSettings[name].takes(value, context.underWay))
       return refuseValue(name, value, context);
+    if (name.startsWith('budget.') && context.spec.budget === undefined) {
+      return `${name}: this run has no [budget]. Stop it (ratchet stop), add [budget] to its file, and train it again.`;
+    }
+    if (name === 'budget.money' && (context.spec.cost?.prompt ?? context.spec.cost?.completion ?? null) === null) {
+      return 'budget.money: this run has no prices. Stop it (ratchet stop), write prompt and completion into [cost] of its file, and train it again.';
+    }
     if (name === 'eval.interval' && context.spec.eval === null) {
       return 'eval.interval: this run has no [eval]. Stop it (ratchet stop), add [eval] to its file, and train it again.';
     }

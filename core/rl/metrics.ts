@@ -1,5 +1,6 @@
+import { budgetKeys, budgetUnits, type OverBudget } from '../settings/budgets.ts';
 import type { Baselines } from './rollout/agents.ts';
-import { costMetrics, type Used } from './cost.ts';
+import { costMetrics, tokensPer, type Used } from './cost.ts';
 import { type DropReason, judgeGroup, solvedCounts } from './filters/difficulty.ts';
 import type { DifficultyBounds } from '../settings/rollouts.ts';
 import type { GroupFacts } from './rollout/group-facts.ts';
@@ -91,7 +92,10 @@ export function stepMetrics({ step, finished, trained, filter, environments }: S
   addOffPolicy(metrics, trained, step);
   metrics['batch/groups'] = trained.length;
   metrics['batch/rollouts'] = trained.flatMap(rewardsOf).length;
-  return { ...metrics, ...costMetrics(sampledFor(finished), undefined) };
+  const used = sampledFor(finished);
+  const rollouts = finished.flatMap((group) => group.rollouts).length;
+  const rewards = finished.flatMap(rewardsOf).reduce((sum, reward) => sum + reward, 0);
+  return { ...metrics, ...costMetrics(used, undefined), ...tokensPer(used, { rollouts, rewards }) };
 }
 
 /** Tokens used by the rollouts of a step, kept or not. */
@@ -112,6 +116,7 @@ export interface MeasuredRollout {
   readonly turns: number;
   readonly metrics: Readonly<Record<string, number>>;
   readonly isTimedOut?: true;
+  readonly overBudget?: OverBudget['over'];
 }
 
 /** Mean reward and the mean of each reward function over some rollouts, for evaluations and reports. */
@@ -160,6 +165,10 @@ export function measuredMetrics(rollouts: readonly MeasuredRollout[]): Metrics {
     'timed_out/mean',
     rollouts.map((rollout) => Number(hasTimedOut(rollout))),
   );
+  for (const unit of [...budgetUnits, 'wallS'] as const) {
+    const count = rollouts.filter(({ overBudget }) => overBudget === unit).length;
+    if (count > 0) metrics[`over_budget/${budgetKeys[unit]}`] = count;
+  }
   return metrics;
 }
 

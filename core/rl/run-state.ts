@@ -140,6 +140,11 @@ export interface Overrides {
   readonly maxMismatchKl?: number;
   readonly evalInterval?: number;
   readonly checkpointInterval?: number;
+  readonly budgetTokens?: number;
+  readonly budgetMoney?: number;
+  readonly budgetSandboxS?: number;
+  readonly budgetToolCalls?: number;
+  readonly budgetWallS?: number;
 }
 
 /**

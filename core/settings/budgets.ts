@@ -4,6 +4,15 @@
 export const budgetUnits = ['tokens', 'money', 'sandboxS', 'toolCalls'] as const;
 export type BudgetUnit = (typeof budgetUnits)[number];
 
+/** Names of limits in files. */
+export const budgetKeys: Readonly<Record<BudgetUnit | 'wallS', string>> = {
+  tokens: 'tokens',
+  money: 'money',
+  sandboxS: 'sandbox_seconds',
+  toolCalls: 'tool_calls',
+  wallS: 'wall_seconds',
+};
+
 /** Amounts by unit: tokens fed and sampled, money in the run file's currency, seconds of sandboxes, tool calls. */
 export type Amounts = Readonly<Partial<Record<BudgetUnit, number>>>;
 

@@ -1,5 +1,6 @@
 import type { JsonValue } from '../json-value.ts';
 import type { AgentProgram } from './programs.ts';
+import type { BudgetLimits } from './budgets.ts';
 
 /** How an environment is opened. The schemas in config/settings/environments.ts make it. */
 
@@ -46,6 +47,8 @@ export interface EnvironmentEntry {
   readonly limits?: RolloutLimits | undefined;
   /** Set for an agent: what is run, on which tasks, and how it is scored. */
   readonly program?: AgentProgram | undefined;
+  /** Of each of its rollouts. */
+  readonly budget?: BudgetLimits | undefined;
   /** In place of its examples' own. */
   readonly systemPrompt?: string | undefined;
   /** Solver of its tasks in verifiers v1. */

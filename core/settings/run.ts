@@ -1,6 +1,7 @@
 import type { InferenceKind } from '../kinds/inference.ts';
 import type { TrainerKind } from '../kinds/trainers.ts';
 import type { JsonValue } from '../json-value.ts';
+import type { BudgetLimits } from './budgets.ts';
 import type { AdvantageSettings, OptimizerSettings } from './learning.ts';
 import type {
   DifficultyBounds,
@@ -44,6 +45,8 @@ export interface RunSettings extends TrajectorySettings {
   readonly zeroTruncated: boolean;
   readonly eval: { readonly interval: number | null } | null;
   readonly checkpoints: { readonly interval: number | null };
+  readonly budget?: BudgetLimits | undefined;
+  readonly cost?: { readonly prompt: number | null; readonly completion: number | null } | undefined;
 }
 
 interface InferenceSettings {

@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import type { EvaluatedEnvironment, EvaluatedServer, EvaluationInput } from '../../core/eval/evaluation.ts';
@@ -126,6 +127,7 @@ async function inputOf(
     independentScoring: spec.independentScoring,
     maxRetries: spec.maxRetries,
     standstillS: Math.max(timeoutS ?? 0, evaluationStandstillS),
+    ...present({ budget: spec.budget, prices: spec.prices }),
   };
 }
 

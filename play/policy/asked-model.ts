@@ -46,7 +46,7 @@ export function askEndpoint(
   const endpoint = open(servers);
   return (path, index, calls) => ({
     sampling,
-    openPolicy: ({ sampling: own = {} }) =>
+    openPolicy: ({ sampling: own = {} }, _until, budget) =>
       chatPolicy({
         ...(calls && {
           recorded: calls.recorded(),
@@ -56,6 +56,7 @@ export function askEndpoint(
         fields: { ...own, ...sampling },
         signal,
         place: samplePlace(path, index),
+        budget,
       }),
   });
 }

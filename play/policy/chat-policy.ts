@@ -3,6 +3,8 @@ import type { ChatMessage, MessageToolCall, Turn } from '../../core/rl/rollout/r
 import type { JsonValue } from '../../config/run-spec.ts';
 import type { SampledCall, SampleOptions } from '../../backends/environments/types.ts';
 import type { Endpoint, SamplePlace } from '../../backends/inference/index.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { type RolloutBudget, withinBudget } from '../budget/rollout-budget.ts';
 import { promptName, RecalledTurns } from './recalled-turns.ts';
 import type { OnTurn, PlayedPolicy } from './sample-policy.ts';
 
@@ -13,6 +15,8 @@ interface ChatPolicyOptions {
   readonly signal?: AbortSignal;
   /** Place of the turns, for servers that cache related requests together. */
   readonly place?: SamplePlace;
+  /** Of the rollout; missing = nothing is limited. */
+  readonly budget?: RolloutBudget | undefined;
   /** Calls that earlier attempts of the rollout finished. */
   readonly recorded?: readonly Turn[];
   /** Called with every turn and its index in the rollout. A call returns when this has, so that it is stored. */
@@ -24,7 +28,7 @@ interface ChatPolicyOptions {
  * in the API's form; an environment that knows only texts may ignore them.
  */
 export function chatPolicy(options: ChatPolicyOptions): PlayedPolicy {
-  const { endpoint, fields, signal, place, onTurn } = options;
+  const { endpoint, fields, signal, place, budget, onTurn } = options;
   const turns: Turn[] = [];
   const callIds: (readonly (string | undefined)[])[] = [];
   const recalled = new RecalledTurns(options.recorded ?? []);
@@ -33,13 +37,18 @@ export function chatPolicy(options: ChatPolicyOptions): PlayedPolicy {
 
   const say = async (messages: readonly ChatMessage[], { tools, sampling, call }: SampleOptions) => {
     const own = call === undefined ? {} : fieldsOfCall(call, sampling ?? fields);
-    const said = await endpoint.chat({
-      messages,
-      tools,
-      fields: { ...(sampling ?? fields), ...own },
-      signal,
-      ...place,
-    });
+    const asked = { ...(sampling ?? fields), ...own };
+    const most = budget ? mostTokens({ messages, tools }, asked) : { promptTokens: 0, maxTokens: 0 };
+    const said = await withinBudget(
+      budget,
+      { ...most, signal },
+      (maxTokens) => {
+        const given = budget ? withMaxTokens(asked, maxTokens) : asked;
+        return endpoint.chat({ messages, tools, fields: given, signal, ...place });
+      },
+      // A server that does not count is taken to have used all.
+      ({ usage }) => usage ?? { promptTokens: most.promptTokens, completionTokens: most.maxTokens },
+    );
     return { turn: turnOf(said), callIds: said.callIds ?? [] };
   };
 
@@ -147,4 +156,32 @@ function callsOf(
   ids: readonly (string | undefined)[] = [],
 ): MessageToolCall[] {
   return toolCalls.map((call, i) => ({ id: ids[i] ?? `call_${position}_${i}`, type: 'function', function: call }));
+}
+
+const tokenFields = ['max_tokens', 'max_completion_tokens'] as const;
+/** Tokens that a chat template adds to a request, and to each of its messages. */
+const templateTokens = { request: 256, message: 16 };
+
+/**
+ * Upper bound of a turn's tokens at a server that counts them itself: no tokenizer makes more tokens of a text than it
+ * has bytes. Refuses a request without a bound on what is sampled.
+ */
+function mostTokens(
+  asked: { readonly messages: readonly ChatMessage[]; readonly tools: SampleOptions['tools'] },
+  fields: Readonly<Record<string, JsonValue>>,
+): { readonly promptTokens: number; readonly maxTokens: number } {
+  const bytes = Buffer.byteLength(JSON.stringify(asked));
+  const promptTokens = bytes + templateTokens.request + templateTokens.message * asked.messages.length;
+  const maxTokens = tokenFields.map((name) => fields[name]).find((value) => typeof value === 'number') ?? 0;
+  return { promptTokens, maxTokens };
+}
+
+/** A rollout with little left samples less. */
+function withMaxTokens(fields: Readonly<Record<string, JsonValue>>, most: number): Readonly<Record<string, JsonValue>> {
+  const name = tokenFields.find((one) => typeof fields[one] === 'number');
+  if (name !== undefined) return { ...fields, [name]: most };
+  throw new RatchetError(
+    'ConfigInvalid',
+    'A budget limits tokens or money, and nothing bounds the tokens of an answer: set max_tokens of the sampling.',
+  );
 }

@@ -45,7 +45,7 @@ export async function openModel(
   }
   const version = await openVersion(dependencies, model);
   return ({ session, index, exampleId, recorded, onTurn }) => ({
-    openPolicy(played) {
+    openPolicy(played, _until, budget) {
       const place = samplePlace([version.served.name, kind, environment.name, session], index);
       const onRecord = keepsTurns(played);
       const record = {
@@ -53,7 +53,7 @@ export async function openModel(
         onTurn: (turn: Turn, position: number) => onTurn(turn, position, onRecord),
       };
       // Keyed by the example and not by the step or the prompt: what is compared is compared on the same draws.
-      return samplePolicy({ ...version, signal, place, ...record }, (turn) =>
+      return samplePolicy({ ...version, signal, place, budget, ...record }, (turn) =>
         turnSeed(kind, seed, environment.name, exampleId, index, turn),
       );
     },

@@ -16,6 +16,8 @@ import {
 import type { Policy, SampleOptions } from '../../backends/environments/types.ts';
 import { heardTokens } from './heard-tokens.ts';
 import { promptName, RecalledTurns } from './recalled-turns.ts';
+import type { RolloutBudget } from '../budget/rollout-budget.ts';
+import { speakWithin } from '../budget/budgeted-policy.ts';
 import type { Speak } from '../teacher/teacher.ts';
 import type { Inference, Sample, SamplePlace } from '../../backends/inference/index.ts';
 import type { ServedPolicy } from '../../core/rl/run-state.ts';
@@ -42,6 +44,8 @@ export interface SamplePolicyOptions {
   readonly recorded?: readonly Turn[];
   /** Generates the turns in place of the policy; missing = the policy does. */
   readonly speak?: Speak;
+  /** Of the rollout; missing = nothing is limited. */
+  readonly budget?: RolloutBudget | undefined;
   /** Called with the version of every turn as it begins, including recorded ones. */
   readonly onBegin?: (step: number) => void;
   /** Called with every sampled turn and its index in the rollout. A call returns when this has, so that it is stored. */
@@ -84,7 +88,7 @@ class SamplePolicy implements PlayedPolicy {
 
   constructor(options: SamplePolicyOptions, seedOfTurn: (turn: number | string) => number) {
     this.#options = options;
-    this.#speak = options.speak ?? ((request) => options.inference.sample(request));
+    this.#speak = speakWithin(options.budget, options.speak ?? ((request) => options.inference.sample(request)));
     this.#seedOfTurn = seedOfTurn;
     this.#prompts = new ConversationPrompts(options.tokenizer);
     this.#recalled = new RecalledTurns(options.recorded ?? []);
@@ -128,7 +132,7 @@ class SamplePolicy implements PlayedPolicy {
   /** One turn after the other, as most environments ask. */
   async #next(prompt: RenderedPrompt, asked: Asked, position: number): Promise<Turn> {
     const known = this.#recalled.at(position, prompt.tokenIds);
-    if (known) this.#options.onBegin?.(known.policyStep);
+    if (known) this.#adopt(known);
     const turn = known ?? (await this.#say(position, prompt, asked));
     this.turns[position] = turn;
     this.#prompts.said(prompt, turn.tokenIds);
@@ -136,11 +140,17 @@ class SamplePolicy implements PlayedPolicy {
     return turn;
   }
 
+  /** Takes over a turn of an earlier attempt. */
+  #adopt({ policyStep, promptTokenIds, tokenIds }: Turn): void {
+    this.#options.onBegin?.(policyStep);
+    this.#options.budget?.adopt({ promptTokens: promptTokenIds.length, completionTokens: tokenIds.length });
+  }
+
   /** A call of a program: any number at once, in any order. */
   async #answer(prompt: RenderedPrompt, asked: Asked): Promise<Turn> {
     const known = this.#recalled.call(promptName(prompt.tokenIds));
     const isKnown = 'tokenIds' in known;
-    if (isKnown) this.#options.onBegin?.(known.policyStep);
+    if (isKnown) this.#adopt(known);
     const turn = isKnown ? known : await this.#sampleCall(known.id, prompt, asked);
     this.turns.push(turn);
     this.#prompts.said(prompt, turn.tokenIds);

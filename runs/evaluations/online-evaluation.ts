@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { generateAttemptsMax, rolloutAttemptsMax } from '../../core/limits.ts';
 import { layout, lineageOf } from '../layout.ts';
 import { evaluationEndedSignalName, evaluationWorkflowId } from '../../core/names.ts';
@@ -38,7 +39,7 @@ export function onlineEvaluation(
 ): { readonly workflowId: string; readonly input: EvaluationInput } {
   const isSampled = variant === 'sampled';
   const sampling = samplingOf(spec, entry);
-  const { id, name, args, sha256, python, program, variables, limits, systemPrompt, agent, skipFirst } = entry;
+  const { id, name, args, sha256, python, program, variables, limits, budget, systemPrompt, agent, skipFirst } = entry;
   const lineage = lineageOf(policy.weights);
   const { step, replay = 0 } = policy;
   const prompt = isTrainedOn(spec, entry) ? prompts[name]?.ref : undefined;
@@ -47,7 +48,19 @@ export function onlineEvaluation(
   return {
     workflowId: evaluationWorkflowId(run.name, name, { lineage, step, replay }, suffix),
     input: {
-      environment: { id, name, args, sha256, python, program, variables, limits, systemPrompt, agent },
+      environment: {
+        id,
+        name,
+        args,
+        sha256,
+        python,
+        program,
+        variables,
+        limits,
+        ...present({ budget }),
+        systemPrompt,
+        agent,
+      },
       model: {
         kind: 'version',
         model: run.name,
@@ -67,6 +80,7 @@ export function onlineEvaluation(
       results: { store: run.store, name: run.name, prefix },
       ...(prompt ? { systemPrompt: prompt } : {}),
       about: { step, ...(prompt ? { prompt: prompt.sha256 } : {}) },
+      ...present({ budget: spec.eval?.budget }),
       ...(notify ? { notify: { ...notify, signal: evaluationEndedSignalName } } : {}),
     },
   };

@@ -71,10 +71,12 @@ export const storedForms = {
     upgrades: [withNewOptions],
   }),
   /** Attempts were called sittings until 24 November 2026. */
-  leftChunk: form('partial results of a chunk', new RegExp(`${round}${chunk}\\/(?:attempt|sitting)_\\d+\\.json$`)),
+  leftChunk: form('partial results of a chunk', new RegExp(`${round}${chunk}\\/(?:attempt|sitting)_\\d+\\.json$`), {
+    upgrades: [withNewOptions],
+  }),
   /** Until 25 November 2026 one object had the groups of a whole round. */
   scoredGroup: form('a scored group', new RegExp(`${round}(?:${chunk}\\.)?scored\\.jsonl(?:\\.gz)?$`), {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions, withNewOptions],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
     sharesPrompts: true,
   }),
   turn: form('a turn', new RegExp(`${ofChunk}(?:\\/attempt_\\d+(?:\\/groups)?)?\\/turns_\\d+\\.jsonl$`), {
@@ -91,7 +93,7 @@ export const storedForms = {
       `${ofChunk}(?:(?:\\/attempt_\\d+(?:\\/groups)?)?\\/part_\\d+|\\/(?:attempt|sitting)_\\d+\\.finished\\.[^/]+)?\\.jsonl$`,
     ),
     {
-      upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions, withNewOptions],
+      upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
       sharesPrompts: true,
     },
   ),
@@ -126,7 +128,7 @@ export const storedForms = {
     upgrades: [withNewOptions, withNewOptions],
   }),
   evaluationSummary: form('the summary of an evaluation', /evaluation\/summary_\d+\.json$/),
-  rescore: form('a rescore', /rescores\/[^/]+\/rescore\.json$/, { tellsVersion: true, upgrades: [withNewOptions] }),
+  rescore: form('a rescore', /rescores\/[^/]+\/rescore\.json$/, { tellsVersion: true }),
   rescoredChunk: form('a chunk of a rescore', /rescores\/[^/]+\/chunks\/chunk_\d+\.json$/),
   rescoredGroup: form('a group with other rewards', /rescores\/[^/]+\/chunks\/chunk_\d+\/scores\.[^/]+\.jsonl\.gz$/),
   journaledGroup: form('a group of a rescore under way', /rescores\/[^/]+\/chunks\/chunk_\d+\/scored_\d+\.jsonl$/),
@@ -141,10 +143,11 @@ export const storedForms = {
   }),
   searchSummary: form('the summary of a search', /search\/summary\.json$/, { upgrades: [withNewOptions] }),
   answer: form('an answer of a search', /search\/answers\/part_\d+\.jsonl$/, {
-    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions, withNewOptions, withNewOptions],
+    upgrades: [turnsOfTextAlone, turnsWithoutRefusals, withNewOptions],
     sharesPrompts: true,
   }),
   promptTrial: form('the trial of a prompt', /trial\.json$/),
+  budget: form('a state of a budget', /budget\/entry_\d+\.json$/),
   sandboxProject: form('the name of a project of sandboxes', /sandboxes\.json$/),
   sandboxPool: form('a provider of sandboxes', /providers\/[0-9a-f]+\.json$/),
   sandboxLease: form('the lease of a sandbox', /open\/[^/]+\/lease\.json$/),

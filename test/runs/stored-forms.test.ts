@@ -176,6 +176,7 @@ const sampleKeys: Readonly<Record<keyof typeof storedForms, string>> = {
   searchSummary: 'search/summary.json',
   answer: 'search/answers/part_12.jsonl',
   promptTrial: 'gepa/words--run/step_3/trial.json',
+  budget: 'evals/words--run/step_3/budget/entry_12.json',
   sandboxProject: 'sandboxes.json',
   sandboxPool: 'providers/0123456789abcdef.json',
   sandboxLease: 'open/ratchet-0123/lease.json',
@@ -231,12 +232,6 @@ describe('recorded runs of 24, 25 and 26 November', () => {
       'answer-3',
       'rollout-3',
       'scoredGroup-3',
-      'answer-4',
-      'rollout-4',
-      'scoredGroup-4',
-      'answer-5',
-      'rollout-5',
-      'scoredGroup-5',
     ] as const) {
       const [id, version] = name.split('-') as ['turn' | 'answer' | 'rollout' | 'scoredGroup', string];
       const bytes = await readFile(new URL(`../data/stored-forms/${name}.jsonl`, import.meta.url));
@@ -252,11 +247,10 @@ describe('recorded runs of 24, 25 and 26 November', () => {
       'searchSummary-1',
       'commit-2',
       'evaluation-2',
-      'notes-1',
-      'rescore-1',
+      'leftChunk-1',
     ] as const) {
       const [id, version] = name.split('-') as [
-        'checkpointSubject' | 'search' | 'searchSummary' | 'commit' | 'evaluation' | 'notes' | 'rescore',
+        'checkpointSubject' | 'search' | 'searchSummary' | 'commit' | 'evaluation' | 'leftChunk',
         string,
       ];
       const bytes = await readFile(new URL(`../data/stored-forms/${name}.json`, import.meta.url));

@@ -55,6 +55,7 @@ const typeOfForm: Readonly<Record<keyof typeof storedForms | keyof typeof formsO
     searchSummary: ['core/gepa/prompt-search.ts', 'PromptSearchResult'],
     answer: ['runs/searches/search-store.ts', 'AnswerRow'],
     promptTrial: ['core/gepa/prompt-search.ts', 'PromptTrial'],
+    budget: ['core/rl/budget-ledger.ts', 'BudgetState'],
     sandboxProject: ['runs/sandboxes/lease-records.ts', 'SandboxProject'],
     sandboxPool: ['runs/sandboxes/lease-records.ts', 'SandboxPool'],
     sandboxLease: ['runs/sandboxes/lease-records.ts', 'SandboxLease'],

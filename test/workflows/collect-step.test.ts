@@ -4,12 +4,13 @@ import { after, describe, test } from 'node:test';
 import { RatchetError } from '../../core/errors.ts';
 import { initialCurriculum } from '../../core/rl/sampling/curriculum.ts';
 import { noFailures, type RoundFailures } from '../../core/rl/failures.ts';
+import { unlimited } from '../../core/settings/budgets.ts';
 import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
 import type { FilteredGroups } from '../../core/rl/filters/filter-groups.ts';
 import { type FakeRun, Gate, type Input, refOf } from './fake-run.ts';
 import { evaluating } from './fake-evaluation.ts';
 import { filtering, groupsIn } from './fake-training.ts';
-import { aWhile, timesContinued, until } from './look.ts';
+import { aWhile, failureOf, timesContinued, until } from './look.ts';
 import { begin, type BegunRun, closeServer, shortHistoryQueue } from './server.ts';
 
 after(closeServer);
@@ -419,6 +420,37 @@ describe('the groups of a step', { concurrency: 8 }, () => {
       [
         [1, 1],
         [2, 1],
+      ],
+    );
+  });
+
+  test('a run whose budget is used up pauses, and goes on with the same rollouts once it was given more', async () => {
+    const overBudget = "The run's budget of 100 tokens is used up.";
+    const run = await begin({
+      settings: { ...oneStep, batchSize: 4, budget: { ...unlimited, tokens: 100 } },
+      fakes: {
+        playGroups: async (_, { nth, usual }) => {
+          const chunk = await usual();
+          const unfinished = { ...refOf('unfinished'), count: 3 };
+          return nth === 1 ? { ...chunk, parts: [], unfinished, rollouts: 1, endedBy: 'budget', overBudget } : chunk;
+        },
+      },
+    });
+    assert.equal(await run.paused(), `budget: ${overBudget}`);
+    const refused = await failureOf(run.tell('set', { 'budget.money': 3 }));
+    assert.match(refused, /budget.money: this run has no prices/);
+    assert.match(await run.tell('set', { 'budget.tokens': 200 }), /budget.tokens 100 → 200\nfor calls from now on/);
+    assert.deepEqual(
+      run.inputs('setBudget').map(({ limits }) => limits),
+      [{ tokens: 200 }],
+    );
+    await run.tell('resume');
+    await run.result();
+    assert.deepEqual(
+      run.inputs('playGroups').map(({ attempt, isLast }) => [attempt, isLast]),
+      [
+        [1, false],
+        [2, false],
       ],
     );
   });

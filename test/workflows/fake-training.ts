@@ -27,6 +27,7 @@ type Training = Pick<
   | 'openRun'
   | 'readSpec'
   | 'checkRewind'
+  | 'setBudget'
   | 'checkBehind'
   | 'beginLineage'
   | 'leaseGroups'
@@ -57,7 +58,7 @@ export function fakeTraining(run: FakeRun, tell: TellLeased): Training {
 
 function opening(
   run: FakeRun,
-): Pick<Training, 'openRun' | 'readSpec' | 'checkRewind' | 'checkBehind' | 'beginLineage'> {
+): Pick<Training, 'openRun' | 'readSpec' | 'checkRewind' | 'setBudget' | 'checkBehind' | 'beginLineage'> {
   return {
     openRun: () => {
       run.attempts += 1;
@@ -75,6 +76,7 @@ function opening(
       };
     },
     readSpec: () => run.spec,
+    setBudget: () => undefined,
     checkRewind: ({ step }) => {
       if (run.commitOf(step) === undefined) throw new RatchetError('Unsupported', `no step ${step}`);
       return { step, checkpoint: step, hasWeights: true };

@@ -3,6 +3,7 @@ export const activityWords = {
   openRun: 'open the run',
   readSpec: 'read the settings',
   checkRewind: 'check a rewind',
+  setBudget: 'set limits of the budget',
   checkBehind: 'check the newest commit',
   beginLineage: 'begin a lineage',
   leaseGroups: 'choose examples',

@@ -130,6 +130,16 @@ function costCharts(cost: CostAnswer | null): ChartSpec[] {
         line('cost/trained_tokens', 'trained'),
       ],
     },
+    {
+      title: 'cost of a rollout',
+      unit: cost?.currency ?? '',
+      lines: [line('cost/money_per_rollout', 'a rollout'), line('cost/money_per_reward', 'a point of reward')],
+    },
+    {
+      title: 'tokens of a rollout',
+      unit: 'prompts and sampled',
+      lines: [line('cost/tokens_per_rollout', 'a rollout'), line('cost/tokens_per_reward', 'a point of reward')],
+    },
   ];
 }
 
@@ -247,6 +257,7 @@ function Standing({ overview, run }: { readonly overview: RunOverview; readonly 
         </Fact>
         {overview.rest !== null && <Fact name="time not effective">{overview.rest}</Fact>}
         {overview.cost !== null && <Fact name="cost">{costText(overview.cost)}</Fact>}
+        {overview.budget.length > 0 && <Fact name="budget used">{overview.budget.join('; ')}</Fact>}
         <Fact name="lineage">{overview.lineage}</Fact>
         <Fact name="last commit">{clock(overview.committedAt)}</Fact>
         <Fact name="model">

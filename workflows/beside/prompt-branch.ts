@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { layout } from '../../runs/layout.ts';
 import { promptBranchEndedSignalName, promptBranchWorkflowId } from '../../core/names.ts';
 import type { PolicyVersion, Prompts, RunHandle } from '../../core/rl/run-state.ts';
@@ -36,14 +37,14 @@ export function promptBranch(
 ): { readonly workflowId: string; readonly input: PromptSearchInput } {
   const { gepa } = spec;
   const entry = spec.environments.find(({ name }) => name === environment)!;
-  const { id, name, args, sha256, python, variables, limits, agent, program, sampling = spec.sampling } = entry;
+  const { id, name, args, sha256, python, variables, limits, budget, agent, program, sampling = spec.sampling } = entry;
   const start = prompts[name];
   const { step, replay } = policy;
   const place = layout.promptBranch(run.lineage, name, run.name, [step, replay]);
   return {
     workflowId: promptBranchWorkflowId(run.name, name, run.lineage, policy),
     input: {
-      environments: [{ id, name, args, sha256, python, variables, limits, agent, program }],
+      environments: [{ id, name, args, sha256, python, variables, limits, ...present({ budget }), agent, program }],
       // Attempt 0, so that all attempts of the run begin the same search.
       model: { kind: 'version', model: run.name, run: { ...run, attempt: 0 }, policy, sampling },
       reflection: {
@@ -67,6 +68,7 @@ export function promptBranch(
       savesResults: true,
       isSmallBudgetMeant: true, // checked with the run file already; a small dataset uses fewer
       isBranch: true,
+      ...present({ budget: gepa.budget }),
       notify: { ...notify, signal: promptBranchEndedSignalName },
     },
   };

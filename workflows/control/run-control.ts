@@ -3,6 +3,7 @@ import { eventsKept, longPauseMs } from '../../core/limits.ts';
 import { memoKeys, versionName } from '../../core/names.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import {
+  budgetIn,
   describeSettings,
   refuseSettings,
   type SettingsContext,
@@ -17,6 +18,7 @@ import {
   type RewindRequest,
   type RunHandle,
 } from '../../core/rl/run-state.ts';
+import type { BudgetLimits } from '../../core/settings/budgets.ts';
 import { onOneLine } from '../../core/steering.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { type RunFigures, figuresAfter, withRegression } from './figures.ts';
@@ -67,6 +69,8 @@ interface ControlOptions {
   readonly explained?: readonly string[] | undefined;
   /** Work lost in this attempt so far. */
   readonly lost: () => LostWork;
+  /** Tells all workers the limits of the run's budget that a person has set. */
+  readonly setBudget: (limits: Partial<BudgetLimits>) => Promise<unknown>;
   /** Refuses a step that the run cannot continue from, and names those it can. */
   readonly checkRewind: (step: number) => Promise<unknown>;
 }
@@ -400,11 +404,15 @@ export class RunControl {
       : '';
   }
 
-  #set(settings: Readonly<Record<string, number>>): string {
+  async #set(settings: Readonly<Record<string, number>>): Promise<string> {
+    const budget = budgetIn(withSettings({}, settings));
+    if (Object.keys(budget).length > 0) await this.#options.setBudget(budget);
     const lines = describeSettings(settings, this.#settings());
     this.#overrides = withSettings(this.#overrides, settings);
     this.#noteAsked();
     for (const line of lines) this.emit('set', null, line);
+    if (Object.keys(budget).length === Object.keys(settings).length)
+      return `${lines.join('\n')}\nfor calls from now on`;
     const from = this.planned > this.#step ? this.planned + 1 : this.#step + 1;
     return `${lines.join('\n')}\nfrom step ${from} on; the run ends after step ${this.lastStep}`;
   }

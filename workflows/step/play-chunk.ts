@@ -22,7 +22,7 @@ interface Waits {
 /**
  * Generates a chunk until its groups are scored. Work that one attempt leaves unfinished is leased again, with its
  * turns so far. Only deadlines count as attempts, and only while the inference server answers: neither a worker's
- * shutdown nor a missing server ends a rollout.
+ * shutdown, a missing server nor a budget that is used up ends a rollout.
  */
 export async function playChunk(
   waits: Waits,
@@ -62,6 +62,9 @@ export async function playChunk(
       const { since, message } = played.notReady;
       const left = `${played.unfinished.count} rollouts wait, ${played.rollouts} are finished`;
       waits.pause(`no-signal: the inference server is not ready since ${since}: ${message} (${left}.)`);
+      await waits.untilResumed();
+    } else if (played.overBudget !== undefined) {
+      waits.pause(`budget: ${played.overBudget}`);
       await waits.untilResumed();
     } else if (played.endedBy === 'deadline') {
       deadlines += 1;

@@ -4,6 +4,7 @@ import { evalSampling } from '../evaluation.ts';
 import { isByRole, kindOfEnvironment } from '../learning.ts';
 import { agentRelations } from './agents.ts';
 import { boundRelations, placeRelations } from './bounds.ts';
+import { budgetRelations } from './budgets.ts';
 import { inferenceRelations } from './inference.ts';
 import { dataRelations, preferenceRelations } from './data.ts';
 import { kindRelations, kindWarnings } from './kinds.ts';
@@ -41,6 +42,7 @@ const relations: readonly ((config: RatchetConfig) => Relations)[] = [
   agentRelations,
   evalRelations,
   branchRelations,
+  budgetRelations,
   storeRelations,
   notifyRelations,
   rolloutRelations,

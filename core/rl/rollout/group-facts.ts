@@ -52,7 +52,12 @@ export function factsOfGroup(
         tokens: sampledTokens(rollout),
         promptTokens: promptTokens(rollout),
         turns: turns.length,
-        ...present({ prompt: rollout.prompt, isTimedOut: rollout.isTimedOut, effects: rollout.effects }),
+        ...present({
+          prompt: rollout.prompt,
+          isTimedOut: rollout.isTimedOut,
+          overBudget: rollout.overBudget,
+          effects: rollout.effects,
+        }),
         isZeroed: rollout.rewardBeforeCut !== undefined,
         flags:
           reward === null

@@ -43,6 +43,7 @@ export function resultRow(rollout: ScoredRollout, { example, record, tools, plac
       outcome,
       ...(raised === undefined ? {} : { raised }),
       ...(rollout.isTimedOut === true ? { timed_out: true } : {}),
+      ...(rollout.overBudget === undefined ? {} : { over_budget: rollout.overBudget }),
       ...(rollout.effects === undefined ? {} : { effects: { ...rollout.effects } }),
       ...(playedAgain === undefined ? {} : { played_again: { ...playedAgain } }),
     },

@@ -1,3 +1,4 @@
+import type { OverBudget } from '../../settings/budgets.ts';
 import type { JsonValue } from '../../json-value.ts';
 import type { EffectCounts } from './effects.ts';
 import type { ProgramRun } from './program-run.ts';
@@ -198,6 +199,8 @@ export interface Rollout {
   readonly playedAgain?: PlayedAgain;
   /** It ran out of time, and is `truncated`: it has the turns that were finished. */
   readonly isTimedOut?: true;
+  /** What its budget had no more of, so that it is `truncated`: it has the turns that were finished. */
+  readonly overBudget?: OverBudget['over'];
   /** Its calls that changed something outside of it; absent without any. */
   readonly effects?: EffectCounts;
 }

@@ -1,0 +1,365 @@
+import { randomUUID } from 'node:crypto';
+import { onAbort } from '../../core/on-abort.ts';
+import {
+  add,
+  amountText,
+  beyond,
+  type Counts,
+  isNothing,
+  isWithin,
+  limitCounts,
+  mapUnits,
+  minus,
+  noCounts,
+} from '../../core/rl/budget.ts';
+import {
+  type BudgetState,
+  leftIn,
+  limitsIn,
+  newBudget,
+  reported,
+  shareOf,
+  wallLeftMs,
+} from '../../core/rl/budget-ledger.ts';
+import type { BudgetLimits, BudgetOwner, OverBudget } from '../../core/settings/budgets.ts';
+import type { BudgetLedger } from '../../runs/budgets/budget-ledger.ts';
+
+export interface SharedBudgetOptions {
+  readonly ledger: BudgetLedger;
+  readonly of: Exclude<BudgetOwner, 'rollout'>;
+  /** Of its file; what a person sets in the meantime is in the ledger. */
+  readonly limits: BudgetLimits;
+  readonly currency?: string;
+  /** Command that raises a limit, and what goes on then; a sentence. */
+  readonly advice: (over: OverBudget['over']) => string;
+  readonly times?: BudgetTimes;
+}
+
+interface BudgetTimes {
+  /** Between looks at what the other workers do. */
+  readonly lookMs: number;
+  /** A worker that has not answered one that waits for so long counts as dead. */
+  readonly answerMs: number;
+}
+
+const usualTimes: BudgetTimes = { lookMs: 1_000, answerMs: 5_000 };
+
+/** A worker that asks again within this time takes twice as much in advance. */
+const soonMs = 2_000;
+const inAdvanceMax = 1_024;
+/** Node's timers reach no further. */
+const timerMsMax = 2 ** 31 - 1;
+
+interface Waiting {
+  readonly needed: Counts;
+  readonly isGivenUp: () => boolean;
+  readonly take: () => void;
+  readonly refuse: (over: OverBudget) => void;
+  readonly fail: (reason: unknown) => void;
+}
+
+/**
+ * A budget that several workers share, in one of them. It takes shares from the ledger and gives calls their part, so
+ * that few calls wait for the store. While a call waits for more than is left, every worker gives back what it holds in
+ * advance; the call is refused once nobody has a call under way that may give something back.
+ */
+export class SharedBudget {
+  readonly #ledger: BudgetLedger;
+  readonly #of: SharedBudgetOptions['of'];
+  readonly #advice: SharedBudgetOptions['advice'];
+  readonly #currency: string | undefined;
+  readonly #times: BudgetTimes;
+  readonly #holder = randomUUID();
+  readonly #queue: Waiting[] = [];
+  /** Limits of the file. */
+  limits: BudgetLimits;
+  #free: Counts = noCounts;
+  #reserved: Counts = noCounts;
+  #used: Counts = noCounts;
+  /** As of this worker's last entry. */
+  #said = { held: noCounts, used: noCounts };
+  #state: BudgetState | null = null;
+  #calls = 0;
+  /** Calls that end by themselves, unlike sandboxes, which a rollout may keep while it waits for a call. */
+  #briefCalls = 0;
+  #users = 0;
+  #inAdvance = 4;
+  #askedAt = -Infinity;
+  #asking: Promise<void> | null = null;
+  #looking: ReturnType<typeof setTimeout> | null = null;
+  /** Number of this worker's entry that says that it waits; null: it does not wait. */
+  #waits: { readonly entry: number; readonly sinceMs: number } | null = null;
+  #lastEntryAt = -Infinity;
+
+  constructor({ ledger, of, limits, advice, currency, times = usualTimes }: SharedBudgetOptions) {
+    this.#ledger = ledger;
+    this.#of = of;
+    this.limits = limits;
+    this.#advice = advice;
+    this.#currency = currency;
+    this.#times = times;
+  }
+
+  get isMoneyLimited(): boolean {
+    return (this.#state ? limitsIn(this.#state, this.limits) : this.limits).money !== null;
+  }
+
+  get isUsed(): boolean {
+    return this.#users > 0 || this.#calls > 0 || this.#queue.length > 0;
+  }
+
+  /** Left according to the newest known state, with this worker's own share; Infinity for what is not limited. */
+  get left(): Counts {
+    const state = this.#state ?? newBudget(new Date().toISOString());
+    return add(leftIn(state, this.limits), this.#free);
+  }
+
+  /** Infinity without a limit. */
+  get wallLeftS(): number {
+    return this.#state === null
+      ? (this.limits.wallS ?? Infinity)
+      : Math.max(0, wallLeftMs(this.#state, this.limits, Date.now()) / 1000);
+  }
+
+  /** The end of the wall time, and what it says then; null without a limit. Later limits are not seen. */
+  wall(): { readonly signal: AbortSignal; readonly says: () => string } | null {
+    if (this.wallLeftS === Infinity) return null;
+    const signal = AbortSignal.timeout(Math.min(this.wallLeftS * 1000, timerMsMax));
+    return { signal, says: () => this.#wallOver().text };
+  }
+
+  /** Begins to use it: the returned function gives back what is not used once all users have ended. */
+  async enter(): Promise<() => Promise<void>> {
+    this.#users += 1;
+    this.#state = (await this.#ledger.newest()) ?? this.#state;
+    let isIn = true;
+    return async () => {
+      if (isIn) this.#users -= 1;
+      isIn = false;
+      await this.#giveBack();
+    };
+  }
+
+  /** Gives back everything once nobody uses it. A store that is away gets it with the next entry, or never: then it stays held. */
+  async #giveBack(): Promise<void> {
+    if (this.#users > 0 || this.#calls > 0 || this.#queue.length > 0) return;
+    if (this.#looking) clearTimeout(this.#looking);
+    this.#looking = null;
+    await this.#asking?.catch(() => undefined);
+    const isToldAll = isNothing(this.#said.held) && isNothing(minus(this.#used, this.#said.used));
+    if (!isToldAll && this.#users === 0) await this.#report(false).catch(() => undefined);
+  }
+
+  /** Resolves once the counts are reserved, or with why they cannot be. Rejects with the signal's reason. */
+  reserve(needed: Counts, signal?: AbortSignal): Promise<{ settle(used: Counts): void } | OverBudget> {
+    signal?.throwIfAborted();
+    return new Promise((resolve, reject) => {
+      let isOver = false;
+      const end = (): boolean => {
+        if (isOver) return false;
+        forget();
+        return (isOver = true);
+      };
+      const forget = onAbort(signal ?? new AbortController().signal, () => {
+        if (end()) reject(signal!.reason as Error);
+        this.#serve();
+      });
+      this.#queue.push({
+        needed,
+        isGivenUp: () => isOver,
+        take: () => end() && resolve(this.#taken(needed)),
+        refuse: (over) => end() && resolve(over),
+        fail: (reason) => end() && reject(reason),
+      });
+      this.#serve();
+    });
+  }
+
+  #taken(needed: Counts): { settle(used: Counts): void } {
+    this.#free = minus(this.#free, needed);
+    this.#reserved = add(this.#reserved, needed);
+    this.#calls += 1;
+    const isBrief = needed.sandboxS === 0;
+    if (isBrief) this.#briefCalls += 1;
+    let isSettled = false;
+    return {
+      settle: (used) => {
+        if (isSettled) return;
+        isSettled = true;
+        this.#calls -= 1;
+        if (isBrief) this.#briefCalls -= 1;
+        this.#reserved = minus(this.#reserved, needed);
+        this.#free = add(this.#free, minus(needed, used));
+        this.#used = add(this.#used, used);
+        this.#serve();
+        void this.#giveBack();
+      },
+    };
+  }
+
+  /** First come, first served: a call that needs much is not passed over for ever. */
+  #serve(): void {
+    for (;;) {
+      while (this.#queue[0]?.isGivenUp()) this.#queue.shift();
+      const [next] = this.#queue;
+      if (next === undefined) break;
+      const over = this.#wallIsOver();
+      if (over) {
+        this.#queue.shift();
+        next.refuse(over);
+      } else if (isWithin(next.needed, this.#free) && this.#state !== null) {
+        this.#queue.shift();
+        next.take();
+      } else {
+        this.#ask(next);
+        break;
+      }
+    }
+    if (this.#queue.length === 0) this.#waits = null;
+    this.#lookLater();
+  }
+
+  #ask(next: Waiting): void {
+    if (this.#asking) return;
+    this.#asking = this.#share(next)
+      .catch((reason: unknown) => {
+        for (const one of this.#queue.splice(0)) one.fail(reason);
+      })
+      .finally(() => (this.#asking = null))
+      .then((isMore) => {
+        if (isMore === true) this.#serve();
+      });
+  }
+
+  /** Takes a share for the next call, or waits for one. True: there is one. */
+  async #share(next: Waiting): Promise<boolean> {
+    const missing = (): Counts => mapUnits((unit) => Math.max(0, next.needed[unit] - this.#free[unit]));
+    const now = performance.now();
+    const isSoon = now - this.#askedAt < soonMs;
+    this.#inAdvance = Math.min(inAdvanceMax, Math.max(1, isSoon ? this.#inAdvance * 2 : this.#inAdvance / 2));
+    this.#askedAt = now;
+    const wished = (): Counts => mapUnits((unit) => next.needed[unit] * this.#inAdvance);
+    const left = await this.#leftNow();
+    if (shareOf(left, missing(), noCounts) === null && this.#waits !== null) return this.#goOnWaiting(next);
+    let taken: Counts | null = null;
+    await this.#write((state) => {
+      taken = shareOf(leftIn(state, this.limits), missing(), wished());
+      return { taken, isWaiting: taken === null };
+    });
+    if (taken === null) return this.#goOnWaiting(next);
+    this.#waits = null;
+    return true;
+  }
+
+  /** Refuses the call once nobody can give enough back any more. False: it waits on. */
+  async #goOnWaiting(next: Waiting): Promise<boolean> {
+    const { entry, sinceMs } = this.#waits!;
+    const left = leftIn(this.#state!, this.limits);
+    if (isWithin(next.needed, add(left, this.#free))) return true; // something was given back meanwhile
+    const leftIfAllComesBack = add(left, this.#state!.held);
+    if (!isWithin(next.needed, leftIfAllComesBack)) return this.#refuse(next);
+    if (this.#briefCalls > 0) return false;
+    const others = Object.entries(this.#state!.holders).filter(([name]) => name !== this.#holder);
+    const isLate = performance.now() - sinceMs > this.#times.answerMs;
+    const isAwaited = others.some(([, one]) =>
+      one.entry > entry ? one.isBusy : !isLate && (one.isBusy || !isNothing(one.held)),
+    );
+    if (isAwaited) {
+      if (isLate) await this.#report(true); // who answered before may have died since
+      return false;
+    }
+    return this.#refuse(next);
+  }
+
+  #refuse(next: Waiting): true {
+    if (this.#queue[0] === next) this.#queue.shift();
+    next.refuse(this.#over(next.needed));
+    this.#waits = null;
+    return true;
+  }
+
+  async #leftNow(): Promise<Counts> {
+    this.#state = (await this.#ledger.newest()) ?? newBudget(new Date().toISOString());
+    return leftIn(this.#state, this.limits);
+  }
+
+  /** Looks at the others from time to time while it holds something, or waits. */
+  #lookLater(): void {
+    if (isNothing(this.#said.held) && this.#queue.length === 0) return;
+    this.#looking ??= setTimeout(() => {
+      this.#looking = null;
+      void this.#look().catch(() => this.#lookLater()); // the store is away: the next call says so
+    }, this.#times.lookMs);
+    if (this.#queue.length === 0) this.#looking.unref();
+    else this.#looking.ref();
+  }
+
+  async #look(): Promise<void> {
+    if (this.#asking === null) {
+      await this.#leftNow();
+      const { holders } = this.#state!;
+      const own = holders[this.#holder]?.entry ?? 0;
+      const isAsked = Object.entries(holders).some(
+        ([name, one]) => name !== this.#holder && one.isWaiting && one.entry > own,
+      );
+      const isQuiet = performance.now() - this.#lastEntryAt > this.#times.answerMs / 3;
+      if (isAsked && (isQuiet || !isNothing(this.#free))) {
+        this.#asking = this.#report(this.#queue.length > 0).finally(() => (this.#asking = null));
+        await this.#asking;
+      }
+      this.#serve();
+    }
+    this.#lookLater();
+  }
+
+  /** Gives back what is free. */
+  async #report(isWaiting: boolean): Promise<void> {
+    await this.#write(() => ({ taken: null, isWaiting }));
+  }
+
+  /** Writes an entry, in which a share is taken or else what is free is given back. Calls go on meanwhile. */
+  async #write(changeOf: (state: BudgetState) => Change): Promise<void> {
+    let said = this.#said;
+    let change: Change = { taken: null, isWaiting: false };
+    this.#state = await this.#ledger.change((newest) => {
+      change = changeOf(newest);
+      if (change.taken === null) this.#free = noCounts; // at once: no call may take it while the entry is on its way
+      const held = add(add(this.#free, this.#reserved), change.taken ?? noCounts);
+      said = { held, used: this.#used };
+      const { isWaiting } = change;
+      return reported(newest, { holder: this.#holder, ...said, isBusy: this.#briefCalls > 0, isWaiting }, this.#said);
+    });
+    this.#said = said;
+    this.#free = add(this.#free, change.taken ?? noCounts);
+    this.#lastEntryAt = performance.now();
+    this.#waits = change.isWaiting ? { entry: this.#state.entry, sinceMs: performance.now() } : null;
+  }
+
+  #wallIsOver(): OverBudget | null {
+    return this.#state !== null && wallLeftMs(this.#state, this.limits, Date.now()) <= 0 ? this.#wallOver() : null;
+  }
+
+  #wallOver(): OverBudget {
+    const state = this.#state ?? newBudget(new Date().toISOString());
+    const { wallS } = limitsIn(state, this.limits);
+    const text = `The ${this.#of}'s budget of ${wallS} seconds of wall time is over: it began at ${state.begunAt}.`;
+    return { over: 'wallS', of: this.#of, text: `${text} ${this.#advice('wallS')}` };
+  }
+
+  #over(needed: Counts): OverBudget {
+    const state = this.#state!;
+    const limits = limitsIn(state, this.limits);
+    const over = beyond(needed, add(leftIn(state, this.limits), this.#free)) ?? 'tokens';
+    const say = (count: number): string => amountText(over, count, this.#currency);
+    const used = add(state.used, state.held)[over];
+    const limit = limitCounts(limits)[over];
+    const text = `The ${this.#of}'s budget of ${say(limit)} is used up: ${say(used)} are used, and the next call may take ${say(needed[over])}.`;
+    return { over, of: this.#of, text: `${text} ${this.#advice(over)}` };
+  }
+}
+
+interface Change {
+  /** null: what is free is given back. */
+  readonly taken: Counts | null;
+  readonly isWaiting: boolean;
+}

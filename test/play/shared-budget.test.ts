@@ -1,0 +1,229 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import fc from 'fast-check';
+import { countsOf, noCounts } from '../../core/rl/budget.ts';
+import { newBudget, withLimits } from '../../core/rl/budget-ledger.ts';
+import { type BudgetLimits, type OverBudget, unlimited } from '../../core/settings/budgets.ts';
+import { SharedBudget } from '../../play/budget/shared-budget.ts';
+import { BudgetLedger } from '../../runs/budgets/budget-ledger.ts';
+import type { Store } from '../../store/index.ts';
+
+const times = { lookMs: 2, answerMs: 300 };
+
+test('calls reserve the most they may use, and give back what they did not', async () => {
+  const { worker } = budgetOf({ tokens: 100 });
+  const one = worker();
+  const first = taken(await one.reserve(countsOf({ tokens: 60 })));
+  const second = one.reserve(countsOf({ tokens: 60 })); // waits for what the first gives back
+  await delay(10);
+  first.settle(countsOf({ tokens: 10 }));
+  taken(await second).settle(countsOf({ tokens: 60 }));
+  const over = await one.reserve(countsOf({ tokens: 60 }));
+  assert.deepEqual('over' in over && [over.over, over.of, over.text], [
+    'tokens',
+    'run',
+    "The run's budget of 100 tokens is used up: 70 tokens are used, and the next call may take 60 tokens. Raise budget.tokens.",
+  ]);
+  taken(await one.reserve(countsOf({ tokens: 30 })));
+});
+
+test('a worker gives back what it holds in advance when another one waits', async () => {
+  const { worker, ledger } = budgetOf({ tokens: 1_000 });
+  const [one, other] = [worker(), worker()];
+  const leave = await one.enter();
+  taken(await one.reserve(countsOf({ tokens: 100 }))).settle(countsOf({ tokens: 100 }));
+  assert.ok((await ledger().newest())!.held.tokens > 0, 'it took more than one call needs');
+  taken(await other.reserve(countsOf({ tokens: 900 })));
+  await leave();
+});
+
+test('a call waits while another worker’s call may give something back, and is refused when none may', async () => {
+  const { worker } = budgetOf({ tokens: 100 });
+  const [one, other] = [worker(), worker()];
+  await one.enter();
+  await other.enter();
+  const held = taken(await one.reserve(countsOf({ tokens: 80 })));
+  let isDone = false;
+  const waiting = other.reserve(countsOf({ tokens: 50 })).finally(() => (isDone = true));
+  await delay(3 * times.answerMs);
+  assert.equal(isDone, false, 'the other worker is at work, however long its call takes');
+  held.settle(countsOf({ tokens: 80 }));
+  assert.equal('over' in (await waiting), true);
+});
+
+test('what a dead worker held stays used, and nobody waits for it for long', async () => {
+  const { worker, mortal, ledger } = budgetOf({ tokens: 100 });
+  const one = mortal();
+  taken(await one.budget.reserve(countsOf({ tokens: 80 })));
+  one.die();
+  assert.equal('over' in (await worker().reserve(countsOf({ tokens: 50 }))), true);
+  assert.equal((await ledger().newest())!.held.tokens, 80 + 2); // an eighth of the rest in advance
+  taken(await worker().reserve(countsOf({ tokens: 18 })));
+});
+
+test('money is counted at the price of each model, and the limit that is reached first counts', async () => {
+  const { worker } = budgetOf({ tokens: 1_000, money: 1, toolCalls: 2 });
+  const one = worker();
+  taken(await one.reserve(countsOf({ tokens: 10, money: 0.9 })));
+  const over = (await one.reserve(countsOf({ tokens: 10, toolCalls: 3 }))) as OverBudget;
+  assert.equal(over.over, 'toolCalls');
+});
+
+test('a limit that a person sets applies to calls from then on', async () => {
+  const { worker, ledger } = budgetOf({ tokens: 100 });
+  const one = worker();
+  taken(await one.reserve(countsOf({ tokens: 90 }))).settle(countsOf({ tokens: 90 }));
+  assert.equal('over' in (await one.reserve(countsOf({ tokens: 50 }))), true);
+  await ledger().change((state) => withLimits(state, 'a person', { tokens: 200 }));
+  taken(await one.reserve(countsOf({ tokens: 50 })));
+});
+
+test('wall time counts from the first use, whoever works then', async () => {
+  const { worker, ledger } = budgetOf({ wallS: 10 });
+  await ledger().change(() => ({ ...newBudget(new Date(Date.now() - 11_000).toISOString()), entry: 1 }));
+  const over = (await worker().reserve(countsOf({ tokens: 1 }))) as OverBudget;
+  assert.equal(over.over, 'wallS');
+});
+
+test('calls of a worker that is cancelled are forgotten', async () => {
+  const { worker } = budgetOf({ tokens: 100 });
+  const one = worker();
+  const first = taken(await one.reserve(countsOf({ tokens: 100 })));
+  const cancelled = new AbortController();
+  const second = one.reserve(countsOf({ tokens: 100 }), cancelled.signal);
+  cancelled.abort(new Error('too old'));
+  await assert.rejects(second, /too old/);
+  first.settle(noCounts);
+  taken(await one.reserve(countsOf({ tokens: 100 })));
+});
+
+test('an entry whose answer was lost is neither counted twice nor forgotten', async () => {
+  const { worker, ledger, store } = budgetOf({ tokens: 100 });
+  const one = worker();
+  const leave = await one.enter();
+  taken(await one.reserve(countsOf({ tokens: 20 }))).settle(countsOf({ tokens: 20 }));
+  store.losesAnswers = 1;
+  await assert.rejects(one.reserve(countsOf({ tokens: 40 })), /no answer/);
+  taken(await one.reserve(countsOf({ tokens: 40 }))).settle(countsOf({ tokens: 40 }));
+  await leave();
+  const { used, held } = (await ledger().newest())!;
+  assert.deepEqual([used.tokens, held.tokens], [60, 0]);
+});
+
+test('whatever workers do, and whenever they die, what is used never exceeds the limits', async () => {
+  const call = fc.record({ worker: fc.nat(3), most: fc.integer({ min: 1, max: 40 }), used: fc.nat(40), ms: fc.nat(6) });
+  const deaths = fc.array(fc.record({ worker: fc.nat(3), ms: fc.nat(40) }), { maxLength: 4 });
+  await fc.assert(
+    fc.asyncProperty(
+      fc.integer({ min: 20, max: 400 }),
+      fc.array(call, { minLength: 5, maxLength: 60 }),
+      deaths,
+      fc.boolean(),
+      async (limit, calls, kills, isRaised) => {
+        const { mortal, ledger } = budgetOf({ tokens: limit, toolCalls: 1_000 });
+        const workers = Array.from({ length: 4 }, mortal);
+        let [spent, raised] = [0, limit];
+        for (const { worker: at, ms } of kills) {
+          setTimeout(() => {
+            workers[at]!.die();
+            workers[at] = mortal();
+          }, ms);
+        }
+        if (isRaised) {
+          setTimeout(() => {
+            raised = limit + 50;
+            void ledger().change((state) => withLimits(state, 'a person', { tokens: raised }));
+          }, 15);
+        }
+        await Promise.all(
+          calls.map(async ({ worker: at, most, used, ms }, i) => {
+            await delay(i % 10);
+            const one = workers[at]!;
+            const reserving = one.budget.reserve(countsOf({ tokens: most, toolCalls: 1 }));
+            const answer = await Promise.race([reserving, one.death]);
+            if (answer === null || 'over' in answer) return;
+            await delay(ms);
+            const tokens = Math.min(used, most);
+            spent += tokens; // the server has sampled them, whether or not the worker lives to say so
+            assert.ok(spent <= raised, `${spent} of ${raised} are used`);
+            answer.settle(countsOf({ tokens, toolCalls: 1 }));
+          }),
+        );
+        const state = (await ledger().newest())!;
+        assert.ok(state.used.tokens + state.held.tokens <= raised);
+        assert.ok(spent <= state.used.tokens + state.held.tokens, 'nothing that was used is forgotten');
+      },
+    ),
+    { numRuns: 25 },
+  );
+});
+
+type Answer = Awaited<ReturnType<SharedBudget['reserve']>>;
+
+function taken(answer: Answer): Exclude<Answer, OverBudget> {
+  assert.ok(!('over' in answer), 'text' in answer ? answer.text : '');
+  return answer;
+}
+
+function budgetOf(limits: Partial<BudgetLimits>) {
+  const store = new SlowStore();
+  const ledger = (): BudgetLedger => new BudgetLedger(store as unknown as Store, '');
+  const worker = (own = store): SharedBudget =>
+    new SharedBudget({
+      ledger: new BudgetLedger(own as unknown as Store, ''),
+      of: 'run',
+      limits: { ...unlimited, ...limits },
+      advice: (unit) => `Raise budget.${unit}.`,
+      times,
+    });
+  /** A worker that may die: from then on it writes nothing more, and hears of nothing. */
+  const mortal = () => {
+    let die: () => void = () => undefined;
+    const death = new Promise<null>((resolve) => (die = () => resolve(null)));
+    return { budget: worker(new LostStore(store, death) as unknown as SlowStore), death, die: () => die() };
+  };
+  return { store, ledger, worker, mortal };
+}
+
+/** A store in memory, whose answers take a moment. */
+class SlowStore {
+  readonly uri = 'memory:';
+  losesAnswers = 0;
+  readonly #objects = new Map<string, Uint8Array>();
+
+  async read(key: string): Promise<Uint8Array | null> {
+    await Promise.resolve();
+    return this.#objects.get(key) ?? null;
+  }
+
+  async putIfAbsent(key: string, bytes: Uint8Array) {
+    await delay(1);
+    const known = this.#objects.get(key);
+    if (known) return { stored: false, bytes: known };
+    this.#objects.set(key, bytes);
+    await Promise.resolve();
+    if (this.losesAnswers-- > 0) throw new Error('no answer');
+    return { stored: true, bytes };
+  }
+}
+
+/** The store as a dead worker's process reaches it: not at all. */
+class LostStore {
+  readonly uri = 'memory:';
+  readonly #store: SlowStore;
+  #isLost = false;
+
+  constructor(store: SlowStore, death: Promise<null>) {
+    this.#store = store;
+    void death.then(() => (this.#isLost = true));
+  }
+
+  async read(key: string): Promise<Uint8Array | null> {
+    return this.#isLost ? new Promise(() => undefined) : this.#store.read(key);
+  }
+
+  async putIfAbsent(key: string, bytes: Uint8Array) {
+    return this.#isLost ? new Promise(() => undefined) : this.#store.putIfAbsent(key, bytes);
+  }
+}
