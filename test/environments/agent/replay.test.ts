@@ -185,6 +185,7 @@ describe('what differs between two sandboxes', () => {
     ['ids of processes', '[1] 48213\npid 48213, process 48213', '[1] 977\npid 977, process 977'],
     ['addresses of objects', '<object at 0x7f3a1c00>', '<object at 0x55d0ffe8>'],
     ['ports', 'http://127.0.0.1:45123/ on port 45123', 'http://127.0.0.1:33001/ on port 33001'],
+    ['contents that git compares', 'index 6b124fd..869bc03 100644', 'index a0d910a..6769067 100644'],
     ['commits', 'HEAD is now at 3fa9c1e', 'HEAD is now at 0be77d2'],
     [
       'what JSON escapes',

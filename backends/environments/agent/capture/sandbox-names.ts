@@ -199,6 +199,9 @@ const id = [
   String.raw`${start}0x[0-9a-fA-F]{4,16}\b`,
   String.raw`${start}[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`,
   String.raw`${start}(?=[a-f]{0,63}\d)(?=\d{0,63}[a-f])[0-9a-f]{7,64}\b`,
+  // Contents that git compares, some of which have no letter.
+  String.raw`${start}[0-9a-f]{7,40}(?=\.\.[0-9a-f]{7})`,
+  String.raw`(?<=[0-9a-f]{7}\.\.)[0-9a-f]{7,40}\b`,
   String.raw`${start}tmp[a-z0-9_]{8}\b`,
   String.raw`${start}tmp\.\w{10}\b`,
   String.raw`${start}\d{12,20}\b`,
