@@ -1,7 +1,8 @@
 import type { SandboxProviderSpec } from '../../core/settings/sandboxes.ts';
-import { RatchetError } from '../../core/errors.ts';
 import { openDockerProvider } from './docker/open-docker.ts';
+import { loadSandboxProvider } from './module-provider.ts';
 import { openNamespaceProvider } from './namespace/open-namespaces.ts';
+import { SshProvider } from './ssh/ssh-provider.ts';
 import type { SandboxProvider, SnapshotPlace } from './types.ts';
 
 /** Opens a provider. Throws `ConfigInvalid` or `SandboxUnavailable` with what is missing, where it cannot be used here. */
@@ -15,8 +16,9 @@ export async function openSandboxProvider(
     case 'docker':
       return openDockerProvider({ ...spec, snapshots });
     case 'ssh':
+      return new SshProvider({ ...spec, snapshots });
     case 'module':
-      throw new RatchetError('Unsupported', `sandboxes of ${spec.kind} are not there yet`);
+      return loadSandboxProvider(spec, snapshots);
     default:
       return spec satisfies never;
   }

@@ -123,7 +123,10 @@ export interface CommandResult {
 }
 
 export interface RunningCommand {
-  /** Resolves at its end; rejects with `SandboxUnavailable` when the sandbox ends first. */
+  /**
+   * Resolves at its end, which in containers and on hosts is also the end of its output: what it leaves in the
+   * background there has to write elsewhere. Rejects with `SandboxUnavailable` when the sandbox ends first.
+   */
   wait(): Promise<CommandResult>;
   /** Stops it with all its children; `wait` then resolves. */
   kill(): Promise<void>;

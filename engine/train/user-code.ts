@@ -16,7 +16,7 @@ export async function importUserFunction(code: CodeRef, what: UserCode): Promise
 }
 
 /** The function's purpose, as messages name it. */
-type UserCode = 'loss' | 'advantage' | 'trainer' | 'inference' | 'score';
+type UserCode = 'loss' | 'advantage' | 'trainer' | 'inference' | 'score' | 'sandbox provider';
 
 type UserFunction = (...args: readonly never[]) => unknown;
 

@@ -77,6 +77,8 @@ const steered: readonly Typed[] = [
   { command: 'resume long' },
   { command: 'stop long' },
   { command: "temporal workflow list --query WorkflowType='trainRun'" },
+  { command: 'sandboxes' },
+  { command: 'sandboxes sweep' },
   { command: 'worker --role rollout', endAfterLines: 1 },
   { command: 'weights-agent --store outputs', endAfterLines: 1 },
   { command: 'dev', endAfterLines: 4, isAlone: true },

@@ -16,7 +16,7 @@ import type {
   SnapshotRef,
   SnapshotTarget,
 } from '../types.ts';
-import { killScript, quoted } from './scripts.ts';
+import { killScript, markedScript, quoted } from './scripts.ts';
 
 /** Runs a script of `sh` where the sandbox is. Its text comes by its input, so no list of processes shows it. */
 export type RunScript = (
@@ -42,6 +42,9 @@ export interface ShellPlace {
 }
 
 const troubleBytesMax = 4_096;
+/** The exit code of what SIGKILL ended, as a shell says it. */
+const killed = 137;
+const drainMs = 1_000;
 /** Exit codes of the scripts below, apart from those of programs. */
 const [noFile, tooLarge] = [91, 92];
 
@@ -71,9 +74,8 @@ export class ShellSandbox implements Sandbox {
     const variables = Object.entries({ ...this.#place.env, ...env }).map(
       ([key, value]) => `export ${key}=${quoted(value)}`,
     );
-    // The number is written before the program begins: whoever stops it finds it, or finds nothing that runs.
     const script = [
-      `echo $$ >${quoted(mark)}`,
+      markedScript(mark),
       ...variables,
       `cd ${quoted(path.posix.resolve(this.folder, cwd))} || exit 126`,
       `command -v ${quoted(argv[0])} >/dev/null || { echo ${quoted(`${argv[0]}: not found`)} >&2; exit 127; }`,
@@ -84,12 +86,20 @@ export class ShellSandbox implements Sandbox {
       (take) => {
         const { ended } = run(script, typeof stdin === 'string' ? Buffer.from(stdin) : stdin, take);
         let isTimedOut = false;
-        const kill = (): Promise<void> => this.#quietly(killScript(mark));
+        let giveUp: (code: number) => void = () => undefined;
+        // What left the tree of the command may still hold its output: that is waited for no longer.
+        const stopped = new Promise<number>((resolve) => (giveUp = resolve));
+        const kill = async (): Promise<void> => {
+          await this.#quietly(killScript(mark));
+          setTimeout(() => giveUp(killed), drainMs).unref();
+        };
         const timer = setTimeout(() => {
           isTimedOut = true;
           void kill();
         }, timeoutS * 1000);
-        const outcome = ended.finally(() => clearTimeout(timer)).then((code) => ({ code, signal: null, isTimedOut }));
+        const outcome = Promise.race([ended, stopped])
+          .finally(() => clearTimeout(timer))
+          .then((code) => ({ code, signal: null, isTimedOut }));
         return { ended: outcome, kill };
       },
       signal,

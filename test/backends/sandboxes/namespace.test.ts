@@ -83,7 +83,7 @@ look(lambda: socket.socket(16, 3, 9))
   test('no file of anybody is there, and nothing outside of its own folders can be written', async () => {
     await writeFile(path.join(folder, 'secret'), 'secret', { mode: 0o644 });
     const { stdout } = await shell(
-      `cat ${folder}/secret ${fileURLToPath(import.meta.url)} /etc/shadow ~root/.ssh/* /home/*/.ssh/* 2>/dev/null; ls /home /var /opt /srv /mnt 2>/dev/null; ` +
+      `cat ${folder}/secret ${fileURLToPath(import.meta.url)} /etc/shadow ${os.homedir()}/.ssh/* /home/*/.ssh/* 2>/dev/null; ls /home /var /opt /srv /mnt 2>/dev/null; ` +
         'for place in / /usr /etc /dev /proc/sys/kernel /run /bin; do (echo x > $place/harm) 2>/dev/null && echo wrote $place; done; ' +
         'for kept in /proc/sysrq-trigger /proc/sys/kernel/core_pattern /proc/sys/vm/drop_caches; do (echo x > $kept) 2>/dev/null && echo wrote $kept; done; echo looked',
     );

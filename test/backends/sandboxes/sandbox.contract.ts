@@ -66,6 +66,7 @@ export function sandboxContract(
       );
     });
     after(async () => {
+      await sandbox?.destroy();
       await provider?.close();
       await rm(folder, { recursive: true, force: true });
     });
@@ -226,7 +227,8 @@ export function sandboxContract(
 
     test('what a snapshot was made to do harm with is refused, and no sandbox is left', async () => {
       if (!sandbox.snapshot) return;
-      for (const [what, tar] of attackTars()) {
+      // The reader is the same for all kinds; `read-tar.test.ts` tries every one.
+      for (const [what, tar] of attackTars().filter((_, i) => i % 6 === 2)) {
         async function* parts(): AsyncGenerator<Uint8Array> {
           yield tar;
         }

@@ -1,0 +1,31 @@
+import assert from 'node:assert/strict';
+import { mkdtemp, rm } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { test } from 'node:test';
+import { pathToFileURL } from 'node:url';
+import { thisWorker } from '../../../play/sandboxes/lease-owner.ts';
+import { openSandboxLeases } from '../../../play/sandboxes/open-leases.ts';
+import { canSandbox, missingSandbox } from '../../environments/sandbox-here.ts';
+
+const skip = (await canSandbox()) ? false : missingSandbox;
+
+test('a sandbox is taken, saved, and begun again from what the store has', { skip }, async () => {
+  const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-open-leases-'));
+  const pool = { provider: { kind: 'namespace', python: 'python3' }, quota: 1, warm: 0, costPerHour: 0 } as const;
+  const { sandboxes } = await openSandboxLeases(pathToFileURL(folder).href, pool);
+  const request = { limits: { memoryMb: 200, diskMb: 5, seconds: 60 }, network: 'route' } as const;
+  const options = { owner: { run: 'run', worker: thisWorker() }, deadlineS: 60, signal: new AbortController().signal };
+  try {
+    const first = await sandboxes.take(request, options);
+    await first.sandbox.write('kept', Buffer.from('saved'));
+    const snapshot = await first.sandbox.snapshot!({ key: 'run/one', bytesMax: 1e6 });
+    assert.ok((await first.end()).seconds > 0);
+    const second = await sandboxes.take({ ...request, snapshot }, options);
+    assert.equal((await second.sandbox.read('kept', 9)).toString(), 'saved');
+    await second.end();
+  } finally {
+    await sandboxes.close();
+    await rm(folder, { recursive: true, force: true });
+  }
+});
