@@ -3,6 +3,7 @@ import type { EnvironmentEntry } from '../../backends/environments/index.ts';
 import type { RolloutSandboxes } from '../../backends/environments/types.ts';
 import type { LeaseOwner } from '../../backends/sandboxes/types.ts';
 import type { SandboxPoolSpec } from '../../core/settings/sandboxes.ts';
+import { processesOpen } from '../../host/processes-open.ts';
 import { LeaseStore } from '../../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../../runs/sandboxes/stored-snapshots.ts';
 import { thisWorker } from './lease-owner.ts';
@@ -35,13 +36,6 @@ export function sandboxesFor(
   };
 }
 
-/** Ends what stands ready in this process. Sandboxes of rollouts that are under way are ended by the next sweep. */
-export async function closeSandboxes(): Promise<void> {
-  const open = [...pools.values()];
-  pools.clear();
-  for (const opening of open) await opening.then((pool) => pool.close()).catch(() => undefined);
-}
-
 function poolOf(store: string, spec: SandboxPoolSpec): Promise<WarmSandboxes> {
   const key = JSON.stringify([store, spec]);
   const known = pools.get(key);
@@ -61,5 +55,11 @@ async function openPool(
   const provider = await openSandboxProvider(spec, new StoredSnapshots(leases));
   // Written before the first sandbox: a sweep asks every provider that is written down.
   const [pool, project] = [await leases.addPool(spec), await leases.project()];
-  return new WarmSandboxes(new LeasedSandboxes({ leases, provider, pool, project, quota, costPerHour }), warm);
+  const sandboxes = new WarmSandboxes(
+    new LeasedSandboxes({ leases, provider, pool, project, quota, costPerHour }),
+    warm,
+  );
+  // Sandboxes of rollouts that are under way then are ended by the next sweep.
+  processesOpen.add(() => sandboxes.close());
+  return sandboxes;
 }

@@ -1,3 +1,4 @@
+import { processesOpen } from '../../../host/processes-open.ts';
 import { RatchetError } from '../../../core/errors.ts';
 import type { ProgramSandbox } from '../../../core/settings/programs.ts';
 import { openSandboxProvider } from '../../sandboxes/index.ts';
@@ -11,10 +12,16 @@ const opened = new Map<string, Promise<SandboxProvider>>();
 /** Sandboxes of this process without leases: for a person who looks at an environment, and for tests. */
 export async function sandboxesHere({ pool: { provider } }: Pick<ProgramSandbox, 'pool'>): Promise<RolloutSandboxes> {
   const key = JSON.stringify(provider);
-  const opening = opened.get(key) ?? openSandboxProvider(provider, new SnapshotsInMemory());
+  const opening = opened.get(key) ?? open(provider);
   opened.set(key, opening);
   opening.catch(() => opened.delete(key)); // its caller gets the error
   return unleased(await opening);
+}
+
+async function open(spec: ProgramSandbox['pool']['provider']): Promise<SandboxProvider> {
+  const provider = await openSandboxProvider(spec, new SnapshotsInMemory());
+  processesOpen.add(() => provider.close());
+  return provider;
 }
 
 const snapshotsMax = 16;

@@ -23,8 +23,8 @@ def ask(messages):
 
 
 def failure():
-    """What the first failing test says; None if all pass."""
-    run = subprocess.run([sys.executable, "-SE", "test_calc.py"], capture_output=True, text=True)
+    """What the first failing test says; None if all pass. -B: bytecode of a file that changed within a second is stale."""
+    run = subprocess.run([sys.executable, "-SEB", "test_calc.py"], capture_output=True, text=True)
     return None if run.returncode == 0 else run.stdout.strip()
 
 

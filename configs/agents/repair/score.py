@@ -4,6 +4,6 @@ import subprocess
 import sys
 
 attempts = int(open("attempts").read())
-passes = subprocess.run([sys.executable, "-SE", "test_hidden.py"], capture_output=True).returncode == 0
+passes = subprocess.run([sys.executable, "-SEB", "test_hidden.py"], capture_output=True).returncode == 0
 reward = (1.0 if attempts == 1 else 0.5) if passes else 0.0
 print(json.dumps({"reward": reward, "metrics": {"repaired": float(passes), "attempts": float(attempts)}}))
