@@ -97,9 +97,7 @@ export const storedForms = {
       sharesPrompts: true,
     },
   ),
-  notes: form('notes of rollouts', new RegExp(`(?:${ofChunk}|search\\/notes\\/[^/]+)\\/notes_\\d+\\.json$`), {
-    upgrades: [withNewOptions],
-  }),
+  notes: form('notes of rollouts', new RegExp(`(?:${ofChunk}|search\\/notes\\/[^/]+)\\/notes_\\d+\\.json$`)),
   pools: form('difficulty pools', /pools\/[^/]+\.json$/, { saysNone: true }),
   plan: form('the plan of a step', /batches\/step_\d+\.[^/]+\.plan\.json$/, { upgrades: [planOf24November] }),
   /** Version 1 was JSON lines, which `readTaught` recognizes by their name. */
