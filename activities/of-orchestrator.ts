@@ -1,3 +1,4 @@
+import { type BeginSweeps, sweepsFor } from './around/begin-sweeps.ts';
 import { auditRun } from './audit-run.ts';
 import { createBroadcastWeights } from './broadcast-weights.ts';
 import { createCommitStep } from './commit-step.ts';
@@ -35,11 +36,21 @@ export const createOrchestratorActivities = (
       codeVersion: string;
       inference: GenerateDependencies['inference'];
       findTrainers: () => Promise<KnownTrainers>;
+      /** Missing: nobody sweeps. */
+      beginSweeps?: BeginSweeps;
     },
 ) => {
+  const { beginSweeps } = dependencies;
+  const openRun = createOpenRun(dependencies);
+  const openEvaluation = createOpenEvaluation(dependencies);
+  const openPromptSearch = createOpenPromptSearch(dependencies);
   const leaseGroups = createLeaseGroups(dependencies);
   return {
-    openRun: createOpenRun(dependencies),
+    async openRun(...asked: Parameters<typeof openRun>) {
+      const opened = await openRun(...asked);
+      await sweepsFor(opened.spec.environments, opened.handle.store, beginSweeps);
+      return opened;
+    },
     readSpec,
     checkRewind,
     setBudget,
@@ -57,13 +68,19 @@ export const createOrchestratorActivities = (
     findUnpublished,
     describeTrainers: createDescribeTrainers(dependencies.findTrainers),
     planEvaluations: createPlanEvaluations(dependencies),
-    openEvaluation: createOpenEvaluation(dependencies),
+    async openEvaluation(asked: Parameters<typeof openEvaluation>[0]) {
+      await sweepsFor([asked.input.environment], asked.input.results.store, beginSweeps);
+      return openEvaluation(asked);
+    },
     noteProgress: createNoteProgress({}),
     closeEvaluation: createCloseEvaluation({}),
     openRescore: createOpenRescore(dependencies),
     closeRescore,
     planPromptSearch: createPlanPromptSearch(dependencies),
-    openPromptSearch: createOpenPromptSearch(dependencies),
+    async openPromptSearch(asked: Parameters<typeof openPromptSearch>[0]) {
+      await sweepsFor(asked.input.environments, asked.input.results.store, beginSweeps);
+      return openPromptSearch(asked);
+    },
     openTrial: createOpenTrial(dependencies),
     recordTrial,
     writePrompts: createWritePrompts(),

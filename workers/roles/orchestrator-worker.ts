@@ -12,6 +12,7 @@ import { findTrainers, pollerCount } from './find-trainers.ts';
 import { inferenceFor, say, type WorkerSettings } from './worker-settings.ts';
 import type { TemporalLink } from '../temporal/temporal-link.ts';
 import { CountedSlots, GatedSlots } from './gated-slots.ts';
+import { scheduleSweeps } from '../temporal/sweep-schedule.ts';
 import { hasSearchAttributes } from '../temporal/has-search-attributes.ts';
 
 interface OrchestratorParts {
@@ -73,6 +74,7 @@ function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
         list: async () => (await link.connection.operatorService.listSearchAttributes({ namespace })).customAttributes,
         count: (query) => link.client.workflow.count(query),
       }),
+    beginSweeps: (store) => scheduleSweeps(link.client, store),
     isWorkflowRunning: async (workflowId) => {
       try {
         return (await link.client.workflow.getHandle(workflowId).describe()).status.name === 'RUNNING';

@@ -4,8 +4,9 @@ import os from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { pathToFileURL } from 'node:url';
-import { thisWorker } from '../../../play/sandboxes/lease-owner.ts';
-import { openSandboxLeases } from '../../../play/sandboxes/open-leases.ts';
+import { sandboxesFor } from '../../../play/sandboxes/rollout-sandboxes.ts';
+import { closeProcesses } from '../../../host/processes-open.ts';
+import type { EnvironmentEntry } from '../../../backends/environments/index.ts';
 import { canSandbox, missingSandbox } from '../../environments/sandbox-here.ts';
 
 const skip = (await canSandbox()) ? false : missingSandbox;
@@ -13,9 +14,10 @@ const skip = (await canSandbox()) ? false : missingSandbox;
 test('a sandbox is taken, saved, and begun again from what the store has', { skip }, async () => {
   const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-open-leases-'));
   const pool = { provider: { kind: 'namespace', python: 'python3' }, quota: 1, warm: 0, costPerHour: 0 } as const;
-  const { sandboxes } = await openSandboxLeases(pathToFileURL(folder).href, pool);
+  const program = { sandbox: { pool } } as unknown as NonNullable<EnvironmentEntry['program']>;
+  const sandboxes = sandboxesFor({ program }, { store: pathToFileURL(folder).href, run: 'run' })!;
   const request = { limits: { memoryMb: 200, diskMb: 5, seconds: 60 }, network: 'route' } as const;
-  const options = { owner: { run: 'run', worker: thisWorker() }, deadlineS: 60, signal: new AbortController().signal };
+  const options = { deadlineS: 60, signal: new AbortController().signal };
   try {
     const first = await sandboxes.take(request, options);
     await first.sandbox.write('kept', Buffer.from('saved'));
@@ -25,7 +27,7 @@ test('a sandbox is taken, saved, and begun again from what the store has', { ski
     assert.equal((await second.sandbox.read('kept', 9)).toString(), 'saved');
     await second.end();
   } finally {
-    await sandboxes.close();
+    await closeProcesses();
     await rm(folder, { recursive: true, force: true });
   }
 });
