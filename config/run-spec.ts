@@ -1,5 +1,4 @@
 import { z } from 'zod';
-import { BudgetSpec } from './settings/budgets.ts';
 import { CheckpointSpec } from './settings/checkpoints.ts';
 import { RowsSpec, SftSpec } from './settings/data.ts';
 import { EnvironmentSpec } from './settings/environments.ts';
@@ -19,6 +18,7 @@ import { PromptBranchSpec } from './settings/prompt-branches.ts';
 import {
   amount,
   BreakerSpec,
+  BudgetSpec,
   chance,
   ChatTemplateSpec,
   CostSpec,

@@ -13,7 +13,6 @@ import { groupSizeOf } from '../core/rl/learning/selection.ts';
 import type { GroupLease, Outcome, Rollout } from '../core/rl/rollout/rollout.ts';
 import type { ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import { failedRollout } from '../backends/environments/score.ts';
 import type { Store } from '../store/index.ts';
 import { readLeases } from '../runs/rollouts/leases.ts';
 import type { RolloutJournal } from '../runs/rollouts/rollout-journal.ts';
@@ -23,11 +22,10 @@ import { budgetOfRun, pricesOfRun } from './budget/budgets-around.ts';
 import { isBudgetReached } from './budget/rollout-budget.ts';
 import type { SharedBudget } from './budget/shared-budget.ts';
 import { generateGroups } from './generate-groups.ts';
+import { outOfTime } from './timed-out.ts';
 import { byGroup } from './groups-in-play.ts';
 import { Pace } from './pace.ts';
 import { slotsOf, workerSlots } from './slots.ts';
-import { RolloutEffects } from './rollout-effects.ts';
-import { timeoutFateOf } from './rollout-limits.ts';
 import { openPlayers, type Place, type PlayObserver } from './training-players.ts';
 
 /** Input for generating a chunk's groups, whenever they are scored. */
@@ -277,27 +275,4 @@ export function endOf(attempt: ChunkAttempt, cancelled: AbortSignal, deadline: A
   if (cancelled.aborted) return attempt.isShutdown(cancelled) ? 'shutdown' : 'cancelled';
   if (!deadline.aborted) throw new Error('a chunk ended early, and nobody asked it to');
   return 'deadline';
-}
-
-/**
- * Outcome of a rollout that the last attempt has not finished. One that began early enough is truncated, if the run's
- * settings say so.
- */
-export async function timedOut(
-  { lease, place }: LeasedPlace,
-  journal: RolloutJournal,
-  spec: RunSpec,
-): Promise<Rollout> {
-  const turns = journal.turnsOf(place);
-  const entry = spec.environments.find(({ name }) => name === lease.environment);
-  const isTruncated = turns.length > 0 && entry !== undefined && timeoutFateOf(entry, spec) === 'truncate';
-  const said = `${outOfTime(spec)} It had ${turns.length} finished turns.`;
-  const late: Rollout = isTruncated
-    ? { ...place, turns, outcome: 'truncated', isTimedOut: true }
-    : failedRollout({ ...place, turns }, 'timeout', said);
-  return new RolloutEffects(journal.notes.of(place)).settle(late);
-}
-
-function outOfTime({ generationTimeoutS }: RunSpec): string {
-  return `Not finished within generation_timeout = ${generationTimeoutS} s, three times.`;
 }

@@ -2,9 +2,11 @@ import type { PlayedPart } from '../core/rl/rollout/played-part.ts';
 import type { Rollout } from '../core/rl/rollout/rollout.ts';
 import { RolloutJournal } from '../runs/rollouts/rollout-journal.ts';
 import { decodeStoredRows } from '../runs/forms/stored-forms.ts';
+import type { Store } from '../store/index.ts';
 import { failpoint } from '../store/failpoints.ts';
 import type { GenerateDependencies } from './policy/asked-model.ts';
 import {
+  type AttemptEnd,
   type ChunkAttempt,
   type ChunkInput,
   chunkPlace,
@@ -14,9 +16,9 @@ import {
   type LeasedPlace,
   openChunk,
   type StoredWork,
-  timedOut,
 } from './chunk-play.ts';
 import { leaveUnfinished, leftBefore } from './left-chunk.ts';
+import { timedOut } from './timed-out.ts';
 import { GroupCollector } from './group-collector.ts';
 import { byGroup, GroupsInPlay } from './groups-in-play.ts';
 
@@ -57,11 +59,7 @@ export async function collectChunk(
   const left = await store.read(`${ended}.json`);
   if (left) return { ...leftBefore(left, `${ended}.json`, attempt), parts: collector.untold };
 
-  const journal = await RolloutJournal.open(store, `${prefix}/`, input.round.leases.sha256, {
-    notes: `${prefix}/notes_`,
-    removedFirst: input.round.leases.key,
-    signal: cancelled,
-  });
+  const journal = await openJournal(store, prefix, input, cancelled);
   journal.keep();
   if (collector.hasWhole) journal.adopt(await generatedAsOne(store, `${prefix}.jsonl`));
   const opened = await openChunk(dependencies, input, attempt, { journal, cancelled });
@@ -84,14 +82,12 @@ export async function collectChunk(
     onFinished: ({ group }, playedS) => groups.finish(group, playedS),
   });
   const open = wanted.filter((one) => !collector.has(one.place.group) && isMissing(one));
-  const endedBy =
-    failed.length > 0 && !opened.signal.aborted
-      ? 'failures'
-      : open.length > 0
-        ? overBudget !== undefined && !opened.signal.aborted
-          ? 'budget'
-          : endOf(attempt, cancelled, opened.deadline)
-        : undefined;
+  const endedBy = endReason(
+    open,
+    { failed, overBudget },
+    () => endOf(attempt, cancelled, opened.deadline),
+    opened.signal,
+  );
   if (endedBy === 'deadline' && input.isLast === true && attempt.notReady === null) {
     for (const one of open) {
       const late = await timedOut(one, journal, opened.spec);
@@ -127,6 +123,28 @@ export async function collectChunk(
   });
   journal.forget();
   return { ...rest, parts: collector.untold };
+}
+
+function openJournal(
+  store: Store,
+  prefix: string,
+  { round: { leases } }: ChunkInput,
+  signal: AbortSignal,
+): Promise<RolloutJournal> {
+  const around = { notes: `${prefix}/notes_`, removedFirst: leases.key, signal };
+  return RolloutJournal.open(store, `${prefix}/`, leases.sha256, around);
+}
+
+/** Why rollouts are open, or were left to another worker; undefined: all have ended. */
+function endReason(
+  open: readonly unknown[],
+  { failed, overBudget }: Awaited<ReturnType<typeof generateMissing>>,
+  ofSignals: () => AttemptEnd,
+  signal: AbortSignal,
+): AttemptEnd | undefined {
+  if (failed.length > 0 && !signal.aborted) return 'failures';
+  if (open.length === 0) return undefined;
+  return overBudget !== undefined && !signal.aborted ? 'budget' : ofSignals();
 }
 
 /** The rollouts of a chunk that was generated as one object and then scored, as until 28 November 2026 at level 0. */

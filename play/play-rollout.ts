@@ -146,35 +146,12 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
       const { failure } = policy;
       const turns = listening.turns(); // one that is under way may end after it was given up
       const inDoubt = (await effects?.inDoubt()) ?? null;
-      if (inDoubt !== null) {
-        environment.withdraw?.(where);
-        return failedRollout(
-          { ...place, turns: turns.length > 0 ? turns : (options.recorded?.() ?? []) },
-          'in_doubt',
-          inDoubt,
-        );
-      }
-      const ended = ends.find(({ aborted }) => aborted);
-      const isTooOld = ended !== undefined && ended === options.tooOld;
-      const outcome = isTooOld ? 'stale' : ended ? 'timeout' : outcomeOf(error, failure);
-      if (outcome === null) throw failure ?? error;
-      const isCut = fate === 'truncate' || limit?.ofBudget === true;
-      if (outcome === 'timeout' && ended && isCut && !environment.judge) {
-        return {
-          ...place,
-          turns,
-          outcome: 'truncated',
-          ...(limit?.ofBudget ? { overBudget: 'wallS' } : { isTimedOut: true }),
-        };
-      }
-      if (outcome === 'overlong_prompt' && turns.length > 0 && !environment.judge) {
-        return { ...place, turns, outcome: 'truncated', ...cutBy(budget) };
-      }
-      if (attempt >= attemptsMax || finalOutcomes.includes(outcome)) {
-        environment.withdraw?.(where);
-        const said = ended ? (ended.reason as Error).message : tracebackOf(error);
-        const failed = failedRollout({ ...place, turns }, outcome, said);
-        return error instanceof ToldFailure ? { ...failed, ...error.kept } : failed;
+      const isLast = attempt >= attemptsMax;
+      const failing = { options, environment, ends, limit, fate, budget, inDoubt, isLast };
+      const ended = endOfFailed(error, failing, failure, turns);
+      if (ended !== null) {
+        if (!isRewardedOutcome(ended.outcome)) environment.withdraw?.(where);
+        return ended;
       }
       again(onOneLine(tracebackOf(error)));
       environment = await environments.reopen(entry, environment);
@@ -182,6 +159,48 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
       late?.stop();
     }
   }
+}
+
+interface Failing {
+  readonly options: PlayOptions;
+  readonly environment: Environment;
+  /** Signals that may have ended it. */
+  readonly ends: readonly AbortSignal[];
+  readonly limit: TimeLimit | null;
+  readonly fate: TimeoutFate;
+  readonly budget: RolloutBudget | undefined;
+  /** What is said of a once-only effect of unknown outcome. */
+  readonly inDoubt: string | null;
+  readonly isLast: boolean;
+}
+
+/** The rollout as it ends after an error; null: it is played again. Throws what concerns every rollout. */
+function endOfFailed(
+  error: unknown,
+  { options, environment, ends, limit, fate, budget, inDoubt, isLast }: Failing,
+  failure: unknown,
+  turns: readonly Turn[],
+): Rollout | null {
+  const { place, tooOld } = options;
+  if (inDoubt !== null) {
+    const known = turns.length > 0 ? turns : (options.recorded?.() ?? []);
+    return failedRollout({ ...place, turns: known }, 'in_doubt', inDoubt);
+  }
+  const ended = ends.find(({ aborted }) => aborted);
+  const outcome = ended !== undefined && ended === tooOld ? 'stale' : ended ? 'timeout' : outcomeOf(error, failure);
+  if (outcome === null) throw failure ?? error;
+  const isCut = fate === 'truncate' || limit?.ofBudget === true;
+  if (outcome === 'timeout' && ended && isCut && !environment.judge) {
+    const why = limit?.ofBudget ? ({ overBudget: 'wallS' } as const) : ({ isTimedOut: true } as const);
+    return { ...place, turns, outcome: 'truncated', ...why };
+  }
+  if (outcome === 'overlong_prompt' && turns.length > 0 && !environment.judge) {
+    return { ...place, turns, outcome: 'truncated', ...cutBy(budget) };
+  }
+  if (!isLast && !finalOutcomes.includes(outcome)) return null;
+  const said = ended ? (ended.reason as Error).message : tracebackOf(error);
+  const failed = failedRollout({ ...place, turns }, outcome, said);
+  return error instanceof ToldFailure ? { ...failed, ...error.kept } : failed;
 }
 
 function budgetOf({ entry, budgets }: PlayOptions): RolloutBudget | undefined {

@@ -258,6 +258,7 @@ export const OpenTelemetrySpec = z.strictObject(specFields(opentelemetry));
 export type OpenTelemetrySpec = z.infer<typeof OpenTelemetrySpec>;
 
 export { budgetSpec, pricedModelsSpec } from './budgets.ts';
+export { BudgetSpec } from './budgets.ts';
 export { cost, costTable, CostSpec } from './cost.ts';
 export { notify, NotifySpec } from './notify.ts';
 

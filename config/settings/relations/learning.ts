@@ -3,7 +3,7 @@ import { lossTraits } from '../../../core/rl/losses.ts';
 import { isByRole, type LossSpec, lossTypeOf } from '../learning.ts';
 import { problem, type Relations } from './problem.ts';
 
-/** Relations within [trainer.loss]. */
+/** Relations within [trainer.loss], and of the optimizer. */
 
 type WrittenLoss = Omit<RatchetConfig['trainer']['loss'], 'type'> & Pick<LossSpec, 'type'>;
 
@@ -121,4 +121,23 @@ export function* importRelation(
   yield file === undefined
     ? problem(paths, `a file with the code, because ${own.key} is "${own.word}"`, 'nothing')
     : problem(paths, `nothing, or ${own.key} = "${own.word}"`, JSON.stringify(file));
+}
+
+/** Refuses settings that the optimizer lacks. */
+export function* optimizerRelations({ trainer }: RatchetConfig): Relations {
+  const { optimizer: type = 'adamw', momentum, nesterov, decay_matrices_only } = trainer;
+  const say = (key: string, expected: string, received: unknown) =>
+    problem([`trainer.${key}`, 'trainer.optimizer'], `${expected} of "${type}"`, JSON.stringify(received));
+  if (momentum !== undefined && type !== 'muon' && type !== 'sgd')
+    yield say('momentum', 'nothing, or optimizer = "muon" or "sgd": there is no momentum', momentum);
+  if (nesterov !== undefined && type !== 'sgd')
+    yield say('nesterov', 'nothing, or optimizer = "sgd": there is no such step', nesterov);
+  if (type === 'sgd' && momentum === 0 && nesterov !== false)
+    yield say(
+      'nesterov',
+      'false beside momentum = 0: without it there is nothing to look ahead along',
+      nesterov ?? true,
+    );
+  if (decay_matrices_only === true && type !== 'adamw')
+    yield say('decay_matrices_only', 'false: weight decay spares nothing', true);
 }
