@@ -250,11 +250,13 @@ async function pidsOf(
   victim: Victim,
   { stack, project }: Pick<World, 'stack' | 'project'>,
 ): Promise<readonly number[]> {
+  const sandboxes = await sandboxesOf(project);
   if (victim === 'worker') {
+    // Not one after the other while they start: then nothing is at work that could be lost.
+    if (sandboxes.length === 0) return [];
     const workers = Object.entries(stack.pids()).filter(([name]) => name.startsWith('rollout worker'));
     return workers.flatMap(([, pid]) => pid ?? []);
   }
-  const sandboxes = await sandboxesOf(project);
   if (victim === 'sandbox') return sandboxes.map(({ pid }) => pid);
   return processesIn(sandboxes, victim === 'program' ? 'agent.py' : '0.0301');
 }
