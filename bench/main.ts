@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { agents } from './agents.ts';
 import { asyncLearning } from './async-learning.ts';
 import { badInput } from './bad-input.ts';
 import { capture } from './capture.ts';
@@ -68,6 +69,7 @@ for (const command of [
   s3Upload,
   rolloutsVerifiers,
   capture,
+  agents,
   view,
   page,
   policyServerMemory,

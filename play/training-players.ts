@@ -9,6 +9,7 @@ import { newestServed } from './served-version.ts';
 import { policyTokenizer } from './policy/policy-tokenizer.ts';
 import { environmentsOfRun } from './environment-users.ts';
 import type { Inference } from '../backends/inference/index.ts';
+import { failpoint } from '../store/failpoints.ts';
 import { sha256 } from '../store/file-store.ts';
 import type { GenerateDependencies } from './policy/asked-model.ts';
 import { keepsTurns } from './after-death.ts';
@@ -136,7 +137,12 @@ export function recordTurn(
   const isCall = turn.call !== undefined;
   if (until.aborted || !(onRecord || isCall)) return;
   journal.addTurn(turn);
-  return isCall ? journal.settle(until) : undefined;
+  return isCall ? storeCall(journal, until) : undefined;
+}
+
+async function storeCall(journal: RolloutJournal, until: AbortSignal): Promise<void> {
+  await journal.settle(until);
+  await failpoint('call.stored');
 }
 
 /** The teacher's sampling. The prompt is rendered for the policy, so its template arguments are the policy's. */

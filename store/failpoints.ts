@@ -13,6 +13,9 @@ import { RatchetError } from '../core/errors.ts';
  * activities:
  *
  * - `generate.part`: some rollouts of a chunk are stored, others run
+ * - `call.stored`: the answer to a call of an agent is stored, and the agent has not got it
+ * - `effect.begin`, `effect.begun`, `effect.made`, `effect.settled`: around what is written down of a call with an effect
+ * - `agent.scoring`: an agent has ended, and its sandbox is about to be scored
  * - `play.generated`: all of a chunk have ended, its newest groups are not stored
  * - `play.stored`: groups are scored and stored, their run has no report yet
  * - `gepa.part`: some answers of a prompt search are stored

@@ -17,7 +17,7 @@ import type { EndedSandbox, LeaseEnd } from '../../runs/sandboxes/lease-records.
 import type { LeaseStore, OpenLease } from '../../runs/sandboxes/lease-store.ts';
 import { QuotaPlaces } from '../../runs/sandboxes/quota-places.ts';
 import { endLease, type Gone } from './end-lease.ts';
-import { isSameRollout } from './lease-owner.ts';
+import { isGone, isSameRollout } from './lease-owner.ts';
 
 export interface LeasingOptions {
   readonly leases: LeaseStore;
@@ -144,8 +144,21 @@ export class LeasedSandboxes implements SandboxLeases {
     for (;;) {
       signal.throwIfAborted();
       if (await this.#line.add(() => this.#places.take(name, quota))) return;
+      await this.#endOfDeadWorkers();
       requireTime(deadlineAtMs, `one of the ${quota} places for sandboxes became free (quota)`);
       await delay(lookAgainMs * (0.5 + Math.random()), undefined, { signal });
+    }
+  }
+
+  /** A worker of this machine that died holds its places until somebody looks: whoever waits for one does. */
+  async #endOfDeadWorkers(): Promise<void> {
+    const { leases, pool, provider } = this.#options;
+    for (const open of await leases.readOpen()) {
+      const { lease, creating, live } = open;
+      if (lease.pool !== pool || !isGone((live ?? lease).owner.worker)) continue;
+      // A request under way may still be answered by a sandbox: a sweep waits for that.
+      const mayCome = creating !== null && live === null && !provider.traits.endsWithWorker;
+      if (!mayCome) await this.#endOpen(open, 'worker gone');
     }
   }
 

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
+import { beyondFirst, resampledOf } from '../../bench/agents-world.ts';
 import { busyTicks, meterCpu } from '../../bench/cpu-meter.ts';
 import { driftOf } from '../../bench/long-run.ts';
 import { onPolicyOverhead, prefetchedOverhead } from '../../bench/orchestration.ts';
@@ -29,6 +30,16 @@ test('with prefetching a step is compared with its training or the generation be
     commit(6, 5700, { generate: 0.8, train: 0.3 }),
   ];
   assert.deepEqual(prefetchedOverhead(commits).map(tenths), [1, 2], 'beside the last step nothing is generated');
+});
+
+test('a turn counts as sampled again where the program had used its answer before', () => {
+  const call = (prompt: string, after: string, whole: string) => ({ session: 'one', prompt, after, whole });
+  const [first, second] = [call('p', '', 'pa'), call('pau', 'pa', 'paub')];
+  assert.deepEqual(resampledOf([first, second]), { finished: 0, underWay: 0 });
+  assert.deepEqual(resampledOf([first, first, second, second]), { finished: 0, underWay: 2 });
+  assert.deepEqual(resampledOf([first, second, first]), { finished: 1, underWay: 0 });
+  assert.deepEqual(resampledOf([first, second, { ...first, session: 'other' }]), { finished: 0, underWay: 0 });
+  assert.equal(beyondFirst(new Map([['a', 1], ['b', 3]])), 2); // prettier-ignore
 });
 
 test('drift compares the last tenth with the second, so neither a slow start nor one slow step counts', () => {

@@ -5,7 +5,7 @@ import { warmUpSteps } from './prime-rl-run.ts';
 const slowSampleMs = 2_000;
 
 /** Trainer or sampler of a run that is neither a fake nor the embedded engine; or its way of sampling. */
-export type EngineName = 'tinker' | 'torch' | 'prime-rl' | 'vllm' | SamplingName;
+export type EngineName = 'tinker' | 'torch' | 'prime-rl' | 'vllm' | 'agents' | SamplingName;
 
 /** Ways of sampling in which groups are in play while steps train. */
 export type SamplingName = 'level 1' | 'level 2';
@@ -41,6 +41,11 @@ export const columns = {
   score: { failpoint: 'playGroups.done', at: 2 },
   // Groups are scored and stored while others of their chunk are in flight, before their run was notified.
   ended: { failpoint: 'play.stored', at: 2, engine: 'level 2' },
+  // Of an agent: its call is with the model; the answer is stored and not given; its effect was begun and may have been made; it has ended.
+  asked: { failpoint: 'call.asked', at: 30, engine: 'agents' },
+  answered: { failpoint: 'call.stored', at: 30, engine: 'agents' },
+  'once-effect': { failpoint: 'effect.begun', at: 12, engine: 'agents' },
+  scoring: { failpoint: 'agent.scoring', at: 12, engine: 'agents' },
   plan: { failpoint: 'plan.stored', at: 2 },
   // Inside of a step on a Tinker server; the warm-up saves and loads as well.
   forward_backward: { failpoint: 'tinker.gradients', at: 2, engine: 'tinker' },

@@ -1,5 +1,6 @@
 /** Rows of the fault matrix, in the order of the table. A new kind of fault is a file of its own, named here. */
 import { activityFaults } from './activity-faults.ts';
+import { agentFaults } from './agent-faults.ts';
 import { clockFaults } from './clock-faults.ts';
 import { continuousFaults } from './continuous-faults.ts';
 import { databaseFaults } from './database-faults.ts';
@@ -32,6 +33,7 @@ export const rows = {
   ...primeRlFaults,
   ...vllmFaults,
   ...continuousFaults,
+  ...agentFaults,
 } satisfies Rows;
 export type RowName = keyof typeof rows;
 

@@ -3,6 +3,7 @@ import type { Role } from '../../workers/stack/supervisor.ts';
 import type { StartedVllm } from '../../workers/stack/vllm-role.ts';
 import type { StandInProcess } from '../stand-ins/tinker/process.ts';
 import type { EngineName, SamplingName } from './columns.ts';
+import { agentsInSandboxes } from './agent-run.ts';
 import { withBreakableEnvironment } from './breakable-environment.ts';
 import { fakeRun, type RunOptions } from './fake-run.ts';
 import { realRun } from './real-run.ts';
@@ -87,6 +88,7 @@ export const stageKinds = {
   },
   torch: torchOnTwoRanks,
   'prime-rl': primeRlOnTwoRanks,
+  agents: agentsInSandboxes,
   vllm: vllmAdapters,
   'vllm, full weights': vllmFullWeights,
   'of another order': { run: fakeRun, surround: async (folder) => ({ version: await otherOrder(folder) }) },

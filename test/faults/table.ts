@@ -9,7 +9,16 @@ import type { Outcome } from './suite.ts';
 export const markers = { begin: '<!-- matrix begins -->', end: '<!-- matrix ends -->' } as const;
 
 /** A table for each engine, with the columns of its own; null = of the fakes and the embedded engine. */
-const engines: readonly (EngineName | null)[] = [null, 'tinker', 'vllm', 'level 1', 'level 2', 'torch', 'prime-rl'];
+const engines: readonly (EngineName | null)[] = [
+  null,
+  'tinker',
+  'vllm',
+  'level 1',
+  'level 2',
+  'torch',
+  'prime-rl',
+  'agents',
+];
 
 /** Markdown: rows by columns of each engine, and the reasons of the cells that are not. */
 export function faultTable(outcomes: readonly Outcome[], date: string): string {

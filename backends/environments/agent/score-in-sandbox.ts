@@ -3,6 +3,7 @@ import { judgeAttemptsMax, judgeRetryMs, programOutputBytesMax } from '../../../
 import type { Judgement, Outcome } from '../../../core/rl/rollout/rollout.ts';
 import type { AgentProgram } from '../../../core/settings/programs.ts';
 import { withoutSecrets } from '../../../config/toml/secrets.ts';
+import { failpoint } from '../../../store/failpoints.ts';
 import type { Sandbox, SandboxFile } from '../../sandboxes/types.ts';
 import { secretsHere } from '../variables.ts';
 import { judgementOfCommand } from './score-output.ts';
@@ -27,6 +28,7 @@ export async function scoreInSandbox(
   ended: { readonly exitCode: number | null; readonly outcome: Outcome },
 ): Promise<Judgement> {
   const { score } = program;
+  await failpoint('agent.scoring');
   for (const { path, bytes, mode } of [...scoreFiles, ...task.scoreFiles] as SandboxFile[])
     await sandbox.write(path, bytes, mode);
   const row = { ...task.row, exit_code: ended.exitCode, outcome: ended.outcome };

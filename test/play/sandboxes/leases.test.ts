@@ -80,6 +80,18 @@ describe('sandboxes under leases', () => {
     assert.deepEqual([cloud.names(), await leases.readOpen(), (await accounts()).length], [[], [], 18]);
   });
 
+  test('a place of a worker that died on this machine is free for whoever waits for it', async () => {
+    const { cloud, worker, accounts } = await openPlace();
+    await worker({ quota: 1 }).take(request, { owner: gone, deadlineS: 600, signal });
+    const { lease } = await worker({ quota: 1 }).take(request, { owner, deadlineS: 5, signal });
+    assert.deepEqual(cloud.names(), [lease.name]);
+    assert.equal(cloud.most, 1);
+    assert.deepEqual(
+      (await accounts()).map(({ why }) => why),
+      ['worker gone'],
+    );
+  });
+
   test('a provider that is full is asked again, until the deadline', async () => {
     const { cloud, worker, leases } = await openPlace({ quota: 1 });
     const first = await worker().take(request, { owner, deadlineS: 60, signal });
