@@ -46,7 +46,7 @@ export const createOrchestratorActivities = (
   const openPromptSearch = createOpenPromptSearch(dependencies);
   const leaseGroups = createLeaseGroups(dependencies);
   return {
-    async openRun(...asked: Parameters<typeof openRun>) {
+    openRun: async (...asked: Parameters<typeof openRun>) => {
       const opened = await openRun(...asked);
       await sweepsFor(opened.spec.environments, opened.handle.store, beginSweeps);
       return opened;
@@ -68,7 +68,7 @@ export const createOrchestratorActivities = (
     findUnpublished,
     describeTrainers: createDescribeTrainers(dependencies.findTrainers),
     planEvaluations: createPlanEvaluations(dependencies),
-    async openEvaluation(asked: Parameters<typeof openEvaluation>[0]) {
+    openEvaluation: async (asked: Parameters<typeof openEvaluation>[0]) => {
       await sweepsFor([asked.input.environment], asked.input.results.store, beginSweeps);
       return openEvaluation(asked);
     },
@@ -77,7 +77,7 @@ export const createOrchestratorActivities = (
     openRescore: createOpenRescore(dependencies),
     closeRescore,
     planPromptSearch: createPlanPromptSearch(dependencies),
-    async openPromptSearch(asked: Parameters<typeof openPromptSearch>[0]) {
+    openPromptSearch: async (asked: Parameters<typeof openPromptSearch>[0]) => {
       await sweepsFor(asked.input.environments, asked.input.results.store, beginSweeps);
       return openPromptSearch(asked);
     },
