@@ -30,6 +30,7 @@ const labelledElsewhere: Readonly<Record<string, string>> = {
   'control/run-control.ts untilResumed condition 2': '`pausedBecause`',
   'run-end.ts quiet condition': 'continueRun: `a moment without reports of groups`',
   'run-parts.ts openControl executeWithOptions': 'an update waits, and no step',
+  'run-parts.ts openControl executeWithOptions 2': 'likewise',
   'run-start.ts continueFrom executeWithOptions': 'no query is answered yet',
   'run-start.ts continueFrom readSpec': 'no query is answered yet',
   'run-start.ts openOrContinue executeWithOptions': 'no query is answered yet',
@@ -57,7 +58,7 @@ const temporal: ReadonlySet<string> = new Set(['condition', 'sleep', 'startChild
 const proxies: ReadonlySet<string> = new Set(['eager', 'opening', 'lookup']);
 
 function sourcesOfRun(): string[] {
-  const others = /^(?:evaluate|optimize-prompt|search-leases|play-rounds|options|inputs|unknown)/;
+  const others = /^(?:evaluate|optimize-prompt|rescore|sweep-sandboxes|search-leases|play-rounds|options|inputs|unknown)/;
   return readdirSync(root, { recursive: true, encoding: 'utf8' })
     .filter((file) => file.endsWith('.ts') && !others.test(file) && !file.startsWith('control/search-control'))
     .toSorted();
