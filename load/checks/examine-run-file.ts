@@ -193,7 +193,7 @@ async function openEnvironments(
   obstacles.push(...[...notHere.values()].map(environmentObstacle));
   for (const { entry, at } of entries) {
     const key = JSON.stringify([entry.id, entry.args]);
-    const isRefusedFile = isEnvironmentFile(entry.id) && entry.sha256 === undefined;
+    const isRefusedFile = isEnvironmentFile(entry.id) ? entry.sha256 === undefined : hasRefusedFiles(entry);
     // Environments in child processes are left to `ratchet env check`; reading a file starts no process.
     const isElsewhere = environmentTraits(entry).process === 'child';
     if (said.has(key) || isRefusedFile || notHere.has(entry.id) || isElsewhere) continue;
@@ -222,6 +222,13 @@ async function openEnvironments(
     }
   }
   return opened;
+}
+
+/** Whether a file of an agent was refused when the run file was read: it has no digest then, and is reported already. */
+function hasRefusedFiles({ program }: Pick<RunSpec['environments'][number], 'program'>): boolean {
+  if (program === undefined) return false;
+  const { tasks, evalTasks, sandbox, score } = program;
+  return [tasks, evalTasks, sandbox.files, score.files].some((file) => file?.sha256 === null);
 }
 
 /** Each missing variable once, however many environments list it. */

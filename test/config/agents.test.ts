@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { namedIn } from '../../load/grants/grant.ts';
+import { examineRunFile } from '../../load/checks/examine-run-file.ts';
 import { loadRunConfig } from '../../load/load-run-config.ts';
 import { ConfigProblems } from '../../config/toml/problems.ts';
 
@@ -13,13 +14,18 @@ const tasks = 'tasks = "./tasks.jsonl"\n';
 const score = '[env.score]\ncommand = ["python3", "score.py"]\n';
 
 async function load(t: TestContext, text: string, rows = '{"prompt": "one"}\n{"task": "two", "answer": 2}\n') {
+  const folder = await folderWith(t, text, rows);
+  return { folder, loaded: await loadRunConfig('run.toml', { projectFolder: folder }) };
+}
+
+async function folderWith(t: TestContext, text: string, rows: string): Promise<string> {
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-agents-'));
   t.after(() => rm(folder, { recursive: true, force: true }));
   await writeFile(path.join(folder, 'run.toml'), text);
   await writeFile(path.join(folder, 'tasks.jsonl'), rows);
   await writeFile(path.join(folder, 'agent.py'), 'raise SystemExit("never run while a file is read")');
   await symlink('agent.py', path.join(folder, 'link.py'));
-  return { folder, loaded: await loadRunConfig('run.toml', { projectFolder: folder }) };
+  return folder;
 }
 
 async function problems(t: TestContext, text: string, rows?: string): Promise<string> {
@@ -90,6 +96,23 @@ describe('an agent in a run file', () => {
       assert.match(said, new RegExp(String.raw`tasks\.jsonl:${line}: ${why}`));
     assert.doesNotMatch(said, /tasks\.jsonl:1:/);
     assert.match(await problems(t, `${head}${command}${tasks}${score}`, '\n'), /which is empty/);
+  });
+
+  test('check says once what is wrong with files of an agent', async (t) => {
+    const briefly = (text: string) => text.replace('[[env]]', '[sampling]\nmax_tokens = 8\n[[env]]');
+    const check = async (text: string, rows: string) =>
+      (await examineRunFile('run.toml', { projectFolder: await folderWith(t, briefly(text), rows) })).problems;
+    const row = '{"prompt": "one", "files": {"../up": "x"}}';
+    assert.deepEqual(
+      (await check(`${head}${command}${tasks}${score}`, row)).map(({ path: at }) => at),
+      ['env[0].tasks'],
+    );
+    const gone = `${head}${command}${tasks}[env.sandbox]\nfiles = "./gone"\n${score}files = "./gone.py"\n`;
+    assert.deepEqual(
+      (await check(gone, '{"prompt": "one"}')).map(({ path: at }) => at),
+      ['env[0].sandbox.files', 'env[0].score.files'],
+    );
+    assert.deepEqual(await check(`${head}${command}${tasks}${score}`, '{"prompt": "one"}'), []);
   });
 
   test('files that are missing, or links, are refused where they are named', async (t) => {
