@@ -48,6 +48,36 @@ export function missingVariables(
   return names.filter((name) => !environment[name] && !written.has(name));
 }
 
+/** Variables that workers need for environments. Throws `ConfigInvalid` with those that are not set here. */
+export function variablesOfWorkers(
+  entries: readonly Pick<EnvironmentEntry, 'python' | 'variables' | 'program'>[],
+  environment: Readonly<NodeJS.ProcessEnv> = process.env,
+): string[] {
+  const seen = entries.map(variablesFor);
+  for (const variables of seen) givenVariables(variables, environment);
+  const missing = missingAgentKeys(entries, environment);
+  if (missing.length > 0)
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${missing.join(', ')}, named by api_key_var of [[env.models]] or [env.score.judge], has no value here. Set it where the workers are started.`,
+    );
+  return [...seen.flatMap(({ names }) => names), ...agentKeys(entries)];
+}
+
+/** Variables without a value that have the keys of servers which agents and their judges ask. */
+export function missingAgentKeys(
+  entries: readonly Pick<EnvironmentEntry, 'program'>[],
+  environment: Readonly<NodeJS.ProcessEnv> = process.env,
+): string[] {
+  return agentKeys(entries).filter((name) => !environment[name]);
+}
+
+/** Workers read them when they ask; the program never sees them. */
+function agentKeys(entries: readonly Pick<EnvironmentEntry, 'program'>[]): string[] {
+  const servers = entries.flatMap(({ program }) => (program ? [program.models, program.score.judge ?? []].flat() : []));
+  return [...new Set(servers.flatMap(({ apiKeyVar }) => apiKeyVar ?? []))];
+}
+
 /** Lines `NAME=value`, in the format of Node's `--env-file`. Throws `ConfigInvalid` for a missing or empty file. */
 export function readVariablesFile(file: string): Record<string, string> {
   const refuse = (why: string, cause?: unknown) =>

@@ -1,7 +1,6 @@
 import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
 import { taskQueues } from '../../core/names.ts';
 import type { LoadedEvaluations } from '../../load/evaluations/load-evaluations.ts';
-import { variablesFor } from '../../backends/environments/variables.ts';
 import { linesOfStore, resolveStoreUri } from '../../store/index.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { uiLine, withProcesses } from '../start/processes.ts';
@@ -65,9 +64,9 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
     grantNamed(projectFolder, typedByModels(models, options));
   }
   const storeUri = resolveStoreUri(options.store ?? 'file:outputs', projectFolder);
-  const environmentsSee = loaded.evaluations.map(({ input }) => variablesFor(input.environment));
+  const environments = loaded.evaluations.map(({ input }) => input.environment);
   const playsOnly = loaded.evaluations.every(({ input }) => input.model.kind === 'endpoint');
-  const needs = { storeUri, workersSee: keys, environmentsSee, playsOnly };
+  const needs = { storeUri, workersSee: keys, environments, playsOnly };
   try {
     const exitCode = await withProcesses(
       needs,

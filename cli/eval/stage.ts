@@ -1,7 +1,6 @@
 import type { Client } from '@temporalio/client';
 import { taskQueues } from '../../core/names.ts';
 import type { EvaluatedEnvironment, EvaluationResult, EvaluationsInput } from '../../core/eval/evaluation.ts';
-import { variablesFor } from '../../backends/environments/variables.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { withProcesses } from '../start/processes.ts';
 import { grantNamed } from '../../load/grants/grant.ts';
@@ -39,7 +38,7 @@ export async function onStage(
   work: (stage: EvaluationStage) => Promise<number>,
 ): Promise<number> {
   const projectFolder = process.cwd();
-  const needs = { storeUri, workersSee: [], environmentsSee: environments.map(variablesFor) };
+  const needs = { storeUri, workersSee: [], environments };
   const quiet = { say: reporter.say, part: () => '' };
   const exitCode = await withProcesses(needs, quiet, ({ client, stack, interrupted, gone }) =>
     work({

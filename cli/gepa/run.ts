@@ -5,7 +5,6 @@ import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
 import { promptSearchWorkflowId, taskQueues } from '../../core/names.ts';
 import type { PlannedPromptSearch } from '../../load/searches/load-prompt-search.ts';
 import { placeOfPromptSearch } from '../../load/searches/prompt-search-folders.ts';
-import { variablesFor } from '../../backends/environments/variables.ts';
 import { linesOfStore, resolveStoreUri } from '../../store/index.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
 import { uiLine, withProcesses } from '../start/processes.ts';
@@ -54,7 +53,7 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
   const needs = {
     storeUri: resolveStoreUri('file:outputs', projectFolder),
     workersSee: keys,
-    environmentsSee: planned.input.environments.map(variablesFor),
+    environments: planned.input.environments,
     playsOnly: planned.input.model.kind === 'endpoint',
   };
   const { model, reflection, environments } = planned.input;

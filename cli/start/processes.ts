@@ -3,8 +3,7 @@ import type { Client } from '@temporalio/client';
 import { RatchetError } from '../../core/errors.ts';
 import { trainerGpusOf } from '../../config/gpu-settings.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import type { EnvironmentVariables } from '../../core/settings/environments.ts';
-import { givenVariables, variablesFor } from '../../backends/environments/variables.ts';
+import { variablesOfWorkers } from '../../backends/environments/variables.ts';
 import { keyVariables } from '../../backends/inference/index.ts';
 import { allCopies, localRoot } from '../../store/index.ts';
 import { type RunningStack, StackAlreadyRunning, waitForRunningStack } from '../../workers/stack/project-lock.ts';
@@ -77,8 +76,8 @@ interface ProcessesNeeds {
   readonly workersSee: readonly string[];
   /** Folders of further weights that the policy server loads: a teacher's. */
   readonly weightsAt?: readonly string[];
-  /** Variables that environments see. If workers are started here, all must be set here. */
-  readonly environmentsSee?: readonly EnvironmentVariables[];
+  /** Environments that are played or scored. If workers are started here, their variables must be set here, and the keys of agents. */
+  readonly environments?: Parameters<typeof variablesOfWorkers>[0];
   /** The run, which may need servers of its own. */
   readonly spec?: RunSpec;
   /** Nothing is trained, and other servers have the model. */
@@ -86,7 +85,7 @@ interface ProcessesNeeds {
 }
 
 export function needsOf(spec: RunSpec): ProcessesNeeds {
-  const environmentsSee = [...spec.environments, ...(spec.eval?.environments ?? [])].map(variablesFor);
+  const environments = [...spec.environments, ...(spec.eval?.environments ?? [])];
   const reflectionKey = spec.gepa?.apiKeyVar ?? null;
   const workersSee = [
     ...keyVariables(spec),
@@ -95,7 +94,7 @@ export function needsOf(spec: RunSpec): ProcessesNeeds {
   ];
   const teacher = spec.teacher?.folder;
   const weightsAt = teacher == null ? {} : { weightsAt: [teacher] };
-  return { storeUri: spec.store.uri, workersSee, environmentsSee, spec, ...weightsAt };
+  return { storeUri: spec.store.uri, workersSee, environments, spec, ...weightsAt };
 }
 
 /**
@@ -141,7 +140,7 @@ async function attachHere(
 
 /** Starts a stack, unless workers elsewhere are used. Throws `StackAlreadyRunning` when another command was faster. */
 async function startHere(
-  { storeUri, workersSee, environmentsSee = [], weightsAt = [], spec, playsOnly = false }: ProcessesNeeds,
+  { storeUri, workersSee, environments = [], weightsAt = [], spec, playsOnly = false }: ProcessesNeeds,
   projectFolder: string,
   clock: Reporter,
   signal: AbortSignal,
@@ -155,7 +154,7 @@ async function startHere(
   const ownRoots = [localRoot(storeUri), allCopies()];
   for (const root of ownRoots) await mkdir(root, { recursive: true });
   const weightRoots = [...new Set([...ownRoots, ...weightsAt])];
-  for (const variables of environmentsSee) givenVariables(variables); // reports what is missing before anything starts
+  const workersAlsoSee = variablesOfWorkers(environments); // reports what is missing before anything starts
   const policyPort = await choosePolicyPort();
   const cli = elsewhere ? null : await findServer(clock, projectFolder);
   const vllm = spec ? await vllmRole(spec, projectFolder) : null;
@@ -170,7 +169,7 @@ async function startHere(
       policyPort,
       vllm,
       trainerGpus: spec ? trainerGpusOf(spec) : null,
-      workersSee: [...workersSee, ...environmentsSee.flatMap(({ names }) => names)],
+      workersSee: [...workersSee, ...workersAlsoSee],
       playsOnly,
     }),
     log: clock.say,

@@ -7,7 +7,7 @@ import type { RunSpec } from '../../config/run-spec.ts';
 import { MemoryTooSmall } from '../../engine/sample/server-memory.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { whatIsLacking } from '../../backends/environments/what-is-lacking.ts';
-import { missingVariables, variablesFor } from '../../backends/environments/variables.ts';
+import { missingAgentKeys, missingVariables, variablesFor } from '../../backends/environments/variables.ts';
 import type { Environment } from '../../backends/environments/types.ts';
 import { isFetched, notHere } from './model-of-hub.ts';
 import { turnsOf } from './turns-of.ts';
@@ -235,7 +235,11 @@ function hasRefusedFiles({ program }: Pick<RunSpec['environments'][number], 'pro
 function variableObstacles(spec: RunSpec): Obstacle[] {
   const entries = [...spec.environments, ...(spec.eval?.environments ?? [])];
   const missing = new Set(entries.flatMap((entry) => missingVariables(variablesFor(entry))));
-  return [...missing].map((name) => ({
+  const keys = missingAgentKeys(entries).map((name): Obstacle => {
+    const says = `${name}, which api_key_var of [[env.models]] or [env.score.judge] names, is not set here`;
+    return { about: 'environment', says, remedies: ['set it where the workers are started'] };
+  });
+  const listed = [...missing].map((name): Obstacle => ({
     about: 'environment',
     says: `${name}, which is listed in env_vars, is not set here`,
     remedies: [
@@ -243,6 +247,7 @@ function variableObstacles(spec: RunSpec): Obstacle[] {
       'or write it into a file that is named at the top: env_files = ["secrets.env"]',
     ],
   }));
+  return [...listed, ...keys];
 }
 
 /** Codes of what is wrong with a model: it cannot be opened, or its weights are not whole. */

@@ -4,6 +4,8 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { namedIn } from '../../load/grants/grant.ts';
+import { variablesOfWorkers } from '../../backends/environments/variables.ts';
+import { needsOf } from '../../cli/start/processes.ts';
 import { examineRunFile } from '../../load/checks/examine-run-file.ts';
 import { loadRunConfig } from '../../load/load-run-config.ts';
 import { ConfigProblems } from '../../config/toml/problems.ts';
@@ -123,6 +125,21 @@ describe('an agent in a run file', () => {
     const said = await problems(t, gone);
     assert.match(said, /env\[0\]\.tasks: .*there is no such file/);
     assert.match(said, /env\[0\]\.score\.function: .*there is no such file/);
+  });
+
+  test('keys of its models and of its judge reach the workers, and are asked for before anything starts', async (t) => {
+    const models = '[[env.models]]\nname = "helper"\nbase_url = "http://localhost:1/v1"\napi_key_var = "HELPER_KEY"\n';
+    const judge = '[env.score.judge]\nprompt = "Is it good?"\nmodel = "m"\nbase_url = "http://localhost:2/v1"\napi_key_var = "JUDGE_KEY"\n'; // prettier-ignore
+    const { loaded } = await load(t, `${head}env_vars = ["TOOL_KEY"]\n${command}${tasks}${models}${judge}`);
+    const { environments } = loaded.spec;
+    const set = { TOOL_KEY: 'a', HELPER_KEY: 'b', JUDGE_KEY: 'c' };
+    assert.deepEqual(variablesOfWorkers(environments, set), Object.keys(set));
+    assert.throws(() => variablesOfWorkers(environments, { TOOL_KEY: 'a', HELPER_KEY: 'b' }), /JUDGE_KEY, named by api_key_var of .*Set it where/); // prettier-ignore
+    assert.deepEqual(needsOf(loaded.spec).environments?.slice(0, 1), environments);
+    const { obstacles } = await examineRunFile('run.toml', { projectFolder: '.', looked: loaded });
+    const said = obstacles.map(({ says }) => says).join('\n');
+    assert.match(said, /HELPER_KEY, which api_key_var of \[\[env\.models\]\].* is not set here/);
+    assert.match(said, /JUDGE_KEY, which api_key_var/);
   });
 
   test('a literal key is refused', async (t) => {

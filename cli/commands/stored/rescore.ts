@@ -1,7 +1,6 @@
 import { Command } from '@commander-js/extra-typings';
 import { taskQueues } from '../../../core/names.ts';
 import type { RescoreInput } from '../../../core/eval/rescore.ts';
-import { variablesFor } from '../../../backends/environments/variables.ts';
 import { grantNamed, namedByEnvironments } from '../../../load/grants/grant.ts';
 import { linesOfStore } from '../../../store/index.ts';
 import type { rescore } from '../../../workflows/rescore.ts';
@@ -64,7 +63,7 @@ async function run(what: string, options: RescoreOptions): Promise<number> {
   const needs = {
     storeUri: results.store,
     workersSee: [],
-    environmentsSee: scoring.map(variablesFor),
+    environments: scoring,
     playsOnly: true,
   };
   const exitCode = await withProcesses(
