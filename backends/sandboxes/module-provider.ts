@@ -1,7 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import { sandboxes } from '../../core/kinds/sandboxes.ts';
 import type { SandboxProviderSpec } from '../../core/settings/sandboxes.ts';
-import { importUserFunction } from '../../engine/index.ts';
+import { importUserFunction } from '../../engine/train/user-code.ts';
 import { registerKit } from '../environments/load.ts';
 import { checkRequest } from './check-request.ts';
 import type { Sandbox, SandboxProvider, SandboxRequest, SnapshotPlace } from './types.ts';

@@ -119,6 +119,7 @@ const besideIn: Readonly<Record<string, typeof beside>> = {
   ratchet: {
     ...vllm('gpus', 'gpu_ids', 'vllm', 'program', 'port', 'host', 'weights', 'weights_agent'),
     data: { env: [], data: { name: 'owner/rows' } },
+    'cost.models[]': { cost: { models: [{ name: 'helper', prompt: 1, completion: 1 }] } },
     ...besideAgent('env', agent),
     ...besideAgent('eval.env', agent),
   },
@@ -218,6 +219,7 @@ function fieldsOf(dialect: Dialect): [string, z.ZodType][] {
     'eval.env',
     'env.models',
     'eval.env.models',
+    'cost.models',
     'pre_batch_filters',
     'post_batch_filters',
   ]);

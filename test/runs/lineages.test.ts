@@ -328,8 +328,8 @@ describe('the audit of a run', () => {
       'that is half there': [(commit) => commit.slice(0, 100), /step_2\.json: expected JSON/],
       'that is no object': [() => 'null', /step_2\.json: expected a JSON object/],
       'that is of another format': [
-        () => '{"schemaVersion":3}',
-        /step_2\.json: expected a commit of version 2 or older, found version 3/,
+        () => '{"schemaVersion":4}',
+        /step_2\.json: expected a commit of version 3 or older, found version 4/,
         'WrittenByNewer',
       ],
       'whose groups are no ranges': [

@@ -180,8 +180,8 @@ describe('a program that goes wrong', { skip }, () => {
 
   test('a call that takes too long ends its rollout', async () => {
     const program = await programHere({ agent: answers, turnTimeoutS: 0.5 });
-    const never = new Promise<string>((resolve) => setTimeout(() => resolve('2'), 3_000).unref());
-    const { record } = await play(program, { says: () => never });
+    const late = (): Promise<string> => new Promise((resolve) => setTimeout(() => resolve('2'), 60_000).unref());
+    const { record } = await play(program, { says: late });
     assert.deepEqual([record.outcome, record.program!.stopped], ['timeout', 'turn']);
   });
 
