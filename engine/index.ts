@@ -34,7 +34,7 @@ export { loadTokenizer, type Rendering } from './model/tokenizer/load-tokenizer.
 export type { ChatOptions } from './model/template/chat-template.ts';
 export { Detokenizer } from './model/tokenizer/detokenizer.ts';
 export { ChatTokenizer } from './model/tokenizer/tokenizer.ts';
-export type { Quantization } from './sample/quantizations.ts';
+export type { Quantization } from './model/quantizations.ts';
 export { Sampler, type SequenceRequest, type SampleResult } from './sample/sampler.ts';
 export { Gate, type ServerKey } from './server/gate.ts';
 export { foreignHeader, isLoopback } from './server/loopback.ts';

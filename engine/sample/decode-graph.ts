@@ -10,7 +10,7 @@ import { Graph, type Value } from '../onnx/graph.ts';
 import type { TensorShape } from '../onnx/model-proto.ts';
 import { linear, multiply, reshape, selectRows } from '../onnx/operators.ts';
 import { quantizedInputs } from '../onnx/quantized.ts';
-import type { Quantization } from './quantizations.ts';
+import type { Quantization } from '../model/quantizations.ts';
 import { quantizedLayers, wholeWeights } from './quantized-weights.ts';
 
 export type DecodePhase = 'prefill' | 'step';

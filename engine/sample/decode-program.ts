@@ -10,7 +10,7 @@ import { type Constants, openSession, type SessionOptions } from '../onnx/sessio
 import type { DecodeSessions } from './decode-batch.ts';
 import { buildDecodeGraph, type DecodePhase, type KeptWeights, tiedOutputName } from './decode-graph.ts';
 import { rowsMin } from './sequence-request.ts';
-import type { Quantization } from './quantizations.ts';
+import type { Quantization } from '../model/quantizations.ts';
 import { Quantizer, quantizedRows } from './quantized-weights.ts';
 
 export interface ProgramOptions extends SessionOptions {

@@ -7,7 +7,7 @@ import { blockSize, int4Blocks } from '../onnx/quantized-blocks.ts';
 import { int8Rows } from '../onnx/quantized-rows.ts';
 import { type InferenceSession, Tensor, type Tensors } from '../onnx/runtime.ts';
 import { openSession, type SessionOptions } from '../onnx/session.ts';
-import type { Quantization } from './quantizations.ts';
+import type { Quantization } from '../model/quantizations.ts';
 
 interface QuantizedLayer {
   readonly scheme: QuantizedScheme;

@@ -5,7 +5,7 @@ import { type MachineMemory, machineMemory } from '../model/machine-memory.ts';
 import { elementCount, embeddingsName, parameterLayout } from '../model/parameter-layout.ts';
 import { rowBytes } from './row-bytes.ts';
 import { defaultSamplingLimits, type SamplingLimits } from './sampling-limits.ts';
-import type { Quantization } from './quantizations.ts';
+import type { Quantization } from '../model/quantizations.ts';
 
 /** Memory plan of a policy server that samples a model; every figure is an upper bound. */
 export interface ServerMemory {

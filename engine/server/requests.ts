@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { quantizations } from '../sample/quantizations.ts';
+import { quantizations } from '../model/quantizations.ts';
 import { minutePattern } from '../../core/minute-of.ts';
 import { HttpError } from './http-error.ts';
 import { refuseUnhonoured } from './fixed-parameters.ts';

@@ -58,7 +58,8 @@ const temporal: ReadonlySet<string> = new Set(['condition', 'sleep', 'startChild
 const proxies: ReadonlySet<string> = new Set(['eager', 'opening', 'lookup']);
 
 function sourcesOfRun(): string[] {
-  const others = /^(?:evaluate|optimize-prompt|rescore|sweep-sandboxes|search-leases|play-rounds|options|inputs|unknown)/;
+  const others =
+    /^(?:evaluate|optimize-prompt|rescore|sweep-sandboxes|search-leases|play-rounds|options|inputs|unknown)/;
   return readdirSync(root, { recursive: true, encoding: 'utf8' })
     .filter((file) => file.endsWith('.ts') && !others.test(file) && !file.startsWith('control/search-control'))
     .toSorted();
