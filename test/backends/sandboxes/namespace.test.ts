@@ -123,7 +123,7 @@ look(lambda: socket.socket(16, 3, 9))
   test('disk and processes have an end', async () => {
     const { stderr } = await shell('head -c 40000000 /dev/zero > big; wc -c < big; rm big');
     assert.match(stderr, /No space left/);
-    const { stdout } = await shell('python3 -c "\nimport os\nn = 0\ntry:\n  while os.fork(): n += 1\n  os.pause() if False else __import__(\'time\').sleep(3)\nexcept OSError: print(n < 40, n > 20)"'); // prettier-ignore
+    const { stdout } = await shell('python3 -c "\nimport os\nn = 0\ntry:\n  while os.fork(): n += 1\n  __import__(\'time\').sleep(60)\nexcept OSError:\n  print(n < 40, n > 20, flush=True)\n  os.killpg(os.getpgrp(), 9)"'); // prettier-ignore
     assert.equal(stdout.trim(), 'True True');
     assert.equal((await shell('echo on')).stdout, 'on\n');
   });
