@@ -85,7 +85,7 @@ export async function closeRescore({ handle, judge, seconds }: CloseRescoreInput
   });
 }
 
-/** By environment, in the order of the chunks: sums of floats depend on it. */
+/** Figures by environment. Chunks are added in their order, since sums of floats depend on it. */
 async function collect({ place, chunks }: RescoreHandle): Promise<Map<string, Collected>> {
   const collected = new Map<string, Collected>();
   for (let chunk = 0; chunk < chunks; chunk++) {

@@ -70,7 +70,7 @@ async function ofEvaluation(place: RescoreInput['results']): Promise<StoredResco
   return { kind: 'evaluation', attempt, spec: found.ref, chunks: Math.ceil(examples / chunkExamples) };
 }
 
-/** For people. */
+/** Names what is rescored, and by what, in messages. */
 function nameOf({ subject }: RescoreInput): string {
   if (subject.kind === 'evaluation') return `${subject.place.name}${subject.place.prefix === '' ? '' : `/${subject.place.prefix.replace(/\/$/, '')}`}`; // prettier-ignore
   const { first, last } = subject.steps;

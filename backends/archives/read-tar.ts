@@ -15,7 +15,7 @@ export class TarTrouble extends Error {
 }
 
 export interface TarBounds {
-  /** What it is, for messages: `an archive of weights`. */
+  /** The archive's name in messages, such as `an archive of weights`. */
   readonly what: string;
   /** Bytes of all files together. */
   readonly bytesMax: number;

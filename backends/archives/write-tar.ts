@@ -1,4 +1,4 @@
-/** What a tar holds, in the order it is written: folders need no entry of their own. */
+/** An entry of a tar, written in the given order. Folders need no entry of their own. */
 export type TarEntry = {
   /** Relative, with `/` between its parts, without `.` and `..`. */
   readonly name: string;
@@ -90,7 +90,7 @@ function header({ name, type, size, mode, modifiedS, target }: Header): Buffer {
   return bytes;
 }
 
-/** What fits into a field of the header; the whole of it is in a pax record before. */
+/** The part of a text that fits into a header field. A pax record before the header has all of it. */
 function beginningOf(text: string): Buffer {
   return Buffer.from(text).subarray(0, 100);
 }

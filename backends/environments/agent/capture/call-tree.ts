@@ -6,7 +6,7 @@ import type { SetAside } from './types.ts';
 /** A call in the tree of its rollout. */
 export interface PlacedCall {
   readonly after: CallNode | null;
-  /** What the program sent since then. */
+  /** Messages that the program sent since then. */
   readonly live: readonly ChatMessage[];
   /** The same, as the model sees it. */
   readonly heard: readonly ChatMessage[];
@@ -111,7 +111,7 @@ export class CallTree {
   #step(messages: readonly ChatMessage[], node: CallNode | null, from: number): CallNode | undefined {
     return this.#children.get(node?.id ?? null)?.find(({ live, said }) => {
       const at = from + live.length;
-      // What follows it is the question of this call.
+      // The messages after it are the question of this call.
       return at + 1 < messages.length && isSaid(messages[at]!, said) && beginsWith(messages, from, live);
     });
   }

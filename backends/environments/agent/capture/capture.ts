@@ -128,7 +128,7 @@ class CapturedRollout implements Capture {
     throw new HttpError(404, `There is no ${shortened(route)} here.`);
   }
 
-  /** Where the store fails, or another attempt has the rollout, this one ends: the program must not go on. */
+  /** Ends the rollout when the store fails or another attempt has taken it: the program must not go on. */
   async #effect(notes: RolloutNotes, path: string, body: unknown): ReturnType<typeof handleEffect> {
     try {
       return await handleEffect(notes, path, body as JsonValue);
