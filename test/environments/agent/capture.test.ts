@@ -352,6 +352,16 @@ describe('the address', () => {
     assert.throws(() => statSync(folder), /ENOENT/);
   });
 
+  test('a model is found by its name in the address; escapes that are no text name none', async (t) => {
+    const { capture, url } = await open(t, () => 'unused');
+    const { data } = await clientOf(url, capture).models.list();
+    const headers = { authorization: `Bearer ${capture.key}` };
+    const statusOf = async (name: string): Promise<number> =>
+      (await fetch(`${url}/v1/models/${name}`, { headers })).status;
+    assert.equal(await statusOf(encodeURIComponent(data[0]!.id)), 200);
+    assert.deepEqual([await statusOf('%ZZ'), await statusOf('%E0%A4%A')], [404, 404]);
+  });
+
   test('parallel calls and sub-agents are branches: each sampled token is trained once', async (t) => {
     const { capture, url } = await open(t, (prompt) => (/(\w+)\?/.exec(prompt.slice(-80))?.[1] ?? 'what').repeat(2));
     const client = clientOf(url, capture);

@@ -293,7 +293,8 @@ class CapturedRollout implements Capture {
     );
     const [, , asked] = path.split('/');
     if (asked !== undefined && asked !== '') {
-      const found = described.find(({ id }) => id === decodeURIComponent(asked));
+      const named = unescaped(asked);
+      const found = described.find(({ id }) => id === named);
       if (found === undefined) throw new HttpError(404, 'There is no such model.', { code: 'model_not_found' });
       return sendJson(response, 200, found);
     }
@@ -309,3 +310,12 @@ function rolloutEnds(cause: unknown): HttpError {
 
 /** For models behind an API, which count tokens themselves and tell afterwards. */
 const charactersPerToken = 4;
+
+/** A part of an address as it was meant; null if its escapes are no text. */
+function unescaped(part: string): string | null {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return null;
+  }
+}
