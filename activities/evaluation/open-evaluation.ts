@@ -47,9 +47,9 @@ export const createOpenEvaluation =
       const { request } = asked;
       const { prices, warning } = await findPrices(asked.input.model);
       const input = { ...asked.input, ...(prices === null || asked.input.prices ? {} : { prices }) };
-      await requirePrices(input);
       const store = storeOf(input.results);
       if ((await newestAttempt(input.results)) === null) await requireOwnFolder(input.results);
+      await requirePrices(input);
       const environment = await environments.open(input.environment);
       const length = Math.max(0, environment.evalDataset.length - (input.skipExamples ?? 0));
       const examples = input.numExamples < 0 ? length : Math.min(input.numExamples, length);

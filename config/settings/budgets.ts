@@ -1,7 +1,6 @@
 import { z } from 'zod';
 import { liveSettings } from '../../core/rl/live-settings.ts';
 import { atLeastZero, positive, text, whole } from '../toml/values.ts';
-import type { RatchetConfig } from './index.ts';
 import {
   inSpec,
   listOf,
@@ -75,7 +74,10 @@ export const costModels = listOf(pricedModels, (items) =>
 );
 export const PricedModels = z.array(z.strictObject(specFields(pricedModels)));
 
-export function pricedModelsSpec({ cost }: RatchetConfig): { readonly models?: z.infer<typeof PricedModels> } {
-  const { models } = cost ?? {};
-  return models === undefined || models.length === 0 ? {} : { models };
+type PricedModels = z.infer<typeof PricedModels>;
+
+export function pricedModelsSpec(written: readonly WrittenIn<typeof pricedModels>[] | undefined): {
+  readonly models?: PricedModels;
+} {
+  return written === undefined || written.length === 0 ? {} : { models: [...written] };
 }

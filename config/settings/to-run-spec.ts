@@ -69,7 +69,7 @@ export function toRunSpec(config: RatchetConfig, name: string): RunSpec {
     ...(config.mlflow && { mlflow: inSpec(mlflow, config.mlflow) }),
     ...(config.opentelemetry && { opentelemetry: inSpec(opentelemetry, config.opentelemetry) }),
     ...(config.notify && { notify: inSpec(notify, config.notify) }),
-    ...(config.cost && { cost: { ...inSpec(cost, config.cost), ...pricedModelsSpec(config) } }),
+    ...(config.cost && { cost: { ...inSpec(cost, config.cost), ...pricedModelsSpec(config.cost.models) } }),
     ...budgetSpec(config.budget),
     sft: sftSpec(config),
     ...rowsSpec(config),

@@ -105,7 +105,7 @@ describe('sandboxes under leases', () => {
 
   test('a request without an answer keeps its place until its sandbox has come and gone', async () => {
     const { cloud, worker, accounts, leases } = await openPlace({ startMs: 60, loses: (n) => n === 1 });
-    const one = worker({ quota: 2, settleMs: 150 });
+    const one = worker({ quota: 2, settleMs: 2_000 });
     const leased = await one.take(request, { owner, deadlineS: 60, signal });
     assert.equal((await leases.openNames()).size, 2);
     assert.notEqual(leased.sandbox.name, undefined);
@@ -190,7 +190,7 @@ describe('the sweep', () => {
   });
 
   test('of a worker that died while it asked, waits until the sandbox can come no more', async () => {
-    const { leases, cloud, pool, project, sweep } = await openPlace({ startMs: 80, loses: () => true });
+    const { leases, cloud, pool, project, sweep } = await openPlace({ startMs: 'held', loses: () => true });
     const lease = {
       name: 'asked',
       pool,
@@ -205,6 +205,7 @@ describe('the sweep', () => {
     await cloud.client().create({ ...request, name: 'asked', labels: { project, owner: 'x' } }).catch(() => undefined); // prettier-ignore
     const first = await sweep({ settleMs: 60_000 });
     assert.deepEqual([first.ended, first.left], [[{ name: 'not-asked', why: 'worker gone' }], ['asked']]);
+    cloud.begin();
     await until('the sandbox', async () => (await cloud.client().find('asked')) !== null);
     const second = await sweep({ settleMs: 60_000 });
     assert.deepEqual([second.left, cloud.names()], [['asked'], []]);
@@ -213,10 +214,11 @@ describe('the sweep', () => {
   });
 
   test('a lease that is swept while its sandbox is made ends there', async () => {
-    const { leases, cloud, worker, sweep } = await openPlace({ startMs: 150 });
+    const { leases, cloud, worker, sweep } = await openPlace({ startMs: 'held' });
     const taking = worker().take(request, { owner: gone, deadlineS: 60, signal });
     await until('the request', async () => (await leases.readOpen()).some(({ creating }) => creating !== null));
     await sweep();
+    cloud.begin();
     await assert.rejects(taking, { code: 'SandboxUnavailable' });
     await sweep();
     assert.deepEqual([cloud.names(), await leases.readOpen()], [[], []]);

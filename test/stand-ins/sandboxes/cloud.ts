@@ -6,7 +6,8 @@ import { RatchetError } from '../../../core/errors.ts';
 export interface CloudFaults {
   /** Sandboxes at once, those included that begin or are being removed; one more is refused for the moment. */
   readonly quota?: number;
-  readonly startMs?: number;
+  /** `held`: until the test calls `begin`. */
+  readonly startMs?: number | 'held';
   /** How long a sandbox is still there after it was told to go. */
   readonly deletionMs?: number;
   /** Whether the answer to the nth request, from 1, is lost. Its sandbox comes all the same, and is not seen before. */
@@ -29,6 +30,8 @@ export class SandboxCloud {
   readonly #faults: CloudFaults;
   readonly #instances = new Map<string, Instance>();
   readonly #beginning = new Set<Promise<unknown>>();
+  begin: () => void = () => undefined;
+  readonly #begun = new Promise<void>((resolve) => (this.begin = resolve));
 
   constructor(inner: SandboxProvider, faults: CloudFaults = {}) {
     this.#inner = inner;
@@ -73,7 +76,7 @@ export class SandboxCloud {
     const listed = { name, labels, createdAtMs: Date.now() };
     this.#instances.set(name, { listed, isSeen: () => !isLost || isUp, isGoing: false, sandbox: null });
     this.most = Math.max(this.most, this.#instances.size);
-    const begun = delay(startMs)
+    const begun = (startMs === 'held' ? this.#begun : delay(startMs))
       .then(() => this.#inner.create(request, signal))
       .then(
         (sandbox) => this.#keep(sandbox),
