@@ -56,11 +56,11 @@ export interface PlayOptions {
   readonly budgets?: AroundRollouts | undefined;
   readonly signal: AbortSignal;
   /** Raised when none of it can be trained any more; missing = it does not age. */
-  readonly tooOld?: AbortSignal;
+  readonly tooOld?: AbortSignal | undefined;
   /** Fate of a rollout that is not finished in time; missing = its entry's limits decide, else it is dropped. */
   readonly onTimeout?: TimeoutFate;
   /** End of all work under way, besides the entry's own `timeout`; missing = with `signal`, and nothing is kept. */
-  readonly lastCall?: LastCall;
+  readonly lastCall?: LastCall | undefined;
 }
 
 /** End of a last attempt: rollouts unfinished shortly before it are truncated. */
@@ -87,7 +87,9 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
   const { notes } = options;
   if (notes === undefined) return playWith(options, null);
   const effects = new RolloutEffects(notes);
-  return effects.settle(await playWith(options, effects));
+  const rollout = await playWith(options, effects);
+  effects.throwIfTakenOver();
+  return effects.mayHaveAny ? effects.settle(rollout) : rollout;
 }
 
 async function playWith(options: PlayOptions, effects: RolloutEffects | null): Promise<Rollout> {
@@ -123,11 +125,11 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
       ...(options.asksEmptyAgain === true && attempt < attemptsMax ? { givesBackEmpty: true } : {}),
     };
     try {
-      const notes = (await effects?.begin()) ?? undefined;
+      if (effects?.mayHaveAny) await effects.requireNoDoubt();
       const example = withSystemPrompt(environment[dataset].at(place.exampleId), systemPrompt);
       const playing = environment.rollout(example, describingTools(listening, options.toolDescriptions), {
         ...where,
-        ...present({ notes, sandboxes: options.leasedTo && sandboxesFor(entry, options.leasedTo) }),
+        ...present({ notes: effects?.notes, sandboxes: options.leasedTo && sandboxesFor(entry, options.leasedTo) }),
       });
       const record = checked(await unlessAborted(playing, until), environment);
       const { outcome, isEmptyReply, ...played } = record;

@@ -14,11 +14,19 @@ export class RolloutEffects {
     this.#view = view;
   }
 
-  /** Notes for the next try at the rollout. Throws if an earlier one left a once-only call in doubt: it is not tried then. */
-  async begin(): Promise<RolloutNotes> {
+  get notes(): RolloutNotes {
+    return this.#view;
+  }
+
+  /** False where no call is noted, so that there is nothing to wait for. */
+  get mayHaveAny(): boolean {
+    return this.#view.mayHaveAny();
+  }
+
+  /** Throws if an earlier try left a once-only call in doubt: the rollout is not tried again then. */
+  async requireNoDoubt(): Promise<void> {
     const said = await this.inDoubt();
     if (said !== null) throw new EffectInDoubt(said);
-    return this.#view;
   }
 
   /** Throws where another attempt has taken the rollout over: what this one makes of it counts no more. */
@@ -29,15 +37,13 @@ export class RolloutEffects {
 
   /** What is said about a once-only call of unknown outcome; null if there is none. */
   async inDoubt(): Promise<string | null> {
-    if (!(await this.#view.hasAny())) return null;
+    if (!this.mayHaveAny) return null;
     const call = callInDoubt(await this.#noted());
     return call && sayInDoubt(call);
   }
 
   /** The rollout with its effects counted; `in_doubt`, whatever it was before, if a once-only call has an unknown outcome. */
   async settle(rollout: Rollout): Promise<Rollout> {
-    this.throwIfTakenOver();
-    if (!(await this.#view.hasAny())) return rollout;
     const noted = await this.#noted();
     const effects = countEffects(noted) ?? undefined;
     const call = callInDoubt(noted);

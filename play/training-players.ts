@@ -1,5 +1,4 @@
 import { speechSettingsOf } from '../config/models/speech-settings.ts';
-import { present } from '../core/present.ts';
 import type { GroupLease, RecordedTurn, Rollout } from '../core/rl/rollout/rollout.ts';
 import type { Prompts, RunHandle, ServedPolicy } from '../core/rl/run-state.ts';
 import { textsOfPrompts } from '../runs/rollouts/prompts-in-use.ts';
@@ -14,7 +13,7 @@ import { sha256 } from '../store/file-store.ts';
 import type { GenerateDependencies } from './policy/asked-model.ts';
 import { keepsTurns } from './after-death.ts';
 import type { AroundRollouts } from './budget/rollout-budget.ts';
-import { type LastCall, playRollout } from './play-rollout.ts';
+import { type LastCall, playRollout, type PlayOptions } from './play-rollout.ts';
 import { timeoutFateOf } from './rollout-limits.ts';
 import type { Together } from './generate-groups.ts';
 import { RolloutAges } from './rollout-age.ts';
@@ -57,7 +56,7 @@ export async function openPlayers(
   const played = { tokenizer, folder: served.folder, at: served.version.step };
   const isTaught = spec.teacher?.role === 'samples';
   const say = isTaught ? await openSpeaker(dependencies, spec, played) : null;
-  const speak = say && { speak: ((...turn) => observer.look(() => say(...turn))) satisfies Speak };
+  const speak: Speak | undefined = say ? (...turn) => observer.look(() => say(...turn)) : undefined;
   const newest = around.takesNewest ? newestServed(run, served) : undefined;
   const ages = newest && new RolloutAges(newest, spec.maxOffPolicySteps);
   const systemPrompts = await textsOfPrompts(run, around.prompts);
@@ -70,10 +69,10 @@ export async function openPlayers(
       const entry = entries.get(lease.environment)!;
       const onTimeout = timeoutFateOf(entry, spec);
       const fallback = entry.sampling ?? spec.sampling;
-      const own = { ...fallback, temperature: lease.temperature ?? fallback.temperature };
+      const own = lease.temperature === undefined ? fallback : { ...fallback, temperature: lease.temperature };
       const sampling = isTaught && spec.teacher ? taughtSampling(spec.teacher.sampling, own) : own;
       const age = ages?.begin();
-      const playing = playRollout({
+      const playing: PlayOptions = {
         environments,
         entry,
         dataset: 'dataset',
@@ -81,10 +80,10 @@ export async function openPlayers(
         together,
         systemPrompt,
         signal,
-        ...(age ? { tooOld: age.signal } : {}),
+        tooOld: age?.signal,
         onTimeout,
         budgets,
-        ...(onTimeout === 'truncate' ? present({ lastCall: around.lastCall }) : {}),
+        lastCall: onTimeout === 'truncate' ? around.lastCall : undefined,
         notes: journal.notes.of(place),
         leasedTo: leasedTo(run, place),
         recorded: () => journal.turnsOf(place),
@@ -103,7 +102,7 @@ export async function openPlayers(
               learnedRoles: new Set(Object.keys(entry.echo ?? {})),
               signal: until,
               budget,
-              ...speak,
+              speak,
               promptTokensMax: spec.maxPromptTokens,
               place: samplePlace([run.name, run.lineage, group], index),
               recorded: environment.isSingleTurn === true ? [] : journal.turnsOf(place),
@@ -116,8 +115,13 @@ export async function openPlayers(
             (turn) => turnSeed(sampling.seed ?? spec.seed, run.lineage, group, index, turn),
           );
         },
-      });
-      const rollout = await playing.finally(() => age?.end());
+      };
+      let rollout: Rollout;
+      try {
+        rollout = await playRollout(playing);
+      } finally {
+        age?.end();
+      }
       journal.notes.release(place);
       return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
     },

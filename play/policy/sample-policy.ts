@@ -43,7 +43,7 @@ export interface SamplePolicyOptions {
   /** Turns that this rollout finished before; each is returned instead of sampled, if its prompt is the same. */
   readonly recorded?: readonly Turn[];
   /** Generates the turns in place of the policy; missing = the policy does. */
-  readonly speak?: Speak;
+  readonly speak?: Speak | undefined;
   /** Of the rollout; missing = nothing is limited. */
   readonly budget?: RolloutBudget | undefined;
   /** Called with the version of every turn as it begins, including recorded ones. */
@@ -81,7 +81,7 @@ class SamplePolicy implements PlayedPolicy {
   readonly #speak: Speak;
   readonly #seedOfTurn: (turn: number | string) => number;
   readonly #prompts: ConversationPrompts;
-  readonly #recalled: RecalledTurns;
+  #recalledTurns: RecalledTurns | undefined;
   #asked = 0;
   #sampledCalls = 0;
   #messagesBefore = 0;
@@ -91,7 +91,11 @@ class SamplePolicy implements PlayedPolicy {
     this.#speak = speakWithin(options.budget, options.speak ?? ((request) => options.inference.sample(request)));
     this.#seedOfTurn = seedOfTurn;
     this.#prompts = new ConversationPrompts(options.tokenizer);
-    this.#recalled = new RecalledTurns(options.recorded ?? []);
+  }
+
+  /** Made when it is asked: most rollouts begin without a recorded turn. */
+  get #recalled(): RecalledTurns {
+    return (this.#recalledTurns ??= new RecalledTurns(this.#options.recorded ?? []));
   }
 
   get earlier(): readonly Turn[] {
@@ -122,22 +126,18 @@ class SamplePolicy implements PlayedPolicy {
       const isFirst = call === undefined ? position === 0 : call.after === null;
       if (isFirst) requireShort(tokenizer, { messages, templateArguments }, promptTokensMax);
       const asked = { messages, heardFrom, tools, call };
-      return await (position === null ? this.#answer(prompt, asked) : this.#next(prompt, asked, position));
+      if (position === null) return await this.#answer(prompt, asked);
+      const known = this.#options.recorded?.length ? this.#recalled.at(position, prompt.tokenIds) : undefined;
+      if (known) this.#adopt(known);
+      const turn = known ?? (await this.#say(position, prompt, asked));
+      this.turns[position] = turn;
+      this.#prompts.said(prompt, turn.tokenIds);
+      if (!known) void this.#options.onTurn?.(turn, position);
+      return turn;
     } catch (error) {
       this.failure = error;
       throw error;
     }
-  }
-
-  /** One turn after the other, as most environments ask. */
-  async #next(prompt: RenderedPrompt, asked: Asked, position: number): Promise<Turn> {
-    const known = this.#recalled.at(position, prompt.tokenIds);
-    if (known) this.#adopt(known);
-    const turn = known ?? (await this.#say(position, prompt, asked));
-    this.turns[position] = turn;
-    this.#prompts.said(prompt, turn.tokenIds);
-    if (!known) void this.#options.onTurn?.(turn, position);
-    return turn;
   }
 
   /** Takes over a turn of an earlier attempt. */
@@ -170,7 +170,7 @@ class SamplePolicy implements PlayedPolicy {
 
   /** A new turn behind a prompt. `key` names its place in the rollout. */
   async #say(key: number | string, prompt: RenderedPrompt, asked: Asked): Promise<Turn> {
-    const { tokenizer, served, newest = () => served, isTrained, signal, place } = this.#options;
+    const { tokenizer, served, newest, isTrained, signal, place, parsers } = this.#options;
     const { templateArguments, contextTokens = Infinity, ...sampling } = this.#options.sampling;
     const { messages, heardFrom, tools, call } = asked;
     const { tokenIds: promptTokenIds } = prompt;
@@ -178,7 +178,7 @@ class SamplePolicy implements PlayedPolicy {
     const most = Math.min(sampling.maxTokens, call?.maxTokens ?? Infinity, contextTokens - promptTokenIds.length);
     // At least one token: a prompt that leaves none is for the server to refuse, with its own message.
     const maxTokens = Math.max(1, most);
-    const policy = await newest();
+    const policy = newest ? await newest() : served;
     this.#options.onBegin?.(policy.version.step);
     const trained = isTrained === true ? { isTrained } : {};
     const seed = this.#seedOfTurn(key);
@@ -188,7 +188,7 @@ class SamplePolicy implements PlayedPolicy {
     requireFinite(sample);
     const text = beforeStop(tokenizer.decode(sample.tokenIds), stop);
     const template = { tools, templateArguments };
-    const { content, reasoning, toolCalls } = heardIn(sample, prompt.text, { ...this.#options, ...template, stop });
+    const { content, reasoning, toolCalls } = heardIn(sample, prompt.text, { tokenizer, parsers, ...template, stop });
     const { servedStep = policy.version.step, servedThrough, ...sampled } = sample;
     const heard = { messages, from: heardFrom, roles: this.#options.learnedRoles ?? noRoles };
     const heardAt = heard.roles.size === 0 ? [] : heardTokens(tokenizer, prompt, heard, template);

@@ -17,8 +17,8 @@ const readsAtOnce = 32;
 
 /** The notes of one rollout, for who plays it. */
 export interface NotesView extends RolloutNotes {
-  /** Whether anything is written down for the rollout, by this attempt or an earlier one. Asks the store only if earlier ones left notes. */
-  hasAny(): Promise<boolean>;
+  /** False where nothing is written down for the rollout, by this attempt or an earlier one; true where there may be. */
+  mayHaveAny(): boolean;
   /** The failure of whatever it puts, once another attempt has taken the rollout over. */
   takenOver(): RatchetError | null;
 }
@@ -79,34 +79,7 @@ export class NotesLog {
   }
 
   of(place: Place): NotesView {
-    const name = nameOf(place);
-    return {
-      put: (kind, key, value) => this.#put(place, { kind, key, value }),
-      get: async (kind, key) => {
-        await this.#claimed();
-        const held = this.#rollouts.get(name)?.kinds.get(kind)?.get(key);
-        await held?.stored;
-        return held?.value;
-      },
-      all: async (kind) => {
-        await this.#claimed();
-        const held = [...(this.#rollouts.get(name)?.kinds.get(kind) ?? [])];
-        for (const [, { stored }] of held) await stored;
-        return new Map(held.map(([key, { value }]) => [key, value]));
-      },
-      uniqueKey: async (key) => {
-        await this.#claimed();
-        return createHash('sha256')
-          .update(JSON.stringify([this.#first, name, key]))
-          .digest('hex')
-          .slice(0, 32);
-      },
-      hasAny: async () => {
-        await this.#claiming;
-        return this.#rollouts.has(name);
-      },
-      takenOver: () => this.#takenOver,
-    };
+    return new NotesOfPlace(this, place);
   }
 
   /** Forgets the notes of a rollout that is stored. */
@@ -114,7 +87,7 @@ export class NotesLog {
     this.#rollouts.delete(nameOf(place));
   }
 
-  async #put(place: Place, { kind, key, value }: Pick<StoredNote, 'kind' | 'key' | 'value'>): Promise<JsonValue> {
+  async put(place: Place, { kind, key, value }: Pick<StoredNote, 'kind' | 'key' | 'value'>): Promise<JsonValue> {
     await this.#claimed();
     if (this.#takenOver) throw this.#takenOver;
     const known = this.#rollouts.get(nameOf(place))?.kinds.get(kind)?.get(key);
@@ -184,6 +157,36 @@ export class NotesLog {
     return this.#claiming;
   }
 
+  async get(place: Place, kind: string, key: string): Promise<JsonValue | undefined> {
+    await this.#claimed();
+    const held = this.#rollouts.get(nameOf(place))?.kinds.get(kind)?.get(key);
+    await held?.stored;
+    return held?.value;
+  }
+
+  async all(place: Place, kind: string): Promise<Map<string, JsonValue>> {
+    await this.#claimed();
+    const held = [...(this.#rollouts.get(nameOf(place))?.kinds.get(kind) ?? [])];
+    for (const [, { stored }] of held) await stored;
+    return new Map(held.map(([key, { value }]) => [key, value]));
+  }
+
+  async uniqueKey(place: Place, key: string): Promise<string> {
+    await this.#claimed();
+    return createHash('sha256')
+      .update(JSON.stringify([this.#first, nameOf(place), key]))
+      .digest('hex')
+      .slice(0, 32);
+  }
+
+  mayHaveAny(place: Place): boolean {
+    return this.#claiming !== null || this.#rollouts.has(nameOf(place));
+  }
+
+  takenOver(): RatchetError | null {
+    return this.#takenOver;
+  }
+
   /** Reads all that is there, and claims what follows. */
   async #claim(): Promise<void> {
     const numbers = Array.from({ length: this.#newest }, (_, i) => i + 1);
@@ -248,6 +251,40 @@ export class NotesLog {
       'Another attempt at these rollouts has begun, and goes on with them: this one can begin or settle nothing more.',
     );
     return this.#takenOver;
+  }
+}
+
+class NotesOfPlace implements NotesView {
+  readonly #log: NotesLog;
+  readonly #place: Place;
+
+  constructor(log: NotesLog, place: Place) {
+    this.#log = log;
+    this.#place = place;
+  }
+
+  put(kind: string, key: string, value: JsonValue): Promise<JsonValue> {
+    return this.#log.put(this.#place, { kind, key, value });
+  }
+
+  get(kind: string, key: string): Promise<JsonValue | undefined> {
+    return this.#log.get(this.#place, kind, key);
+  }
+
+  all(kind: string): Promise<Map<string, JsonValue>> {
+    return this.#log.all(this.#place, kind);
+  }
+
+  uniqueKey(key: string): Promise<string> {
+    return this.#log.uniqueKey(this.#place, key);
+  }
+
+  mayHaveAny(): boolean {
+    return this.#log.mayHaveAny(this.#place);
+  }
+
+  takenOver(): RatchetError | null {
+    return this.#log.takenOver();
   }
 }
 
