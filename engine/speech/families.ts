@@ -210,5 +210,12 @@ const marks: readonly (readonly [parser: string, ...marks: string[]])[] = [
 
 /** The tool parser for a chat template; null if it has none of the known marks. */
 export function toolParserOf(template: string): string | null {
-  return marks.find(([, ...words]) => words.every((word) => template.includes(word)))?.[0] ?? null;
+  // Every turn asks, mostly for the same template.
+  if (newest?.template !== template) {
+    const parser = marks.find(([, ...words]) => words.every((word) => template.includes(word)))?.[0] ?? null;
+    newest = { template, parser };
+  }
+  return newest.parser;
 }
+
+let newest: { readonly template: string; readonly parser: string | null } | undefined;
