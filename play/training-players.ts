@@ -13,7 +13,7 @@ import { sha256 } from '../store/file-store.ts';
 import type { GenerateDependencies } from './policy/asked-model.ts';
 import { keepsTurns } from './after-death.ts';
 import type { AroundRollouts } from './budget/rollout-budget.ts';
-import { type LastCall, playRollout, type PlayOptions } from './play-rollout.ts';
+import { type LastCall, playRollout } from './play-rollout.ts';
 import { timeoutFateOf } from './rollout-limits.ts';
 import type { Together } from './generate-groups.ts';
 import { RolloutAges } from './rollout-age.ts';
@@ -72,7 +72,7 @@ export async function openPlayers(
       const own = lease.temperature === undefined ? fallback : { ...fallback, temperature: lease.temperature };
       const sampling = isTaught && spec.teacher ? taughtSampling(spec.teacher.sampling, own) : own;
       const age = ages?.begin();
-      const playing: PlayOptions = {
+      const playing = playRollout({
         environments,
         entry,
         dataset: 'dataset',
@@ -115,13 +115,8 @@ export async function openPlayers(
             (turn) => turnSeed(sampling.seed ?? spec.seed, run.lineage, group, index, turn),
           );
         },
-      };
-      let rollout: Rollout;
-      try {
-        rollout = await playRollout(playing);
-      } finally {
-        age?.end();
-      }
+      });
+      const rollout = await (age ? playing.finally(() => age.end()) : playing);
       journal.notes.release(place);
       return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
     },

@@ -140,7 +140,7 @@ test('whatever workers do, and whenever they die, what is used never exceeds the
           calls.map(async ({ worker: at, most, used, ms }, i) => {
             await delay(i % 10);
             const one = workers[at]!;
-            const reserving = one.budget.reserve(countsOf({ tokens: most, toolCalls: 1 }));
+            const reserving = one.budget.reserve(countsOf({ tokens: most, toolCalls: 1 }), one.signal);
             const answer = await Promise.race([reserving, one.death]);
             if (answer === null || 'over' in answer) return;
             await delay(ms);
@@ -181,7 +181,11 @@ function budgetOf(limits: Partial<BudgetLimits>) {
   const mortal = () => {
     let die: () => void = () => undefined;
     const death = new Promise<null>((resolve) => (die = () => resolve(null)));
-    return { budget: worker(new LostStore(store, death) as unknown as SlowStore), death, die: () => die() };
+    const budget = worker(new LostStore(store, death) as unknown as SlowStore);
+    // A call of a dead process waits no more; here its timers would keep this process alive.
+    const gone = new AbortController();
+    void death.then(() => gone.abort());
+    return { budget, death, signal: gone.signal, die: () => die() };
   };
   return { store, ledger, worker, mortal };
 }
