@@ -33,6 +33,7 @@ createServer((request, response) => {
       prompt: nameOf(prompt),
       after,
       whole: nameOf([...prompt, ...tokenIds]),
+      tokens: prompt.length + tokenIds.length,
     };
     appendFileSync(log, `${JSON.stringify(line)}\n`);
     response.setHeader('content-type', 'application/json');

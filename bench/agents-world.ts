@@ -17,6 +17,8 @@ export interface SampledCall {
   readonly prompt: string;
   readonly after: string;
   readonly whole: string;
+  /** Prompt and answer. */
+  readonly tokens: number;
 }
 
 /** Always at the same address. */
@@ -62,6 +64,11 @@ export class ModelProcess {
 export function readCalls(log: string): SampledCall[] {
   const lines = readFileSync(log, 'utf8').split('\n');
   return lines.filter((line) => line !== '').map((line) => JSON.parse(line) as SampledCall);
+}
+
+/** Tokens that the model had to do for the calls of a run. */
+export function tokensOf(calls: readonly SampledCall[], run: string): number {
+  return calls.reduce((sum, { session, tokens }) => sum + (session.startsWith(`/${run}/`) ? tokens : 0), 0);
 }
 
 /** Calls that were sampled again: those whose answer the program had used before, and those that were under way. */

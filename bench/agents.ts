@@ -12,9 +12,10 @@ import { resolveStoreUri } from '../store/index.ts';
 import { canSandbox, missingSandbox } from '../test/environments/sandbox-here.ts';
 import { processesIn, sandboxesOf } from '../test/faults/sandboxed-processes.ts';
 import type { Stack } from '../workers/stack/supervisor.ts';
+import { statusQuery } from '../workflows/control/messages.ts';
 import type { RunSummary } from '../workflows/train-run.ts';
-import { beyondFirst, Counter, ModelProcess, readCalls, resampledOf } from './agents-world.ts';
-import { startFakeRun } from './fake-run.ts';
+import { beyondFirst, Counter, ModelProcess, readCalls, resampledOf, tokensOf } from './agents-world.ts';
+import { type FakeRun, startFakeRun } from './fake-run.ts';
 import { type Bench, CannotMeasure, type Figures, measurement } from './measurement.ts';
 import { withProject, withStack } from './run-project.ts';
 import { round } from './statistics.ts';
@@ -31,7 +32,8 @@ import { round } from './statistics.ts';
  * - `repeated_effects`, goal 0: once-only effects beyond the first of their rollout, and keyed ones that came with a second key.
  * - `leaked`, goal 0: sandboxes that are there when a sweep has followed the end of all runs.
  * - `over_quota`, goal 0: the most sandboxes at once, less `--quota`.
- * - `overshoot`, goal 0: beyond a budget; null, as no budget is set here.
+ * - `overshoot`, goal 0: tokens that the model had to do beyond the budget of a disturbed run. It begins with `--budget` of what the
+ *   undisturbed run used, pauses there, and gets twice as much each time.
  * - `time_ratio`, goal ≤ 1.2: of the disturbed runs to undisturbed × (1 + kills per second × seconds per turn), after the tool time that
  *   replay took is subtracted (`details.replay_s`).
  * - `weights_equal`, goal true: of each run without a rollout in doubt.
@@ -43,6 +45,7 @@ export const agents = measurement('agents', 'what agents lose when anything dies
   .option('--concurrent <n>', 'rollouts at once', Number, 8)
   .option('--quota <n>', 'sandboxes at once; 0 = two fewer than rollouts', Number, 0)
   .option('--kill-every <s>', 'mean seconds from one kill to the next', Number, 1)
+  .option('--budget <share>', 'of the undisturbed tokens: the first budget of a disturbed run', Number, 0.6)
   .option('--workers <n>', 'rollout workers', Number, 2)
   .option('--seed <n>', 'chooses moments and victims', Number, 1)
   .addHelpText(
@@ -57,6 +60,7 @@ interface Options {
   readonly concurrent: number;
   readonly quota: number;
   readonly killEvery: number;
+  readonly budget: number;
   readonly workers: number;
   readonly seed: number;
 }
@@ -133,7 +137,7 @@ async function watchSandboxes(world: World, signal: AbortSignal): Promise<void> 
 async function compareRuns(bench: Bench, world: World): Promise<Figures> {
   const { options, folder, counter } = world;
   bench.doing('an undisturbed run');
-  const alone = await runOnce(world, 'undisturbed', () => Promise.resolve());
+  const alone = await runOnce(world, 'undisturbed', null, () => Promise.resolve());
   const heardAlone = counter.told.heard.size;
   bench.say(`${round(alone.seconds, 1)} s; ${heardAlone} turns, ${counter.told.once.size} effects`);
   const log = path.join(folder, 'sampled');
@@ -141,14 +145,17 @@ async function compareRuns(bench: Bench, world: World): Promise<Figures> {
 
   const killed: Record<Victim, number> = { worker: 0, program: 0, child: 0, server: 0, sandbox: 0 };
   const count = (): number => Object.values(killed).reduce((sum, one) => sum + one, 0);
-  const figures = { seconds: 0, runs: 0, differing: 0, failed: 0 };
+  const figures = { seconds: 0, runs: 0, differing: 0, failed: 0, overshoot: 0, pauses: 0 };
+  const budget = Math.round(tokensOf(readCalls(log), 'undisturbed') * options.budget);
   while (count() < options.kills && !bench.signal.aborted) {
     const name = `struck-${figures.runs + 1}`;
     bench.doing(name);
     const before = count();
-    const run = await runOnce(world, name, (over) => killNowAndThen(bench, world, { killed, count, over }));
+    const run = await runOnce(world, name, budget, (over) => killNowAndThen(bench, world, { killed, count, over }));
     figures.runs += 1;
     figures.seconds += run.seconds;
+    figures.overshoot = Math.max(figures.overshoot, ...run.beyond);
+    figures.pauses += run.beyond.length;
     const isSame = JSON.stringify(run.summary.ledger.counts) === JSON.stringify(alone.summary.ledger.counts);
     if (!run.summary.ledger.isSound) figures.failed += 1;
     if (run.summary.policyDigest !== alone.summary.policyDigest) figures.differing += 1;
@@ -161,11 +168,14 @@ async function compareRuns(bench: Bench, world: World): Promise<Figures> {
 interface Played {
   readonly seconds: number;
   readonly summary: RunSummary;
+  /** Tokens beyond its budget, at each pause that the budget made; negative: it had some left. */
+  readonly beyond: readonly number[];
 }
 
 async function runOnce(
   world: World,
   name: string,
+  budget: number | null,
   beside: (over: { readonly is: boolean }) => Promise<void>,
 ): Promise<Played> {
   const { client, folder, options, modelProcess, counterUrl, quota } = world;
@@ -201,15 +211,37 @@ command = ["cat", "reward"]`,
     inference: `[inference]
 kind = "module"
 import = ${JSON.stringify(model)}
-options = { url = ${JSON.stringify(modelProcess.url + name)} }`,
+options = { url = ${JSON.stringify(modelProcess.url + name)} }
+${budget === null ? '' : `[budget]\ntokens = ${budget}`}`,
   });
   const over = { is: false };
   const ending = run.handle.result().finally(() => (over.is = true));
-  const besides = beside(over);
+  const besides = [beside(over), budget === null ? [] : raiseAtPauses(run.handle, { budget, over, used: () => tokensOf(readCalls(path.join(folder, 'sampled')), name) })] as const; // prettier-ignore
   const summary = await ending;
   const seconds = (performance.now() - from) / 1000;
-  await besides;
-  return { seconds, summary };
+  const [, beyond] = await Promise.all(besides);
+  return { seconds, summary, beyond };
+}
+
+interface Raising {
+  readonly budget: number;
+  readonly over: { readonly is: boolean };
+  /** Tokens so far, by the model's account. */
+  readonly used: () => number;
+}
+
+/** Doubles the budget of a run each time it has paused there; gives the tokens beyond it. */
+async function raiseAtPauses(handle: FakeRun['handle'], { budget, over, used }: Raising): Promise<number[]> {
+  const beyond: number[] = [];
+  for (let limit = budget; !over.is; await delay(lookMs * 5)) {
+    const status = await handle.query(statusQuery).catch(() => null); // an orchestrator that starts has no answer
+    if (status?.phase !== 'paused' || !status.pausedBecause?.startsWith('budget')) continue;
+    beyond.push(used() - limit);
+    limit *= 2;
+    await handle.executeUpdate('set', { args: [{ 'budget.tokens': limit }] });
+    await handle.executeUpdate('resume');
+  }
+  return beyond;
 }
 
 interface Killing {
@@ -271,6 +303,9 @@ interface Found {
   readonly runs: number;
   readonly differing: number;
   readonly failed: number;
+  readonly overshoot: number;
+  /** Of runs by their budget. */
+  readonly pauses: number;
 }
 
 async function figuresOf(world: World, found: Found): Promise<Figures> {
@@ -296,7 +331,7 @@ async function figuresOf(world: World, found: Found): Promise<Figures> {
     repeated_effects: beyondFirst(once) + otherKeys,
     leaked: left.length,
     over_quota: Math.max(0, world.most - quota),
-    overshoot: null,
+    overshoot: found.overshoot,
     time_ratio: round((seconds - replayS) / expected),
     weights_equal: found.differing === 0,
     details: {
@@ -304,6 +339,7 @@ async function figuresOf(world: World, found: Found): Promise<Figures> {
       runs,
       runs_with_other_weights: found.differing,
       ledgers_not_sound: found.failed,
+      pauses: found.pauses,
       under_way: again.underWay,
       turns: calls.length,
       effects: { once: once.size, keyed: keyed.size, keyed_again: beyondFirst(keyed) },

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { beyondFirst, resampledOf } from '../../bench/agents-world.ts';
+import { beyondFirst, resampledOf, tokensOf } from '../../bench/agents-world.ts';
 import { busyTicks, meterCpu } from '../../bench/cpu-meter.ts';
 import { driftOf } from '../../bench/long-run.ts';
 import { onPolicyOverhead, prefetchedOverhead } from '../../bench/orchestration.ts';
@@ -33,12 +33,13 @@ test('with prefetching a step is compared with its training or the generation be
 });
 
 test('a turn counts as sampled again where the program had used its answer before', () => {
-  const call = (prompt: string, after: string, whole: string) => ({ session: 'one', prompt, after, whole });
+  const call = (prompt: string, after: string, whole: string) => ({ session: '/run/one', prompt, after, whole, tokens: 5 });
   const [first, second] = [call('p', '', 'pa'), call('pau', 'pa', 'paub')];
   assert.deepEqual(resampledOf([first, second]), { finished: 0, underWay: 0 });
   assert.deepEqual(resampledOf([first, first, second, second]), { finished: 0, underWay: 2 });
   assert.deepEqual(resampledOf([first, second, first]), { finished: 1, underWay: 0 });
-  assert.deepEqual(resampledOf([first, second, { ...first, session: 'other' }]), { finished: 0, underWay: 0 });
+  assert.deepEqual(resampledOf([first, second, { ...first, session: '/run/other' }]), { finished: 0, underWay: 0 });
+  assert.equal(tokensOf([first, second, { ...first, session: '/run-2/one' }], 'run'), 10);
   assert.equal(beyondFirst(new Map([['a', 1], ['b', 3]])), 2); // prettier-ignore
 });
 
