@@ -118,6 +118,7 @@ export const programSecondsMax = 6 * 3600;
 export const programOutputBytesMax = 8 * 1024;
 /** Files that are collected for scoring; they are stored with the rollout. */
 export const collectedBytesMax = 256 * 1024;
+export const collectedFilesMax = 64;
 
 /** A chat template is read into memory and stored with the run; those of models have a few thousand characters. */
 export const chatTemplateBytesMax = 1024 * 1024;

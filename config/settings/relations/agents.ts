@@ -1,16 +1,17 @@
 import { sandboxTraits } from '../../../core/kinds/sandboxes.ts';
 import { isEnvironmentFile } from '../../../core/names.ts';
-import { agentKeys, isTaskFile, sandboxKeys } from '../agents.ts';
+import { agentKeys, isTaskFile, sandboxKeys, setupUsualS } from '../agents.ts';
 import type { RatchetConfig } from '../index.ts';
 import { problem, type Relations } from './problem.ts';
 
 type Entry = RatchetConfig['env'][number] | NonNullable<NonNullable<RatchetConfig['eval']>['env']>[number];
 
-/** Requirements of environments of kind `agent`, and of others that have settings of one. */
+/** Requirements of environments of kind `agent`, of others that have settings of one, and of the deadlines of all. */
 export function* agentRelations({ env, eval: evaluation }: RatchetConfig): Relations {
   for (const [table, entries] of Object.entries({ env, 'eval.env': evaluation?.env ?? [] })) {
     for (const [i, entry] of (entries as Entry[]).entries()) {
       const at = (key: string): string => `${table}.${i}.${key}`;
+      yield* ofDeadlines(entry, at);
       yield* entry.kind === 'agent' ? ofAgent(entry, at) : ofAnother(entry, at);
     }
   }
@@ -50,6 +51,22 @@ function* ofAgent(entry: Entry, at: At): Relations {
   yield* ofSandbox(entry, at);
   yield* ofScore(entry, at);
   yield* ofModels(entry, at);
+}
+
+/** A deadline that comes after that of the whole rollout never passes. */
+function* ofDeadlines(entry: Entry, at: At): Relations {
+  const { timeout, turn_timeout: turn, tool_timeout: tool, sandbox } = entry;
+  const wall = 'budget' in entry ? entry.budget?.wall_seconds : undefined;
+  if (timeout !== undefined && wall !== undefined && wall > timeout)
+    yield problem([at('budget.wall_seconds'), at('timeout')], `at most timeout (${timeout}), which ends the rollout before it`, wall); // prettier-ignore
+  const [seconds, by] = Math.min(timeout ?? Infinity, wall ?? Infinity) === timeout ? [timeout, 'timeout'] : [wall, 'budget.wall_seconds']; // prettier-ignore
+  if (seconds === undefined) return;
+  const setup = sandbox?.setup === undefined ? undefined : sandbox.setup_timeout;
+  const within = { turn_timeout: turn, tool_timeout: tool, ...(setup === setupUsualS ? {} : { 'sandbox.setup_timeout': setup }) }; // prettier-ignore
+  for (const [key, value] of Object.entries(within)) {
+    if (value === undefined || value <= seconds) continue;
+    yield problem([at(key), at(by)], `at most ${by} (${seconds}), which ends the rollout before it`, value);
+  }
 }
 
 function* ofSandbox({ sandbox }: Entry, at: At): Relations {
