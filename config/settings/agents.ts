@@ -169,6 +169,10 @@ const others = {
   base_url: required(baseUrl(), 'OpenAI-compatible API that answers it; nothing of it is trained'),
   model: setting(text(), 'its name there; the same when missing'),
   api_key_var: setting(variable(), 'name of the environment variable with its key'),
+  max_tokens: setting(
+    whole(1),
+    'most tokens of one of its answers, whatever the program asks for; needed where a budget limits tokens or money',
+  ),
 };
 
 /** In `[[env]]`, and in `[[eval.env]]` with other words. */

@@ -202,6 +202,29 @@ describe('an agent in a run file', () => {
     await load(t, `${head}timeout = 30\n${command}${tasks}${sandbox}${score}[env.budget]\nwall_seconds = 30\n`);
   });
 
+  test('a budget of sandbox seconds allows at least one sandbox, with its score and its end', async (t) => {
+    const own = (seconds: number) => `${head}timeout = 60\n${command}${tasks}${score}timeout = 40\n[env.budget]\nsandbox_seconds = ${seconds}\n`; // prettier-ignore
+    assert.match(await problems(t, own(70)), /^env\[0\]\.budget\.sandbox_seconds: more than 70: scoring may take 40 \(score\.timeout\), and ending a sandbox 30; 70$/); // prettier-ignore
+    await load(t, own(71));
+    const run = (limit: number, more = 'timeout = 60\n') => `${head}${more}${command}${tasks}${score}timeout = 40\n[budget]\nsandbox_seconds = ${limit}\n`; // prettier-ignore
+    assert.match(await problems(t, run(219)), /^budget\.sandbox_seconds: at least 220: one sandbox may be there for so long .*; 219$/); // prettier-ignore
+    await load(t, run(220));
+    assert.match(await problems(t, run(20_000, '')), /at least 21760: .*or a smaller timeout of the environment/);
+  });
+
+  test('other models have a bound of their answers, and a price, where a budget limits tokens or money', async (t) => {
+    const model = '[[env.models]]\nname = "helper"\nbase_url = "http://localhost:1/v1"\n';
+    const budget = '[budget]\ntokens = 1000000\nmoney = 5\n[cost]\nprompt = 1\ncompletion = 1\n';
+    const said = await problems(t, `${head}${command}${tasks}${model}${score}${budget}`);
+    assert.deepEqual(said.split('\n'), [
+      'env[0].models[0].max_tokens: most tokens of an answer, since budget.tokens is limited: a call is reserved before it is made; nothing', // prettier-ignore
+      'env[0].models[0].name: a [[cost.models]] with name = "helper", 0 where it costs nothing: budget.money is limited; no price', // prettier-ignore
+    ]);
+    const priced = '[[cost.models]]\nname = "helper"\nprompt = 1\ncompletion = 2\n';
+    const { loaded } = await load(t, `${head}${command}${tasks}${model}max_tokens = 512\n${score}${budget}${priced}`);
+    assert.equal(loaded.spec.environments[0]!.program!.models[0]!.maxTokens, 512);
+  });
+
   test('code that is not there is refused, and nothing is said of its digest', async (t) => {
     const folder = await folderWith(
       t,

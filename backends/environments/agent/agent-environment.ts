@@ -1,5 +1,6 @@
 import { RatchetError } from '../../../core/errors.ts';
 import { lazily } from '../../../core/lazily.ts';
+import { present } from '../../../core/present.ts';
 import type { Example, Judgement, Rollout } from '../../../core/rl/rollout/rollout.ts';
 import type { AgentProgram, CopiedFiles, ProgramJudge, TaskSource } from '../../../core/settings/programs.ts';
 import { trustedData } from '../../../host/trusted-files.ts';
@@ -150,8 +151,9 @@ function requireUnchanged(what: string, expected: string | null, found: string):
   );
 }
 
-function otherModel({ baseUrl, model, apiKeyVar }: AgentProgram['models'][number]): OtherModel {
-  return sharedEndpoint([{ model, baseUrl, apiKeyVar, headers: {} }]);
+function otherModel({ baseUrl, model, apiKeyVar, maxTokens }: AgentProgram['models'][number]): OtherModel {
+  const endpoint = sharedEndpoint([{ model, baseUrl, apiKeyVar, headers: {} }]);
+  return { chat: (request) => endpoint.chat(request), ...present({ maxTokens: maxTokens ?? undefined }) };
 }
 
 function openJudgeOf({ baseUrl, model, apiKeyVar, maxTokens }: ProgramJudge): Judge {
