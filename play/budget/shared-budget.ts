@@ -89,7 +89,7 @@ export class SharedBudget {
   #askedAt = -Infinity;
   #asking: Promise<void> | null = null;
   #looking: ReturnType<typeof setTimeout> | null = null;
-  /** Number of this worker's entry that says that it waits; null: it does not wait. */
+  /** Number of this worker's first entry that says that it waits, to which others answer; null: it does not wait. */
   #waits: { readonly entry: number; readonly sinceMs: number } | null = null;
   #lastEntryAt = -Infinity;
 
@@ -281,10 +281,15 @@ export class SharedBudget {
       one.entry > entry ? mayGiveBack(one) : !isLate && (one.isBusy || !isNothing(one.held)),
     );
     if (isAwaited) {
-      if (isLate) await this.#report(true); // who answered before may have died since
+      if (isLate) await this.#askAgain(); // who answered before may have died since
       return false;
     }
     return this.#refuse(next);
+  }
+
+  async #askAgain(): Promise<void> {
+    this.#waits = null;
+    await this.#report(true);
   }
 
   #refuse(next: Waiting): true {
@@ -348,7 +353,9 @@ export class SharedBudget {
     this.#said = said;
     this.#free = add(this.#free, change.taken ?? noCounts);
     this.#lastEntryAt = performance.now();
-    this.#waits = change.isWaiting ? { entry: this.#state.entry, sinceMs: performance.now() } : null;
+    // An answer to another one that waits is no new beginning: two would put each other's off for ever.
+    const since = this.#waits ?? { entry: this.#state.entry, sinceMs: performance.now() };
+    this.#waits = change.isWaiting ? since : null;
   }
 
   #wallIsOver(): OverBudget | null {

@@ -81,6 +81,15 @@ test('what a dead worker held stays used, and nobody waits for it for long', asy
   taken(await worker().reserve(countsOf({ tokens: 18 })));
 });
 
+test('two that wait for what a dead worker held do not put each other off', async () => {
+  const { worker, mortal } = budgetOf({ tokens: 100 });
+  const dead = mortal();
+  taken(await dead.budget.reserve(countsOf({ tokens: 80 })));
+  dead.die();
+  const answers = await Promise.all([worker(), worker()].map((one) => one.reserve(countsOf({ tokens: 50 }))));
+  assert.ok(answers.every((answer) => 'over' in answer));
+});
+
 test('money is counted at the price of each model, and the limit that is reached first counts', async () => {
   const { worker } = budgetOf({ tokens: 1_000, money: 1, toolCalls: 2 });
   const one = worker();
