@@ -114,10 +114,14 @@ export const sandboxFilesBytesMax = 64 * 1024 * 1024;
 export const sandboxFilesMax = 5_000;
 /** Seconds an agent's program may take where its file says nothing: a lease needs a deadline. */
 export const programSecondsMax = 6 * 3600;
+/** Seconds beyond those of a rollout that its sandbox may exist; and those of them that a budget leaves it. */
+export const sandboxEndS = 120;
+export const sandboxClosingS = 30;
 /** Ends of a program's output that are stored with its rollout: enough for a traceback, twice. */
 export const programOutputBytesMax = 8 * 1024;
 /** Files that are collected for scoring; they are stored with the rollout. */
 export const collectedBytesMax = 256 * 1024;
+export const collectedFilesMax = 64;
 
 /** A chat template is read into memory and stored with the run; those of models have a few thousand characters. */
 export const chatTemplateBytesMax = 1024 * 1024;

@@ -275,3 +275,18 @@ export function namedServers(inference: SaidServers): string | null {
 
 /** The environment variable with the key of weights agents that listen to other machines. */
 export const weightsAgentKeyVar = 'RATCHET_WEIGHTS_AGENT_KEY';
+
+/** Whether a file's name stays below the work folder of a sandbox: spelt without detours, and as file systems take it. */
+export function isInsideWorkFolder(name: string): boolean {
+  const parts = name.split('/');
+  const isStraight = parts.every((part) => part !== '' && part !== '.' && part !== '..');
+  const isShort = parts.every((part) => new TextEncoder().encode(part).length <= namePartBytesMax);
+  return isStraight && isShort && !/[\0\\]/.test(name) && isUnicode(name);
+}
+
+const namePartBytesMax = 255;
+
+/** Half of a surrogate pair has no form in UTF-8: it would be written as another character. */
+export function isUnicode(text: string): boolean {
+  return !/\p{Surrogate}/u.test(text);
+}

@@ -117,7 +117,14 @@ export class OpenedSearch {
       input.environments.map((environment) => openModel(dependencies, { ...asking, environment })),
     );
     const journal = await AnswerJournal.open(handle.place, stored, signal);
-    const budgets = await enterBudgets('search', handle.place, input);
+    const { budget, prices } = handle.limited ?? input;
+    const asked = {
+      model: input.model,
+      budget,
+      prices: prices?.model,
+      others: { [input.reflection.model]: prices?.reflection ?? undefined },
+    };
+    const budgets = await enterBudgets('search', handle.place, asked);
     return new OpenedSearch(dependencies, { handle, stored, journal, signal, cut, rollouts, budgets }, models);
   }
 

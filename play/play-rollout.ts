@@ -120,7 +120,11 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
       signal: until,
       ...asked,
       ...(keepsTime && limit
-        ? { timeLimit: { seconds: limit.seconds, fate: limit.ofBudget ? 'truncate' : fate } }
+        ? {
+            timeLimit: limit.ofBudget
+              ? { seconds: limit.seconds, fate: 'truncate', overBudget: 'wallS' }
+              : { seconds: limit.seconds, fate },
+          }
         : {}),
       ...(options.asksEmptyAgain === true && attempt < attemptsMax ? { givesBackEmpty: true } : {}),
     };

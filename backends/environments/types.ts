@@ -14,7 +14,7 @@ import type { Demonstration } from '../../core/rl/rollout/demonstration-rows.ts'
 import type { RolloutNotes } from '../../core/rl/rollout/notes.ts';
 import type { JsonValue } from '../../core/json-value.ts';
 import type { LeasedSandbox, LeaseRequest, TakeOptions } from '../sandboxes/types.ts';
-import type { Budget } from '../../core/settings/budgets.ts';
+import type { Budget, BudgetUnit } from '../../core/settings/budgets.ts';
 import type { TimeoutFate } from '../../core/settings/environments.ts';
 
 /**
@@ -151,8 +151,12 @@ export interface RolloutPlace {
   readonly systemPrompt?: string;
   /** A rollout with an empty reply is returned unscored (`isEmptyReply`), to be repeated. */
   readonly givesBackEmpty?: boolean;
-  /** Time limit and its outcome, for Python environments that enforce it themselves. */
-  readonly timeLimit?: { readonly seconds: number; readonly fate: TimeoutFate };
+  /** Time limit and its outcome, for environments that enforce it themselves; `overBudget`: it is that of a budget. */
+  readonly timeLimit?: {
+    readonly seconds: number;
+    readonly fate: TimeoutFate;
+    readonly overBudget?: BudgetUnit | 'wallS';
+  };
   /** Raised when the group gets no further rollouts: waiting for others of the group is then in vain. */
   readonly brokenOff?: AbortSignal;
   /** What earlier attempts at this rollout wrote down; missing outside of runs, evaluations and searches. */
@@ -192,6 +196,8 @@ export interface RolloutRecord {
   readonly program?: ProgramRun;
   /** It ran out of time; its finished turns stay. */
   readonly isTimedOut?: true;
+  /** The limit of its budget that it reached; its finished turns stay. */
+  readonly overBudget?: BudgetUnit | 'wallS';
   /** It ended with an empty reply, which was to be reported, see `RolloutPlace.givesBackEmpty`. */
   readonly isEmptyReply?: boolean;
 }

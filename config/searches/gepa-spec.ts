@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { promptComponents } from '../../core/gepa/prompt-parts.ts';
 import { frontierTypes, selectionStrategies } from '../../core/gepa/tuning.ts';
 import { ModelAccessSpec } from '../models/model-access.ts';
+import { BudgetSpec } from '../settings/budgets.ts';
 import { setting, specFields } from '../settings/setting.ts';
 import { anyNumber, choice, countOrAll, flag, text, texts, whole } from '../toml/values.ts';
 
@@ -56,6 +57,19 @@ export const tuning = {
   }),
 };
 
+const Prices = z.strictObject({ input: z.number().min(0), output: z.number().min(0) });
+const prices = () => Prices.meta({ expected: 'a table such as { input = 0.15, output = 0.6 }' });
+
+/** What a search may use, and what that costs; missing = it is limited by its calls alone. */
+export const limited = {
+  prices: setting(prices(), 'US dollars of a million prompt tokens and of a million tokens that the model samples', {
+    isLeftOut: true,
+  }),
+  reflection_prices: setting(prices(), 'the same of `reflection_model`; those of `prices` where it is the same model', {
+    isLeftOut: true,
+  }),
+};
+
 const free = z.record(z.string(), z.json());
 export const GepaSpec = z.strictObject({
   schemaVersion: z.literal(1),
@@ -85,6 +99,8 @@ export const GepaSpec = z.strictObject({
   maxConcurrent: z.int(),
   seed: z.int().min(0),
   tuning: z.strictObject(specFields(tuning)).default({}),
+  ...specFields(limited),
+  budget: BudgetSpec.optional(),
   runDir: z.string().nullable(),
   savesResults: z.boolean(),
 });

@@ -1,6 +1,7 @@
 import { z } from 'zod';
+import { budgetOfSearch, budgetSpec } from '../settings/budgets.ts';
 import { withNames } from '../settings/environments.ts';
-import { GepaSpec, search, tuning } from './gepa-spec.ts';
+import { GepaSpec, limited, search, tuning } from './gepa-spec.ts';
 import { access, accessSpec } from '../models/model-access.ts';
 import { accessDefaults } from '../../core/eval/model-access.ts';
 import type { Problem } from '../toml/problems.ts';
@@ -54,6 +55,8 @@ const GepaFile = tableType({
   verbose: setting(flag(), 'nothing'),
   tui: setting(flag(), 'nothing'),
   sampling: setting(requestSampling(), 'request fields of rollouts'),
+  budget: budgetOfSearch,
+  ...limited,
   execution: optionalTable(execution),
   gepa: table({ ...search, ...moved, ...tuning }),
 }).extend({
@@ -89,6 +92,7 @@ export function parseGepaFile(source: string | TomlFile, options: FileOptions): 
   const environments = file === undefined ? [] : environmentsOf(file, reporter);
   if (file !== undefined) reportTwice(file, reporter);
   if (file !== undefined) reportComponents(file, reporter);
+  if (file !== undefined) reportBudget(file, reporter);
   if (file === undefined || reporter.problems.length > 0) return { ok: false, problems: reporter.inOrder() };
   const { gepa, execution = {} } = file;
   const sampling = (file.sampling ?? execution.sampling_args ?? {}) as RequestSampling;
@@ -104,6 +108,8 @@ export function parseGepaFile(source: string | TomlFile, options: FileOptions): 
     ...inSpec(moved, { ...execution, ...gepa }),
     components: [...new Set(components)],
     tuning: inSpec(tuning, gepa),
+    ...inSpec(limited, file),
+    ...budgetSpec(file.budget),
   };
   return { ok: true, spec: GepaSpec.parse(spec), warnings: warningsOf(file) };
 }
@@ -154,6 +160,21 @@ function reportComponents({ gepa: { components = [] } }: GepaFile, reporter: Rep
   if (!components.includes('system_prompt') || !components.includes('system_prompts')) return;
   const expected = 'one of system_prompt (the same for all environments) and system_prompts (one for each)';
   reporter.add({ path: ['gepa', 'components'], expected, received: 'both' });
+}
+
+/** What a call may cost is reserved before it: its answer needs a bound, and money a price of each model. */
+function reportBudget(file: GepaFile, reporter: Reporter): void {
+  const { budget, prices, reflection_model: reflection, reflection_prices: ofReflection } = file;
+  if (budget === undefined) return;
+  const sampling = file.sampling ?? file.execution?.sampling_args ?? {};
+  const isBounded = ['max_tokens', 'max_completion_tokens'].some((key) => typeof sampling[key] === 'number');
+  const say = (path: string, expected: string) => reporter.addRelation([[...path.split('.')], ['budget']], { expected, received: 'nothing' }); // prettier-ignore
+  if (!isBounded) say('sampling.max_tokens', 'most tokens of an answer beside [budget]: a call is reserved before it is made'); // prettier-ignore
+  if (budget.money === undefined) return;
+  if (prices === undefined)
+    say('prices', 'prices = { input = …, output = … } beside budget.money, US dollars of a million tokens; 0 where it costs nothing'); // prettier-ignore
+  if (reflection !== undefined && reflection !== file.model && ofReflection === undefined)
+    say('reflection_prices', `what ${reflection} costs beside budget.money, as prices = { input = …, output = … }`);
 }
 
 /** Reports settings of [execution] that repeat others. */

@@ -1,7 +1,8 @@
 import { z } from 'zod';
 import { sandboxKinds } from '../../core/kinds/sandboxes.ts';
-import { isHubId } from '../../core/names.ts';
-import { args, atLeastZero, choice, flag, fraction, positive, text, texts, whole } from '../toml/values.ts';
+import { collectedFilesMax } from '../../core/limits.ts';
+import { isHubId, isInsideWorkFolder } from '../../core/names.ts';
+import { args, atLeastZero, choice, flag, fraction, positive, text, whole } from '../toml/values.ts';
 import { codeFile, CodeRef, codeRef } from './code.ts';
 import { inSpec, listOf, meaning, optionalTable, required, setting, specFields, type WrittenIn } from './setting.ts';
 
@@ -33,9 +34,22 @@ const scoreFunction = () =>
 const exitCodes = () =>
   z.array(z.int().min(0).max(255)).min(1).meta({ expected: 'a list of exit codes from 0 to 255' });
 
+const collected = () =>
+  z
+    .array(
+      z
+        .string()
+        .refine(isInsideWorkFolder)
+        .meta({ expected: 'a path below the work folder, such as "out/report.json"' }),
+    )
+    .max(collectedFilesMax)
+    .meta({ expected: `a list of at most ${collectedFilesMax} paths below the work folder, such as ["report.json"]` });
+
 /** Sandboxes that stand ready hold memory of their machine. */
 const warmMax = 256;
 const split = 'train';
+/** Where the file says nothing. */
+export const setupUsualS = 600;
 
 /** Settings of an agent, beside those of every environment. */
 const program = {
@@ -99,7 +113,7 @@ const sandbox = {
     'a file, or a folder whose files are put into the work folder of each sandbox; from the config’s folder if it begins with a dot, else the project’s',
   ),
   setup: setting(words(), 'run once in a new sandbox, before the program'),
-  setup_timeout: setting(positive(), 'seconds it may take', { default: 600, as: 'setupTimeoutS' }),
+  setup_timeout: setting(positive(), 'seconds it may take', { default: setupUsualS, as: 'setupTimeoutS' }),
   network: setting(
     choice('route', 'open'),
     '`route`: nothing is reachable but the address of its own rollout; `open`: what its machine reaches',
@@ -139,7 +153,7 @@ const scoring = {
     text(),
     'a file or folder that is put into the sandbox when the program has ended, such as hidden tests',
   ),
-  collect: setting(texts(), 'files of the sandbox that are kept with the rollout, for `function` and `judge`', {
+  collect: setting(collected(), 'files of the sandbox that are kept with the rollout, for `function` and `judge`', {
     default: [],
   }),
   timeout: setting(positive(), 'seconds `command` or `function` may take', { default: 300, as: 'timeoutS' }),
@@ -155,6 +169,10 @@ const others = {
   base_url: required(baseUrl(), 'OpenAI-compatible API that answers it; nothing of it is trained'),
   model: setting(text(), 'its name there; the same when missing'),
   api_key_var: setting(variable(), 'name of the environment variable with its key'),
+  max_tokens: setting(
+    whole(1),
+    'most tokens of one of its answers, whatever the program asks for; needed where a budget limits tokens or money',
+  ),
 };
 
 /** In `[[env]]`, and in `[[eval.env]]` with other words. */

@@ -64,8 +64,21 @@ export interface PromptSearchInput {
   readonly startPrompt?: ObjectRef | undefined;
   /** What it may use, with its reflections; missing = not limited but by its calls. */
   readonly budget?: BudgetLimits | undefined;
+  /** US dollars of a million tokens, of its model and of the one that reflects; for models of an API. */
+  readonly prices?: SearchPrices | undefined;
   /** Receiver of a {@link PromptSearchNotice} at the end. */
   readonly notify?: { readonly workflowId: string; readonly signal: string } | undefined;
+}
+
+export interface SearchPrices {
+  readonly model: ModelPrices;
+  /** null = not known. */
+  readonly reflection: ModelPrices | null;
+}
+
+interface ModelPrices {
+  readonly input: number;
+  readonly output: number;
 }
 
 /** A file of prompt optimization; relative paths start in the project's folder. */
@@ -113,6 +126,8 @@ export interface PromptSearchHandle {
   readonly maxConcurrent: number;
   /** Rollout workers when it was opened, as far as is known. */
   readonly workers?: number;
+  /** Limits and prices of this start, which may be others than those of the first; absent in older histories: those. */
+  readonly limited?: Pick<PromptSearchInput, 'budget' | 'prices'>;
   /** Absolute path, for people. */
   readonly folder: string;
   readonly warnings: readonly string[];

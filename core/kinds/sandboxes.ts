@@ -19,6 +19,8 @@ export interface SandboxTraits {
   readonly snapshots: boolean;
   /** Whether a sandbox is begun from an image that the file names; else it sees the programs of its machine. */
   readonly takesImage: boolean;
+  /** Whether it cannot be begun without one. */
+  readonly needsImage: boolean;
   /** Whether folders of this machine can be shown to a sandbox (`SandboxRequest.folders`). */
   readonly showsFolders: boolean;
   /** Whether a sandbox ends with the process that created it. Others outlive it, and are found by their name. */
@@ -34,6 +36,7 @@ export const sandboxes = {
     isolatesNetwork: true,
     snapshots: true,
     takesImage: false,
+    needsImage: false,
     showsFolders: true,
     endsWithWorker: true,
   },
@@ -45,6 +48,7 @@ export const sandboxes = {
     isolatesNetwork: true,
     snapshots: true,
     takesImage: true,
+    needsImage: true,
     showsFolders: true,
     endsWithWorker: false,
   },
@@ -56,6 +60,7 @@ export const sandboxes = {
     isolatesNetwork: false,
     snapshots: true,
     takesImage: false,
+    needsImage: false,
     showsFolders: false,
     endsWithWorker: false,
   },
@@ -67,6 +72,7 @@ export const sandboxes = {
     isolatesNetwork: true,
     snapshots: true,
     takesImage: true,
+    needsImage: false,
     showsFolders: false,
     endsWithWorker: false,
   },

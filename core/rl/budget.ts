@@ -94,23 +94,42 @@ export function mapUnits<T>(value: (unit: BudgetUnit) => T): Record<BudgetUnit, 
   return { tokens: value('tokens'), money: value('money'), sandboxS: value('sandboxS'), toolCalls: value('toolCalls') };
 }
 
+/** What fits of a use, and the limit that does not let more of it. */
+export interface Fitting {
+  readonly use: Use;
+  readonly cut: BudgetUnit | null;
+}
+
 /**
- * The use with as many completion tokens as fit into what is left, at least one; null if not even that does. Uses
- * without completion tokens fit or do not.
+ * The use with as many completion tokens as fit into what is left, or with as many whole seconds of its sandbox, at least
+ * one; null if not even that does. Other uses fit or do not.
  */
-export function fitting(use: Use, left: Counts, prices: BudgetPrices, isMoneyLimited: boolean): Use | null {
-  const fits = (completionTokens: number): boolean =>
-    isWithin(countsOfUse({ ...use, completionTokens }, prices, isMoneyLimited), left);
-  const { completionTokens: most = 0 } = use;
-  if (fits(most)) return use;
-  if (most < 2 || !fits(1)) return null;
-  let [known, over] = [1, most];
+export function fitting(use: Use, left: Counts, prices: BudgetPrices, isMoneyLimited: boolean): Fitting | null {
+  const cut = (one: Use): BudgetUnit | null => beyond(countsOfUse(one, prices, isMoneyLimited), left);
+  if (cut(use) === null) return { use, cut: null };
+  const { completionTokens = 0, sandboxS = 0, money = 0 } = use;
+  if (sandboxS > 0)
+    return mostThatFits(Math.floor(sandboxS), cut, (seconds) => ({
+      ...use,
+      sandboxS: seconds,
+      ...(money > 0 ? { money: (money * seconds) / sandboxS } : {}),
+    }));
+  return mostThatFits(completionTokens - 1, cut, (tokens) => ({ ...use, completionTokens: tokens }));
+}
+
+function mostThatFits(
+  most: number,
+  cut: (use: Use) => BudgetUnit | null,
+  useOf: (count: number) => Use,
+): Fitting | null {
+  if (most < 1 || cut(useOf(1)) !== null) return null;
+  let [known, over] = [1, most + 1];
   while (over - known > 1) {
     const middle = Math.floor((known + over) / 2);
-    if (fits(middle)) known = middle;
+    if (cut(useOf(middle)) === null) known = middle;
     else over = middle;
   }
-  return { ...use, completionTokens: known };
+  return { use: useOf(known), cut: cut(useOf(known + 1)) };
 }
 
 const unitWords: Readonly<Record<BudgetUnit, string>> = {

@@ -44,8 +44,13 @@ export interface OverBudget {
 }
 
 export interface Reservation {
-  /** What was reserved: less completion tokens than asked for if the rollout has no more left, else all of it. */
+  /**
+   * What was reserved: less completion tokens, or less seconds of a sandbox at its price, than asked for if the rollout has
+   * no more left, else all of it.
+   */
   readonly use: Use;
+  /** The limit of the rollout that made it less. */
+  readonly cut?: BudgetUnit;
   /**
    * Gives back what was not used. Only the first call counts. More than was reserved is taken in addition, so an
    * estimate has to be an upper bound. Without an argument nothing was used.
@@ -63,6 +68,8 @@ export interface Budget {
    * Waits while reservations that others have not settled may give enough back. Rejects with the signal's reason.
    */
   reserve(use: Use, signal?: AbortSignal): Promise<Reservation | OverBudget>;
+  /** Takes over what an earlier attempt of the rollout used, which is settled in the budgets around it. */
+  adopt(use: Use): void;
   /** Left of each limit of the rollout and around it, less what is reserved; without the unlimited ones. */
   left(): Readonly<Partial<Record<BudgetUnit | 'wallS', number>>>;
 }

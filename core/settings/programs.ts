@@ -1,3 +1,4 @@
+import { programSecondsMax, sandboxEndS } from '../limits.ts';
 import type { CodeRef } from './code.ts';
 import type { SandboxPoolSpec } from './sandboxes.ts';
 
@@ -46,6 +47,8 @@ export interface OtherModel {
   /** As the endpoint calls it. */
   readonly model: string;
   readonly apiKeyVar: string | null;
+  /** Most tokens of an answer; null = what the program asks for. */
+  readonly maxTokens?: number | null;
 }
 
 export interface ProgramJudge {
@@ -91,4 +94,12 @@ export interface AgentProgram {
   readonly sandbox: ProgramSandbox;
   readonly score: ProgramScore;
   readonly models: readonly OtherModel[];
+}
+
+/** Most seconds that the sandbox of a rollout is there. `seconds`: of the rollout; null = it has no limit of its own. */
+export function sandboxLifeS(
+  seconds: number | null,
+  { setupS, scoreS }: { readonly setupS: number; readonly scoreS: number },
+): number {
+  return Math.ceil((seconds ?? programSecondsMax) + setupS + scoreS + sandboxEndS);
 }

@@ -76,6 +76,7 @@ export async function withFiles(
       ...parsed.warnings,
       ...[data, template].flatMap((kept) => kept?.warning ?? []),
       ...variables.warnings,
+      ...agents.warnings,
       ...lateRolloutWarnings(spec, environments.trained),
       ...refs.filter((ref) => ref !== null).map(runsCode),
     ],

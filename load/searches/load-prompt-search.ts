@@ -122,9 +122,18 @@ export async function loadPromptSearch(
     ...(spec.merge ? { merges: true } : {}),
     ...(Object.keys(spec.tuning).length === 0 ? {} : { tuning: spec.tuning }),
     savesResults: spec.savesResults,
+    ...limitsOf(spec, reflection.model === model),
     isSmallBudgetMeant,
   };
   return { spec, input, warnings, said: found.flatMap(({ said }) => said ?? []) };
+}
+
+function limitsOf(
+  { budget, prices, reflectionPrices }: GepaSpec,
+  isOneModel: boolean,
+): Pick<PromptSearchInput, 'budget' | 'prices'> {
+  const reflection = reflectionPrices ?? (isOneModel ? prices : undefined) ?? null;
+  return { ...present({ budget }), ...(prices && { prices: { model: prices, reflection } }) };
 }
 
 function isInEnvironment(variable: string): boolean {

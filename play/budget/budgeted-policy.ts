@@ -2,7 +2,8 @@ import type { Turn } from '../../core/rl/rollout/rollout.ts';
 import { isOver } from '../../core/settings/budgets.ts';
 import type { PlayedPolicy } from '../policy/sample-policy.ts';
 import type { Speak } from '../teacher/teacher.ts';
-import { overError, type RolloutBudget, withinBudget } from './rollout-budget.ts';
+import { overError, withinBudget } from '../../core/rl/budget-call.ts';
+import type { RolloutBudget } from './rollout-budget.ts';
 
 /** Samples within a budget: a turn may have as many tokens as the rollout has left. */
 export function speakWithin(budget: RolloutBudget | undefined, speak: Speak): Speak {

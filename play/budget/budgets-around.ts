@@ -66,7 +66,7 @@ export interface EnteredBudgets extends AroundRollouts {
 export async function enterBudgets(
   of: 'evaluation' | 'search',
   place: EvaluationPlace,
-  { model, budget, prices }: PartWithBudget,
+  { model, budget, prices, others }: PartWithBudget,
 ): Promise<EnteredBudgets> {
   const spec = model.kind === 'version' ? await specOf(model.run) : null;
   const own = budgetOfPart(of, place, budget);
@@ -75,15 +75,25 @@ export async function enterBudgets(
   const leaving = await Promise.all(shared.map((one) => one.enter()));
   return {
     shared,
-    prices: spec ? pricesOfRun(spec) : pricesOfEndpoint(prices),
+    prices: spec ? pricesOfRun(spec) : pricesOfEndpoint(prices, others),
     leave: async () => void (await Promise.all(leaving.map((leave) => leave()))),
   };
 }
 
-type PartWithBudget = Pick<EvaluationInput, 'model' | 'budget' | 'prices'>;
+type Prices = EvaluationInput['prices'];
 
-export function pricesOfEndpoint(prices: EvaluationInput['prices']): BudgetPrices {
-  return prices ? { policy: { prompt: prices.input, completion: prices.output }, models: {} } : noPrices;
+interface PartWithBudget extends Pick<EvaluationInput, 'model' | 'budget' | 'prices'> {
+  /** Of other models that it asks, by their names. */
+  readonly others?: Readonly<Record<string, Prices>>;
+}
+
+export function pricesOfEndpoint(prices: Prices, others: PartWithBudget['others'] = {}): BudgetPrices {
+  const known = Object.entries(others).flatMap(([name, of]) => (of ? [[name, tokenPrices(of)] as const] : []));
+  return { policy: prices ? tokenPrices(prices) : null, models: Object.fromEntries(known) };
+}
+
+function tokenPrices({ input, output }: NonNullable<Prices>): TokenPrices {
+  return { prompt: input, completion: output };
 }
 
 /** Prices of a run's models; the policy's are known only if both are. */

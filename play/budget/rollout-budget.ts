@@ -1,5 +1,4 @@
 import { RatchetError } from '../../core/errors.ts';
-import { present } from '../../core/present.ts';
 import {
   add,
   amountsOf,
@@ -56,8 +55,9 @@ export class RolloutBudget implements Budget {
 
   async reserve(asked: Use, signal?: AbortSignal): Promise<Reservation | OverBudget> {
     const left = this.#left();
-    const use = fitting(asked, left, this.#prices, this.#isMoneyLimited());
-    if (use === null) return (this.reached = this.#over(asked, left));
+    const fits = fitting(asked, left, this.#prices, this.#isMoneyLimited());
+    if (fits === null) return (this.reached = this.#over(asked, left));
+    const { use, cut } = fits;
     const counts = this.#countsOf(use);
     this.#used = add(this.#used, counts);
     const taken: { settle(used: Counts): void }[] = [];
@@ -81,6 +81,7 @@ export class RolloutBudget implements Budget {
     let isSettled = false;
     return {
       use,
+      ...(cut && { cut }),
       settle: (used) => {
         if (!isSettled) settle(used === undefined ? noCounts : this.#countsOf(used));
         isSettled = true;
@@ -88,7 +89,6 @@ export class RolloutBudget implements Budget {
     };
   }
 
-  /** Takes over what an earlier attempt used, which is settled in the budgets around it. */
   adopt(use: Use): void {
     this.#used = add(this.#used, this.#countsOf(use));
   }
@@ -127,48 +127,7 @@ export class RolloutBudget implements Budget {
   }
 }
 
-/**
- * Makes a call for a turn of the policy with as many tokens as it may sample. A call that failed may have used all that
- * was reserved, unless it was refused unseen. Throws `PromptTooLong` at the rollout's limit, which ends it as truncated,
- * and `BudgetReached` at one around it.
- */
-export async function withinBudget<Said>(
-  budget: Budget | undefined,
-  { promptTokens, maxTokens, model, signal }: CallToReserve,
-  call: (maxTokens: number) => Promise<Said>,
-  usedBy: (said: Said) => Use,
-): Promise<Said> {
-  if (budget === undefined) return call(maxTokens);
-  const of = present({ model });
-  const answer = await budget.reserve({ promptTokens, completionTokens: maxTokens, ...of }, signal);
-  if (isOver(answer)) throw overError(answer);
-  try {
-    const said = await call(answer.use.completionTokens ?? maxTokens);
-    answer.settle({ ...usedBy(said), ...of });
-    return said;
-  } catch (error) {
-    answer.settle(isRefusal(error) ? undefined : answer.use);
-    throw error;
-  }
-}
-
-interface CallToReserve {
-  /** Another model than the policy. */
-  readonly model?: string;
-  readonly promptTokens: number;
-  readonly maxTokens: number;
-  readonly signal: AbortSignal | undefined;
-}
-
-export function overError({ of, text }: OverBudget): RatchetError {
-  return new RatchetError(of === 'rollout' ? 'PromptTooLong' : 'BudgetReached', text);
-}
-
 /** Whether a budget around rollouts allows no further calls. */
 export function isBudgetReached(error: unknown): error is RatchetError & { readonly code: 'BudgetReached' } {
   return error instanceof RatchetError && error.code === 'BudgetReached';
-}
-
-function isRefusal(error: unknown): boolean {
-  return error instanceof RatchetError && ['InferenceRejected', 'PromptTooLong', 'VersionNotHeld'].includes(error.code);
 }

@@ -13,6 +13,7 @@ import {
   noCounts,
 } from '../../core/rl/budget.ts';
 import {
+  type BudgetHolder,
   type BudgetState,
   leftIn,
   limitsIn,
@@ -52,6 +53,8 @@ const timerMsMax = 2 ** 31 - 1;
 
 interface Waiting {
   readonly needed: Counts;
+  /** It ends by itself, unlike a sandbox, which a rollout keeps while it waits for calls. */
+  readonly isBrief: boolean;
   readonly isGivenUp: () => boolean;
   readonly take: () => void;
   readonly refuse: (over: OverBudget) => void;
@@ -80,14 +83,13 @@ export class SharedBudget {
   #said = { held: noCounts, used: noCounts };
   #state: BudgetState | null = null;
   #calls = 0;
-  /** Calls that end by themselves, unlike sandboxes, which a rollout may keep while it waits for a call. */
   #briefCalls = 0;
   #users = 0;
   #inAdvance = 4;
   #askedAt = -Infinity;
   #asking: Promise<void> | null = null;
   #looking: ReturnType<typeof setTimeout> | null = null;
-  /** Number of this worker's entry that says that it waits; null: it does not wait. */
+  /** Number of this worker's first entry that says that it waits, to which others answer; null: it does not wait. */
   #waits: { readonly entry: number; readonly sinceMs: number } | null = null;
   #lastEntryAt = -Infinity;
 
@@ -166,6 +168,7 @@ export class SharedBudget {
       });
       this.#queue.push({
         needed,
+        isBrief: needed.sandboxS === 0,
         isGivenUp: () => isOver,
         take: () => end() && resolve(this.#taken(needed)),
         refuse: (over) => end() && resolve(over),
@@ -197,18 +200,20 @@ export class SharedBudget {
     };
   }
 
-  /** First come, first served: a call that needs much is not passed over for ever. */
+  /**
+   * First come, first served: a call that needs much is not passed over for ever. Sandboxes wait apart: they may wait for
+   * those of rollouts that are under way, which end only if their calls go on.
+   */
   #serve(): void {
     for (;;) {
-      while (this.#queue[0]?.isGivenUp()) this.#queue.shift();
-      const [next] = this.#queue;
+      const next = this.#next();
       if (next === undefined) break;
       const over = this.#wallIsOver();
       if (over) {
-        this.#queue.shift();
+        this.#forget(next);
         next.refuse(over);
       } else if (isWithin(next.needed, this.#free) && this.#state !== null) {
-        this.#queue.shift();
+        this.#forget(next);
         next.take();
       } else {
         this.#ask(next);
@@ -217,6 +222,16 @@ export class SharedBudget {
     }
     if (this.#queue.length === 0) this.#waits = null;
     this.#lookLater();
+  }
+
+  #next(): Waiting | undefined {
+    for (const one of this.#queue.filter(({ isGivenUp }) => isGivenUp())) this.#forget(one);
+    return this.#queue.find(({ isBrief }) => isBrief) ?? this.#queue[0];
+  }
+
+  #forget(one: Waiting): void {
+    const at = this.#queue.indexOf(one);
+    if (at >= 0) this.#queue.splice(at, 1);
   }
 
   #ask(next: Waiting): void {
@@ -238,7 +253,7 @@ export class SharedBudget {
     const isSoon = now - this.#askedAt < soonMs;
     this.#inAdvance = Math.min(inAdvanceMax, Math.max(1, isSoon ? this.#inAdvance * 2 : this.#inAdvance / 2));
     this.#askedAt = now;
-    const wished = (): Counts => mapUnits((unit) => next.needed[unit] * this.#inAdvance);
+    const wished = (): Counts => mapUnits((unit) => (next.isBrief ? next.needed[unit] * this.#inAdvance : 0));
     const left = await this.#leftNow();
     if (shareOf(left, missing(), noCounts) === null && this.#waits !== null) return this.#goOnWaiting(next);
     let taken: Counts | null = null;
@@ -258,21 +273,27 @@ export class SharedBudget {
     if (isWithin(next.needed, add(left, this.#free))) return true; // something was given back meanwhile
     const leftIfAllComesBack = add(left, this.#state!.held);
     if (!isWithin(next.needed, leftIfAllComesBack)) return this.#refuse(next);
-    if (this.#briefCalls > 0) return false;
+    if (this.#briefCalls > 0 || (!next.isBrief && this.#calls > 0)) return false;
     const others = Object.entries(this.#state!.holders).filter(([name]) => name !== this.#holder);
     const isLate = performance.now() - sinceMs > this.#times.answerMs;
+    const mayGiveBack = ({ isBusy, held }: BudgetHolder): boolean => isBusy || (!next.isBrief && !isNothing(held));
     const isAwaited = others.some(([, one]) =>
-      one.entry > entry ? one.isBusy : !isLate && (one.isBusy || !isNothing(one.held)),
+      one.entry > entry ? mayGiveBack(one) : !isLate && (one.isBusy || !isNothing(one.held)),
     );
     if (isAwaited) {
-      if (isLate) await this.#report(true); // who answered before may have died since
+      if (isLate) await this.#askAgain(); // who answered before may have died since
       return false;
     }
     return this.#refuse(next);
   }
 
+  async #askAgain(): Promise<void> {
+    this.#waits = null;
+    await this.#report(true);
+  }
+
   #refuse(next: Waiting): true {
-    if (this.#queue[0] === next) this.#queue.shift();
+    this.#forget(next);
     next.refuse(this.#over(next.needed));
     this.#waits = null;
     return true;
@@ -332,7 +353,9 @@ export class SharedBudget {
     this.#said = said;
     this.#free = add(this.#free, change.taken ?? noCounts);
     this.#lastEntryAt = performance.now();
-    this.#waits = change.isWaiting ? { entry: this.#state.entry, sinceMs: performance.now() } : null;
+    // An answer to another one that waits is no new beginning: two would put each other's off for ever.
+    const since = this.#waits ?? { entry: this.#state.entry, sinceMs: performance.now() };
+    this.#waits = change.isWaiting ? since : null;
   }
 
   #wallIsOver(): OverBudget | null {

@@ -6,7 +6,8 @@ import {
 } from '../../core/gepa/reflection-prompt.ts';
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import { sharedEndpoint } from '../../backends/inference/index.ts';
-import { type AroundRollouts, RolloutBudget, withinBudget } from '../budget/rollout-budget.ts';
+import { withinBudget } from '../../core/rl/budget-call.ts';
+import { type AroundRollouts, RolloutBudget } from '../budget/rollout-budget.ts';
 import type { AskDependencies } from './asked-model.ts';
 
 /** Most tokens of a reflection where a budget counts them and its request bounds them by nothing. */

@@ -4,7 +4,8 @@ import type { JsonValue } from '../../config/run-spec.ts';
 import type { SampledCall, SampleOptions } from '../../backends/environments/types.ts';
 import type { Endpoint, SamplePlace } from '../../backends/inference/index.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { type RolloutBudget, withinBudget } from '../budget/rollout-budget.ts';
+import { promptTokensMost, withinBudget } from '../../core/rl/budget-call.ts';
+import type { RolloutBudget } from '../budget/rollout-budget.ts';
 import { promptName, RecalledTurns } from './recalled-turns.ts';
 import type { OnTurn, PlayedPolicy } from './sample-policy.ts';
 
@@ -159,21 +160,14 @@ function callsOf(
 }
 
 const tokenFields = ['max_tokens', 'max_completion_tokens'] as const;
-/** Tokens that a chat template adds to a request, and to each of its messages. */
-const templateTokens = { request: 256, message: 16 };
 
-/**
- * Upper bound of a turn's tokens at a server that counts them itself: no tokenizer makes more tokens of a text than it
- * has bytes. Refuses a request without a bound on what is sampled.
- */
+/** Upper bound of a turn's tokens at a server that counts them itself. */
 function mostTokens(
   asked: { readonly messages: readonly ChatMessage[]; readonly tools: SampleOptions['tools'] },
   fields: Readonly<Record<string, JsonValue>>,
 ): { readonly promptTokens: number; readonly maxTokens: number } {
-  const bytes = Buffer.byteLength(JSON.stringify(asked));
-  const promptTokens = bytes + templateTokens.request + templateTokens.message * asked.messages.length;
   const maxTokens = tokenFields.map((name) => fields[name]).find((value) => typeof value === 'number') ?? 0;
-  return { promptTokens, maxTokens };
+  return { promptTokens: promptTokensMost(asked), maxTokens };
 }
 
 /** A rollout with little left samples less. */

@@ -29,6 +29,8 @@ import { next, result, settle, startSearch } from '../../core/gepa/search.ts';
 import type { SearchAnswer, SearchRequest, SearchState } from '../../core/gepa/search-state.ts';
 import type { EndpointRequest } from '../../backends/inference/openai/endpoint.ts';
 import type { ChatSample } from '../../backends/inference/index.ts';
+import { unlimited } from '../../core/settings/budgets.ts';
+import { BudgetLedger } from '../../runs/budgets/budget-ledger.ts';
 import { resolveStoreUri } from '../../store/index.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { openTokenizer } from './runs.ts';
@@ -65,14 +67,29 @@ function models({ fails = () => false }: { fails?: (asked: number) => boolean } 
   };
 }
 
+const server = { model: 'm', baseUrl: 'http://127.0.0.1:9/v1', apiKeyVar: null, headers: {} };
+const apiModel = { kind: 'endpoint' as const, model: 'm', servers: [server], sampling: {} };
+const reflecting = { model: 'm', servers: [server], fields: {} };
+
 async function openSearch(t: TestContext, over: Partial<PromptSearchInput> = {}): Promise<PromptSearchHandle> {
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-gepa-'));
   t.after(() => rm(folder, { recursive: true, force: true }));
-  const server = { model: 'm', baseUrl: 'http://127.0.0.1:9/v1', apiKeyVar: null, headers: {} };
+  return opened({ store: resolveStoreUri(folder, folder), name: 'abcd1234', prefix: '' }, over);
+}
+
+/** The same search, begun again with other settings. */
+function reopened({ place }: PromptSearchHandle, over: Partial<PromptSearchInput>): Promise<PromptSearchHandle> {
+  return opened(place, over);
+}
+
+async function opened(
+  results: PromptSearchInput['results'],
+  over: Partial<PromptSearchInput>,
+): Promise<PromptSearchHandle> {
   const input: PromptSearchInput = {
     environments: [{ id: 'reverse-text', name: 'reverse-text', args: {} }],
-    model: { kind: 'endpoint', model: 'm', servers: [server], sampling: {} },
-    reflection: { model: 'm', servers: [server], fields: {} },
+    model: apiModel,
+    reflection: reflecting,
     maxCalls: 60,
     minibatchSize: 3,
     perfectScore: null,
@@ -84,7 +101,7 @@ async function openSearch(t: TestContext, over: Partial<PromptSearchInput> = {})
     seed: 0,
     isClassic: true,
     initialPrompt: null,
-    results: { store: resolveStoreUri(folder, folder), name: 'abcd1234', prefix: '' },
+    results,
     savesResults: true,
     isSmallBudgetMeant: true,
     ...over,
@@ -187,6 +204,34 @@ test('a lease that is held again asks nobody for what is in the store', async (t
     leases.reduce((sum, { adopted }) => sum + adopted, 0),
     first.asked.length,
   );
+});
+
+test('a search stops where its budget is used up, reflections included, and goes on from there once it has more', async (t) => {
+  const whole = models();
+  const undisturbed = await search(await openSearch(t), whole);
+  const sampling = { max_tokens: 8 };
+  const prices = { model: { input: 1, output: 1 }, reflection: { input: 1, output: 1 } };
+  const over = { model: { ...apiModel, sampling }, reflection: { ...reflecting, fields: { max_tokens: 100 } }, prices };
+  const before = models();
+  const limitedTo = (money: number) => ({ ...over, budget: { ...unlimited, money } });
+  const handle = await openSearch(t, limitedTo(0.012));
+  await assert.rejects(search(handle, before), (error: Error) => {
+    assert.match(
+      String(error),
+      /BudgetReached: The search's budget of 0\.012 of money is used up: .* larger money of its budget/,
+    );
+    return true;
+  });
+  const ledger = new BudgetLedger(storeOf(handle.place), handle.place.prefix);
+  const { used, held } = (await ledger.newest())!;
+  assert.ok(used.money > 0.008e9 && used.money <= 0.012e9, `${used.money}`);
+  assert.equal(held.money, 0);
+  const after = models();
+  const { state } = await search(await reopened(handle, limitedTo(5)), after);
+  assert.deepEqual(result(state), result(undisturbed.state));
+  assert.equal(before.asked.length + after.asked.length, whole.asked.length, 'nothing is asked for twice');
+  assert.ok(whole.asked.length > rolloutsOf(whole).length, 'reflections are among them');
+  assert.ok((await ledger.newest())!.used.money > 0.012e9, 'what the first start used stays used');
 });
 
 test('a rollout that infrastructure took is no 0: it is asked for again, counted, and said', async (t) => {

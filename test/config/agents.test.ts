@@ -90,14 +90,150 @@ describe('an agent in a run file', () => {
       2: 'no JSON',
       3: 'no object',
       4: 'neither "prompt" nor "task", only answer',
-      5: String.raw`files: "\.\./\.\./etc/passwd", expected a path below the work folder`,
-      6: 'files: "a//b"',
-      7: 'files: "/abs"',
-      8: 'prompt: ',
+      5: String.raw`files: expected a path below the work folder, such as "src/main\.py"; found "\.\./\.\./etc/passwd"`,
+      6: 'files: expected a path.*; found "a//b"',
+      7: 'files: expected a path.*; found "/abs"',
+      8: 'prompt: expected a text that is not empty, or a list of messages; found 3',
     }))
       assert.match(said, new RegExp(String.raw`tasks\.jsonl:${line}: ${why}`));
     assert.doesNotMatch(said, /tasks\.jsonl:1:/);
     assert.match(await problems(t, `${head}${command}${tasks}${score}`, '\n'), /which is empty/);
+  });
+
+  for (const [row, why] of Object.entries({
+    '{"prompt": [{"role": "bot", "content": "x"}]}': 'prompt[0].role: expected one of "system", "user", "assistant", "tool"; found "bot"', // prettier-ignore
+    '{"prompt": [{"role": "user", "content": 4}]}': 'prompt[0].content: expected a text, or a list of parts; found 4',
+    '{"task": ""}': 'task: expected a text that is not empty; found ""',
+    '{"prompt": "x", "answer": {"a": 1}}': 'answer: expected a text, a number, true or false; found {"a":1}',
+    '{"prompt": "x", "files": []}': 'files: expected a table of files, {"PATH": "TEXT"}; found []',
+    '{"prompt": "x", "files": {"a.py": 3}}': 'files["a.py"]: expected the text of the file, or {"base64": "…"} with its bytes; found 3', // prettier-ignore
+    '{"prompt": "x", "files": {".": "y"}}': 'files: expected a path below the work folder, such as "src/main.py"; found "."', // prettier-ignore
+    '{"prompt": "x", "files": {"a": "1", "a/b": "2"}}': 'files: expected "a" to be a file or a folder; found both, since "a/b" lies in it', // prettier-ignore
+    '{"prompt": "x", "info": 4}': 'info: expected a table; found 4',
+    '{"prompt": "x", "image": "python:3"}': 'image: expected none: a sandbox of kind "namespace" has the programs of its machine; found "python:3"', // prettier-ignore
+    '{"prompt": "a\\u0000b"}': 'prompt: expected a text without a zero character; found one at position 1',
+    '{"prompt": "x", "files": {"a": "\\u0000"}}': 'files.a: expected a text without a zero character: such bytes are written as {"base64": "…"}; found one at position 0', // prettier-ignore
+    '{"prompt": "x", "info": {"a": ["\\ud800"]}}': 'info.a[0]: expected a text that UTF-8 can say; found half of a surrogate pair', // prettier-ignore
+    '{"prompt": "x", "info": {"__proto__": {}}}': 'info: expected another key than "__proto__", which no program keeps',
+    '{"__proto__": 1, "prompt": "x"}': 'the row: expected another key than "__proto__", which no program keeps',
+    [`{"prompt": ${'['.repeat(100_000)}${']'.repeat(100_000)}}`]: 'prompt: expected at most 64 levels; found more',
+  }))
+    test(`a row is refused in our own words: ${why.slice(0, 60)}`, async (t) => {
+      const said = await problems(t, `${head}${command}${tasks}${score}`, row);
+      assert.equal(said.split('tasks.jsonl:1: ')[1], why);
+    });
+
+  test('a surrogate pair, bytes in base64 and an answer of null are no problem', async (t) => {
+    const row = '{"prompt": "\\ud83d\\ude00", "answer": null, "files": {"a": {"base64": "AAE="}}, "info": null}';
+    await load(t, `${head}${command}${tasks}${score}`, row);
+  });
+
+  test('a container needs an image for each task', async (t) => {
+    const docker = (more = '') => `${head}${command}${tasks}[env.sandbox]\nkind = "docker"\n${more}${score}`;
+    assert.match(await problems(t, docker(), '{"prompt": "x"}'), /jsonl:1: image: expected the image of its container, or one for all tasks/); // prettier-ignore
+    await load(t, docker(), '{"prompt": "x", "image": "python:3"}');
+    await load(t, docker('image = "python:3"\n'), '{"prompt": "x"}');
+  });
+
+  test('a share of held-out tasks leaves one to train on, and where there is an evaluation one to evaluate on', async (t) => {
+    const with2 = (share: string, more = '') => `${head}${share}${command}${tasks}${score}${more}`;
+    const evaluation = '[eval]\ninterval = 1\n';
+    for (const share of ['1', '0.9']) {
+      const said = await problems(t, with2(`eval_share = ${share}\n`));
+      assert.equal(said, `env[0].eval_share: a share that leaves a task to train on; ${share} of 2 tasks, which is all of them`); // prettier-ignore
+    }
+    assert.match(await problems(t, with2('eval_share = 0.1\n')), /env\[0\]\.eval_share: eval_tasks, or an eval_share of at least one task: .*; 0\.1 of 2 tasks, which is none/); // prettier-ignore
+    assert.match(await problems(t, with2('', evaluation)), /^env\[0\]\.tasks: eval_tasks, or an eval_share of at least one task: .*; neither$/); // prettier-ignore
+    await load(t, with2('eval_share = 0.5\n', evaluation));
+    await load(t, with2('eval_tasks = "./tasks.jsonl"\n', evaluation));
+  });
+
+  test('what is collected lies below the work folder, and is not too much', async (t) => {
+    const collect = (paths: readonly string[]) =>
+      `${head}${command}${tasks}${score}collect = ${JSON.stringify(paths)}\n`;
+    const said = await problems(t, collect(['/etc/passwd', 'a/../../x', 'fine.json', 'a\0b']));
+    assert.match(said, /^env\[0\]\.score\.collect\[0\]: a path below the work folder, such as "out\/report\.json"; "\/etc\/passwd"$/m); // prettier-ignore
+    assert.match(said, /collect\[1\]: .*x"$/m);
+    assert.match(said, /collect\[3\]: /);
+    assert.doesNotMatch(said, /collect\[2\]/);
+    const many = Array.from({ length: 65 }, (_, i) => `${i}.json`);
+    assert.match(await problems(t, collect(many)), /score\.collect: a list of at most 64 paths below the work folder/);
+    await load(t, collect(many.slice(1)));
+  });
+
+  test('files of sandboxes come from outside the project by an absolute path alone, which is told', async (t) => {
+    const elsewhere = await mkdtemp(path.join(tmpdir(), 'ratchet-elsewhere-'));
+    t.after(() => rm(elsewhere, { recursive: true, force: true }));
+    await writeFile(path.join(elsewhere, 'hidden.py'), 'x');
+    const files = (where: string) => `${head}${command}${tasks}${score}files = ${JSON.stringify(where)}\n`;
+    const up = `../${path.basename(elsewhere)}`;
+    assert.match(await problems(t, files(up)), /^env\[0\]\.score\.files: a file or a folder in the project, or beside or below the config; .*which leads to .*ratchet-elsewhere-/); // prettier-ignore
+    const folder = await folderWith(t, files('./away'), '{"prompt": "x"}');
+    await symlink(elsewhere, path.join(folder, 'away'));
+    const led = await loadRunConfig('run.toml', { projectFolder: folder }).catch((error: unknown) => error);
+    assert.match(String(led), /"\.\/away", which leads to .*name them by their absolute path/s);
+    const { loaded } = await load(t, files(elsewhere));
+    assert.match(loaded.warnings.join('\n'), new RegExp(`get files from outside the project: ${elsewhere}`));
+    assert.ok(namedIn(loaded.spec).includes(elsewhere));
+    const { loaded: within } = await load(t, files('./agent.py'));
+    assert.doesNotMatch(within.warnings.join('\n'), /outside/);
+  });
+
+  test('a folder that holds the whole project is no folder of a sandbox', async (t) => {
+    const said = await problems(t, `${head}${command}${tasks}[env.sandbox]\nfiles = "."\n${score}`);
+    assert.match(said, /env\[0\]\.sandbox\.files: .*which holds the whole project, with its runs/);
+  });
+
+  test('a deadline that comes after that of its rollout is refused', async (t) => {
+    const own = 'timeout = 10\nturn_timeout = 50\ntool_timeout = 10\n';
+    const sandbox = '[env.sandbox]\nsetup = ["true"]\nsetup_timeout = 11\n';
+    const said = await problems(
+      t,
+      `${head}${own}${command}${tasks}${sandbox}${score}[env.budget]\nwall_seconds = 100\n`,
+    );
+    const late = 'at most timeout (10), which ends the rollout before it';
+    assert.deepEqual(said.split('\n'), [
+      `env[0].turn_timeout: ${late}; 50`,
+      `env[0].sandbox.setup_timeout: ${late}; 11`,
+      `env[0].budget.wall_seconds: ${late}; 100`,
+    ]);
+    const wall = await problems(t, `${head}tool_timeout = 30\n${command}${tasks}${score}[env.budget]\nwall_seconds = 20\n`); // prettier-ignore
+    assert.match(wall, /^env\[0\]\.tool_timeout: at most budget\.wall_seconds \(20\), which ends/);
+    await load(t, `${head}timeout = 30\n${command}${tasks}${sandbox}${score}[env.budget]\nwall_seconds = 30\n`);
+  });
+
+  test('a budget of sandbox seconds allows at least one sandbox, with its score and its end', async (t) => {
+    const own = (seconds: number) => `${head}timeout = 60\n${command}${tasks}${score}timeout = 40\n[env.budget]\nsandbox_seconds = ${seconds}\n`; // prettier-ignore
+    assert.match(await problems(t, own(70)), /^env\[0\]\.budget\.sandbox_seconds: more than 70: scoring may take 40 \(score\.timeout\), and ending a sandbox 30; 70$/); // prettier-ignore
+    await load(t, own(71));
+    const run = (limit: number, more = 'timeout = 60\n') => `${head}${more}${command}${tasks}${score}timeout = 40\n[budget]\nsandbox_seconds = ${limit}\n`; // prettier-ignore
+    assert.match(await problems(t, run(219)), /^budget\.sandbox_seconds: at least 220: one sandbox may be there for so long .*; 219$/); // prettier-ignore
+    await load(t, run(220));
+    assert.match(await problems(t, run(20_000, '')), /at least 21760: .*or a smaller timeout of the environment/);
+  });
+
+  test('other models have a bound of their answers, and a price, where a budget limits tokens or money', async (t) => {
+    const model = '[[env.models]]\nname = "helper"\nbase_url = "http://localhost:1/v1"\n';
+    const budget = '[budget]\ntokens = 1000000\nmoney = 5\n[cost]\nprompt = 1\ncompletion = 1\n';
+    const said = await problems(t, `${head}${command}${tasks}${model}${score}${budget}`);
+    assert.deepEqual(said.split('\n'), [
+      'env[0].models[0].max_tokens: most tokens of an answer, since budget.tokens is limited: a call is reserved before it is made; nothing', // prettier-ignore
+      'env[0].models[0].name: a [[cost.models]] with name = "helper", 0 where it costs nothing: budget.money is limited; no price', // prettier-ignore
+    ]);
+    const priced = '[[cost.models]]\nname = "helper"\nprompt = 1\ncompletion = 2\n';
+    const { loaded } = await load(t, `${head}${command}${tasks}${model}max_tokens = 512\n${score}${budget}${priced}`);
+    assert.equal(loaded.spec.environments[0]!.program!.models[0]!.maxTokens, 512);
+  });
+
+  test('code that is not there is refused, and nothing is said of its digest', async (t) => {
+    const folder = await folderWith(
+      t,
+      `${head}${command}${tasks}[env.score]\nfunction = "./gone.ts"\n`,
+      '{"prompt": "x"}',
+    );
+    const { problems: found, warnings } = await examineRunFile('run.toml', { projectFolder: folder });
+    assert.ok(found.some(({ path: at }) => at === 'env[0].score.function'));
+    assert.doesNotMatch(warnings.join('\n'), /gone\.ts|undefined/);
   });
 
   test('check says once what is wrong with files of an agent', async (t) => {

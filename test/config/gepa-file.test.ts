@@ -64,3 +64,38 @@ test('everything that is wrong with a gepa file is said at once', () => {
     [8, 'execution.seed', undefined],
   ]);
 });
+
+const limited = (more: string, top = '') =>
+  parseGepaFile(`${top}[env]\nenv_id = "a"\n${more}`, { file: 'g.toml', overrides: {} });
+
+test('[budget] limits a search with its reflections, at the prices of both models', () => {
+  const parsed = limited('[sampling]\nmax_tokens = 9\n[budget]\ntokens = 5000\nmoney = 2\n', 'reflection_model = "large"\nprices = { input = 1, output = 2 }\nreflection_prices = { input = 10, output = 20 }\n'); // prettier-ignore
+  assert(parsed.ok, JSON.stringify(parsed));
+  const { budget, prices, reflectionPrices } = parsed.spec;
+  assert.deepEqual(budget, { tokens: 5000, money: 2, sandboxS: null, toolCalls: null, wallS: null });
+  assert.deepEqual(
+    [prices, reflectionPrices],
+    [
+      { input: 1, output: 2 },
+      { input: 10, output: 20 },
+    ],
+  );
+  const without = limited('');
+  assert(without.ok);
+  assert.equal('budget' in without.spec, false);
+});
+
+test('a budget needs a bound of answers, and money the price of each model', () => {
+  const parsed = limited('[budget]\nmoney = 2\ntokens = 0\n', 'reflection_model = "large"\n');
+  assert(!parsed.ok);
+  assert.deepEqual(
+    parsed.problems.map(({ path }) => path),
+    ['budget.tokens'],
+  );
+  const related = limited('[budget]\nmoney = 2\n', 'reflection_model = "large"\n');
+  assert(!related.ok);
+  const said = related.problems.map(({ path, expected }) => `${path}: ${expected}`).join('\n');
+  assert.match(said, /^sampling\.max_tokens: most tokens of an answer beside \[budget\]/m);
+  assert.match(said, /^prices: prices = \{ input = …, output = … \} beside budget\.money/m);
+  assert.match(said, /^reflection_prices: what large costs beside budget\.money/m);
+});

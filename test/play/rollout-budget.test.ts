@@ -10,7 +10,8 @@ import {
   type Reservation,
   unlimited,
 } from '../../core/settings/budgets.ts';
-import { RolloutBudget, withinBudget } from '../../play/budget/rollout-budget.ts';
+import { withinBudget } from '../../core/rl/budget-call.ts';
+import { RolloutBudget } from '../../play/budget/rollout-budget.ts';
 import { chatPolicy } from '../../play/policy/chat-policy.ts';
 
 const prices: BudgetPrices = {
@@ -58,6 +59,21 @@ test('two models have two prices, and what is left is told in the units of the f
     budget.reserve({ model: 'stranger', promptTokens: 1 }),
     /ConfigInvalid: Money is limited, but the price of tokens of stranger is not known: write a \[\[cost.models\]\] with name = "stranger"/,
   );
+});
+
+test('a sandbox has as many seconds as are left, at its price, and it is said which limit made them less', async () => {
+  const budget = budgetOf({ sandboxS: 100.5, money: 1 });
+  const first = taken(await budget.reserve({ sandboxS: 60, money: 0.6 }));
+  assert.deepEqual([first.use, first.cut], [{ sandboxS: 60, money: 0.6 }, undefined]);
+  first.settle({ sandboxS: 50, money: 0.5 });
+  const second = taken(await budget.reserve({ sandboxS: 60, money: 0.3 }));
+  assert.deepEqual([second.use, second.cut], [{ sandboxS: 50, money: 0.25 }, 'sandboxS']);
+  second.settle();
+  const third = taken(await budget.reserve({ sandboxS: 50, money: 1 }));
+  assert.deepEqual([third.use, third.cut], [{ sandboxS: 25, money: 0.5 }, 'money']);
+  third.settle({ sandboxS: 50.5, money: 0.5 });
+  const over = await budget.reserve({ sandboxS: 60 });
+  assert.ok(isOver(over) && over.over === 'sandboxS' && over.of === 'rollout');
 });
 
 test('a call that failed counts in full, unless its server refused it unseen', async () => {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import fc from 'fast-check';
-import { countsOf, noCounts } from '../../core/rl/budget.ts';
+import { add, amountsOf, countsOf, noCounts } from '../../core/rl/budget.ts';
 import { newBudget, withLimits } from '../../core/rl/budget-ledger.ts';
 import { type BudgetLimits, type OverBudget, unlimited } from '../../core/settings/budgets.ts';
 import { SharedBudget } from '../../play/budget/shared-budget.ts';
@@ -52,6 +52,25 @@ test('a call waits while another worker’s call may give something back, and is
   assert.equal('over' in (await waiting), true);
 });
 
+test('a sandbox waits for those under way, whose calls go on beside it; it is refused when none gives enough back', async () => {
+  const { worker } = budgetOf({ sandboxS: 100, tokens: 100 });
+  const [one, other] = [worker(), worker()];
+  const under = taken(await one.reserve(countsOf({ sandboxS: 70 })));
+  const [own, others] = [one.reserve(countsOf({ sandboxS: 60 })), other.reserve(countsOf({ sandboxS: 60 }))];
+  let isDone = false;
+  void Promise.race([own, others]).then(() => (isDone = true));
+  for (let call = 0; call < 3; call++) {
+    taken(await one.reserve(countsOf({ tokens: 20 }))).settle(countsOf({ tokens: 20 }));
+    await delay(times.answerMs);
+  }
+  assert.equal(isDone, false, 'the sandbox that is there may give its seconds back');
+  under.settle(countsOf({ sandboxS: 10 }));
+  const first = taken(await Promise.race([own, others]));
+  first.settle(countsOf({ sandboxS: 60 }));
+  const answers = await Promise.all([own, others]);
+  assert.equal(answers.filter((answer) => 'over' in answer).length, 1, '30 seconds are left, and 60 are needed');
+});
+
 test('what a dead worker held stays used, and nobody waits for it for long', async () => {
   const { worker, mortal, ledger } = budgetOf({ tokens: 100 });
   const one = mortal();
@@ -60,6 +79,15 @@ test('what a dead worker held stays used, and nobody waits for it for long', asy
   assert.equal('over' in (await worker().reserve(countsOf({ tokens: 50 }))), true);
   assert.equal((await ledger().newest())!.held.tokens, 80 + 2); // an eighth of the rest in advance
   taken(await worker().reserve(countsOf({ tokens: 18 })));
+});
+
+test('two that wait for what a dead worker held do not put each other off', async () => {
+  const { worker, mortal } = budgetOf({ tokens: 100 });
+  const dead = mortal();
+  taken(await dead.budget.reserve(countsOf({ tokens: 80 })));
+  dead.die();
+  const answers = await Promise.all([worker(), worker()].map((one) => one.reserve(countsOf({ tokens: 50 }))));
+  assert.ok(answers.every((answer) => 'over' in answer));
 });
 
 test('money is counted at the price of each model, and the limit that is reached first counts', async () => {
@@ -112,7 +140,13 @@ test('an entry whose answer was lost is neither counted twice nor forgotten', as
 });
 
 test('whatever workers do, and whenever they die, what is used never exceeds the limits', async () => {
-  const call = fc.record({ worker: fc.nat(3), most: fc.integer({ min: 1, max: 40 }), used: fc.nat(40), ms: fc.nat(6) });
+  const call = fc.record({
+    worker: fc.nat(3),
+    isSandbox: fc.boolean(),
+    most: fc.integer({ min: 1, max: 40 }),
+    used: fc.nat(40),
+    ms: fc.nat(6),
+  });
   const deaths = fc.array(fc.record({ worker: fc.nat(3), ms: fc.nat(40) }), { maxLength: 4 });
   await fc.assert(
     fc.asyncProperty(
@@ -121,9 +155,10 @@ test('whatever workers do, and whenever they die, what is used never exceeds the
       deaths,
       fc.boolean(),
       async (limit, calls, kills, isRaised) => {
-        const { mortal, ledger } = budgetOf({ tokens: limit, toolCalls: 1_000 });
+        const { mortal, ledger } = budgetOf({ tokens: limit, sandboxS: limit, toolCalls: 1_000 });
         const workers = Array.from({ length: 4 }, mortal);
-        let [spent, raised] = [0, limit];
+        let raised = limit;
+        const spent = { tokens: 0, sandboxS: 0 };
         for (const { worker: at, ms } of kills) {
           setTimeout(() => {
             workers[at]!.die();
@@ -133,26 +168,30 @@ test('whatever workers do, and whenever they die, what is used never exceeds the
         if (isRaised) {
           setTimeout(() => {
             raised = limit + 50;
-            void ledger().change((state) => withLimits(state, 'a person', { tokens: raised }));
+            void ledger().change((state) => withLimits(state, 'a person', { tokens: raised, sandboxS: raised }));
           }, 15);
         }
         await Promise.all(
-          calls.map(async ({ worker: at, most, used, ms }, i) => {
+          calls.map(async ({ worker: at, isSandbox, most, used, ms }, i) => {
+            const unit = isSandbox ? 'sandboxS' : 'tokens';
             await delay(i % 10);
             const one = workers[at]!;
-            const reserving = one.budget.reserve(countsOf({ tokens: most, toolCalls: 1 }), one.signal);
+            const reserving = one.budget.reserve(countsOf({ [unit]: most, toolCalls: 1 }), one.signal);
             const answer = await Promise.race([reserving, one.death]);
             if (answer === null || 'over' in answer) return;
             await delay(ms);
-            const tokens = Math.min(used, most);
-            spent += tokens; // the server has sampled them, whether or not the worker lives to say so
-            assert.ok(spent <= raised, `${spent} of ${raised} are used`);
-            answer.settle(countsOf({ tokens, toolCalls: 1 }));
+            const count = Math.min(used, most);
+            spent[unit] += count; // the server has sampled them, whether or not the worker lives to say so
+            assert.ok(spent[unit] <= raised, `${spent[unit]} of ${raised} are used`);
+            answer.settle(countsOf({ [unit]: count, toolCalls: 1 }));
           }),
         );
         const state = (await ledger().newest())!;
-        assert.ok(state.used.tokens + state.held.tokens <= raised);
-        assert.ok(spent <= state.used.tokens + state.held.tokens, 'nothing that was used is forgotten');
+        const taken = amountsOf(add(state.used, state.held));
+        for (const unit of ['tokens', 'sandboxS'] as const) {
+          assert.ok(taken[unit] <= raised);
+          assert.ok(spent[unit] <= taken[unit], 'nothing that was used is forgotten');
+        }
       },
     ),
     { numRuns: 25 },

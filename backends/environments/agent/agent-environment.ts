@@ -1,5 +1,6 @@
 import { RatchetError } from '../../../core/errors.ts';
 import { lazily } from '../../../core/lazily.ts';
+import { present } from '../../../core/present.ts';
 import type { Example, Judgement, Rollout } from '../../../core/rl/rollout/rollout.ts';
 import type { AgentProgram, CopiedFiles, ProgramJudge, TaskSource } from '../../../core/settings/programs.ts';
 import { trustedData } from '../../../host/trusted-files.ts';
@@ -15,7 +16,7 @@ import { readCopiedFiles, Uncopied } from './copied-files.ts';
 import { playProgram } from './play-program.ts';
 import { sandboxesHere } from './sandboxes-here.ts';
 import { callScoreFunction, scoredRun, type ScoredRun } from './score-function.ts';
-import { readTasks, rowOfTask, type Task, type Tasks, UnsuitableTasks } from './tasks.ts';
+import { heldOutOf, readTasks, rowOfTask, type Task, type Tasks, UnsuitableTasks } from './tasks.ts';
 
 interface AgentEntry {
   readonly id: string;
@@ -84,10 +85,11 @@ interface Part {
 }
 
 /** Tasks to train on, and those that are held out. */
-async function splitTasks({ tasks: source, evalTasks, evalShare }: AgentProgram): Promise<[Part, Part]> {
-  const tasks = await tasksOf(source);
-  if (evalTasks !== null) return [partOf(tasks, 0, tasks.length), partOfAll(await tasksOf(evalTasks))];
-  const from = tasks.length - Math.round(tasks.length * evalShare);
+async function splitTasks(program: AgentProgram): Promise<[Part, Part]> {
+  const { tasks: source, evalTasks, sandbox } = program;
+  const tasks = await tasksOf(source, sandbox);
+  if (evalTasks !== null) return [partOf(tasks, 0, tasks.length), partOfAll(await tasksOf(evalTasks, sandbox))];
+  const from = tasks.length - heldOutOf(tasks.length, program);
   return [partOf(tasks, 0, from), partOf(tasks, from, tasks.length)];
 }
 
@@ -112,10 +114,10 @@ function partOf(tasks: Tasks, from: number, to: number): Part {
 const known = new Map<string, Promise<Tasks>>();
 const knownMax = 16;
 
-async function tasksOf(source: TaskSource): Promise<Tasks> {
+async function tasksOf(source: TaskSource, sandbox: AgentProgram['sandbox']): Promise<Tasks> {
   const path = source.hub === undefined ? trustedData(source.path, 'The tasks') : source.path;
-  const key = JSON.stringify({ ...source, path });
-  const reading = known.get(key) ?? readTasks({ ...source, path });
+  const key = JSON.stringify([{ ...source, path }, sandbox.pool.provider.kind, sandbox.image === null]);
+  const reading = known.get(key) ?? readTasks({ ...source, path }, sandbox);
   if (source.sha256 !== null) {
     known.set(key, reading);
     if (known.size > knownMax) known.delete(known.keys().next().value!);
@@ -149,8 +151,9 @@ function requireUnchanged(what: string, expected: string | null, found: string):
   );
 }
 
-function otherModel({ baseUrl, model, apiKeyVar }: AgentProgram['models'][number]): OtherModel {
-  return sharedEndpoint([{ model, baseUrl, apiKeyVar, headers: {} }]);
+function otherModel({ baseUrl, model, apiKeyVar, maxTokens }: AgentProgram['models'][number]): OtherModel {
+  const endpoint = sharedEndpoint([{ model, baseUrl, apiKeyVar, headers: {} }]);
+  return { chat: (request) => endpoint.chat(request), ...present({ maxTokens: maxTokens ?? undefined }) };
 }
 
 function openJudgeOf({ baseUrl, model, apiKeyVar, maxTokens }: ProgramJudge): Judge {

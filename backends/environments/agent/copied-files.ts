@@ -12,7 +12,7 @@ export interface CopiedFolder {
 }
 
 /** Made by tools, and no part of what a program needs. */
-const leftOut: ReadonlySet<string> = new Set(['.git', '__pycache__', '.DS_Store']);
+const leftOut: ReadonlySet<string> = new Set(['.git', '.ratchet', '__pycache__', '.DS_Store']);
 
 /** A file or folder that cannot be copied, in words. */
 export class Uncopied extends Error {}

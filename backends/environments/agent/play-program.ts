@@ -3,6 +3,7 @@ import { RatchetError } from '../../../core/errors.ts';
 import { onAbort } from '../../../core/on-abort.ts';
 import { present } from '../../../core/present.ts';
 import type { ProgramRun, ProgramStop } from '../../../core/rl/rollout/program-run.ts';
+import type { BudgetUnit } from '../../../core/settings/budgets.ts';
 import type { AgentProgram } from '../../../core/settings/programs.ts';
 import { withoutSecrets } from '../../../config/toml/secrets.ts';
 import type { CommandResult, RunningCommand, Sandbox, SandboxFile } from '../../sandboxes/types.ts';
@@ -49,7 +50,7 @@ export async function playProgram(played: PlayedProgram): Promise<RolloutRecord>
     aliases: ['*'],
     others,
     signal: place.signal,
-    ...present({ notes: place.notes }),
+    ...present({ notes: place.notes, budget: place.budget }),
     ...(place.budget && { beside: { budget: () => ({ ...place.budget!.left() }) } }),
   });
   try {
@@ -65,12 +66,18 @@ async function inSandbox(played: PlayedProgram, capture: Capture, watched: Watch
   const startedAt = performance.now();
   const seconds = place.timeLimit?.seconds ?? null;
   try {
-    const wanted = { program, task, files, socket: capture.socket, seconds, signal: place.signal };
-    const taken = await takeProgramSandbox(sandboxes, wanted);
+    const { budget, signal } = place;
+    const wanted = { program, task, files, socket: capture.socket, seconds, budget, signal };
+    const { sandbox, cut, end } = await takeProgramSandbox(sandboxes, wanted);
+    const takenAt = performance.now();
+    const timeLimit = firstOf(
+      place.timeLimit,
+      cut && { seconds: (takenAt - startedAt) / 1000 + cut.programS, by: cut.by },
+    );
     try {
-      return await runProgram({ ...played, sandbox: taken.sandbox, startedAt }, capture, watched);
+      return await runProgram({ ...played, sandbox, startedAt, timeLimit }, capture, watched);
     } finally {
-      await taken.end();
+      await end();
     }
   } catch (error) {
     place.signal.throwIfAborted();
@@ -88,17 +95,29 @@ function whyOfSandbox(error: unknown): string | null {
   return null;
 }
 
+type TimeLimit = NonNullable<RolloutPlace['timeLimit']>;
+
+/** The limit of the rollout's time, or that of its sandbox's where it passes first; counted from the same moment. */
+function firstOf(
+  own: TimeLimit | undefined,
+  ofSandbox: { readonly seconds: number; readonly by: BudgetUnit } | null,
+): TimeLimit | null {
+  if (ofSandbox === null || (own !== undefined && own.seconds <= ofSandbox.seconds)) return own ?? null;
+  return { seconds: ofSandbox.seconds, fate: 'truncate', overBudget: ofSandbox.by };
+}
+
 interface Running extends PlayedProgram {
   readonly sandbox: Sandbox;
   readonly startedAt: number;
+  readonly timeLimit: TimeLimit | null;
 }
 
 async function runProgram(running: Running, capture: Capture, watched: WatchedPolicy): Promise<RolloutRecord> {
-  const { program, sandbox, place, id, task, startedAt } = running;
+  const { program, sandbox, place, id, task, startedAt, timeLimit } = running;
   const told = { ...task.told, ...present({ system_prompt: place.systemPrompt }) };
   await sandbox.write(`${ownFolder}/task.json`, taskJson(id, told));
   const begunAt = performance.now();
-  const leftS = place.timeLimit ? place.timeLimit.seconds - (begunAt - startedAt) / 1000 : null;
+  const leftS = timeLimit ? timeLimit.seconds - (begunAt - startedAt) / 1000 : null;
   const command = await sandbox.start(
     {
       argv: program.command as [string, ...string[]],
@@ -217,7 +236,7 @@ function rounded(seconds: number): number {
 }
 
 type Ended =
-  | { readonly outcome: 'ok' | 'truncated'; readonly isTimedOut?: true }
+  | ({ readonly outcome: 'ok' | 'truncated' } & Pick<RolloutRecord, 'isTimedOut' | 'overBudget'>)
   | { readonly outcome: 'infra_failure' | 'timeout' | 'overlong_prompt'; readonly error: string };
 
 /** What became of the rollout, before it is scored. Throws the policy's own failure. */
@@ -229,15 +248,15 @@ function outcomeOf(
     watched,
   }: { readonly running: Running; readonly capture: Capture; readonly watched: WatchedPolicy },
 ): Ended {
-  const { program, place } = running;
+  const { program, timeLimit } = running;
   const { refusal } = capture;
   const isTooLong = (error: unknown): boolean => error instanceof RatchetError && error.code === 'PromptTooLong';
   if (capture.failure !== undefined && !isTooLong(capture.failure)) throw capture.failure;
   const said = outputOf(run);
   if (run.stopped === 'time') {
-    const { seconds, fate } = place.timeLimit!;
+    const { seconds, fate, overBudget } = timeLimit!;
     return fate === 'truncate'
-      ? { outcome: 'truncated', isTimedOut: true }
+      ? { outcome: 'truncated', ...(overBudget ? { overBudget } : { isTimedOut: true }) }
       : { outcome: 'timeout', error: `${tookLonger(seconds)}${said}` };
   }
   if (run.stopped === 'turn')

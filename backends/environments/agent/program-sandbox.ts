@@ -1,6 +1,8 @@
 import { createHash, randomUUID } from 'node:crypto';
-import { programSecondsMax, programOutputBytesMax } from '../../../core/limits.ts';
-import type { AgentProgram } from '../../../core/settings/programs.ts';
+import { RatchetError } from '../../../core/errors.ts';
+import { programOutputBytesMax } from '../../../core/limits.ts';
+import type { Budget } from '../../../core/settings/budgets.ts';
+import { type AgentProgram, sandboxLifeS } from '../../../core/settings/programs.ts';
 import type {
   CommandResult,
   LeasedSandbox,
@@ -10,14 +12,13 @@ import type {
   SnapshotRef,
 } from '../../sandboxes/types.ts';
 import type { RolloutSandboxes } from '../types.ts';
+import { type ReservedSandbox, reserveSandbox } from './sandbox-budget.ts';
 import type { Task } from './tasks.ts';
 
 /** The sandbox of a rollout: its files, its set-up, and what is kept of that. */
 
 /** Port of the rollout's address inside, where the kind lets us choose. */
 const routePort = 4010;
-/** Seconds beyond those of a rollout that its sandbox may exist: for scoring, collecting and ending. */
-const endS = 120;
 
 export interface WantedSandbox {
   readonly program: AgentProgram;
@@ -28,8 +29,13 @@ export interface WantedSandbox {
   readonly socket: string;
   /** Seconds the program may take; null = no limit of its own. */
   readonly seconds: number | null;
+  /** Of the rollout; missing = nothing is limited. */
+  readonly budget: Budget | undefined;
   readonly signal: AbortSignal;
 }
+
+/** A sandbox with what its rollout's budget made of its time. */
+export interface ProgramSandbox extends LeasedSandbox, Pick<ReservedSandbox, 'cut'> {}
 
 /** Set-ups that failed: the message is for people. */
 export class SetupFailed extends Error {
@@ -41,7 +47,7 @@ const setups = new Map<string, Promise<SnapshotRef | null>>();
 const setupsMax = 256;
 
 /** A sandbox with all files of its task, set up. Throws `SetupFailed`, and what the provider throws. */
-export async function takeProgramSandbox(sandboxes: RolloutSandboxes, wanted: WantedSandbox): Promise<LeasedSandbox> {
+export async function takeProgramSandbox(sandboxes: RolloutSandboxes, wanted: WantedSandbox): Promise<ProgramSandbox> {
   const { program } = wanted;
   const { setup, snapshot } = program.sandbox;
   if (setup === null) return take(sandboxes, wanted, null);
@@ -87,22 +93,61 @@ function imageOf({ image }: AgentProgram['sandbox'], task: Task): string | null 
 
 async function take(
   sandboxes: RolloutSandboxes,
-  { program: { sandbox, score }, task, files, socket, seconds, signal }: WantedSandbox,
+  wanted: WantedSandbox,
   snapshot: SnapshotRef | null,
-): Promise<LeasedSandbox> {
+): Promise<ProgramSandbox> {
+  const { program, seconds, budget, signal } = wanted;
+  const { setup, setupTimeoutS } = program.sandbox;
+  const setupS = setup === null ? 0 : setupTimeoutS;
+  const scoreS = program.score.command === null ? 0 : program.score.timeoutS;
+  const lifeS = sandboxLifeS(seconds, { setupS, scoreS });
+  const reserved = await reserveSandbox(budget, { program, lifeS, signal });
+  const startedAt = performance.now();
+  const elapsedS = (): number => (performance.now() - startedAt) / 1000;
+  try {
+    const taken = await sandboxes.take(requestOf(wanted, snapshot, reserved.lifeS), {
+      deadlineS: reserved.lifeS,
+      signal,
+    });
+    return { ...taken, cut: reserved.cut, end: () => endWithin(taken, reserved, elapsedS) };
+  } catch (error) {
+    // One that was never answered may have been there for a while.
+    const isRefused = error instanceof RatchetError && error.code === 'SandboxRefused';
+    reserved.settle(isRefused || signal.aborted ? undefined : elapsedS());
+    throw error;
+  }
+}
+
+/** A sandbox that stood ready is paid for by the rollout from the moment on at which it got it. */
+async function endWithin(
+  taken: LeasedSandbox,
+  reserved: ReservedSandbox,
+  elapsedS: () => number,
+): ReturnType<LeasedSandbox['end']> {
+  let seconds = Infinity;
+  try {
+    const bill = await taken.end();
+    seconds = bill.seconds;
+    return bill;
+  } finally {
+    reserved.settle(Math.min(seconds, elapsedS()));
+  }
+}
+
+function requestOf(
+  { program: { sandbox }, task, files, socket }: WantedSandbox,
+  snapshot: SnapshotRef | null,
+  seconds: number,
+): Parameters<RolloutSandboxes['take']>[0] {
   const { memoryMb, diskMb, cpus, network } = sandbox;
   const image = imageOf(sandbox, task);
-  const lifeS = Math.ceil((seconds ?? programSecondsMax) + sandbox.setupTimeoutS + score.timeoutS + endS);
-  return sandboxes.take(
-    {
-      ...(image === null ? {} : { image }),
-      ...(snapshot === null ? { files: [...files, ...task.files] } : { snapshot }),
-      limits: { memoryMb, diskMb, ...(cpus === null ? {} : { cpus }), seconds: lifeS },
-      route: { socket, port: routePort },
-      network,
-    },
-    { deadlineS: lifeS, signal },
-  );
+  return {
+    ...(image === null ? {} : { image }),
+    ...(snapshot === null ? { files: [...files, ...task.files] } : { snapshot }),
+    limits: { memoryMb, diskMb, ...(cpus === null ? {} : { cpus }), seconds },
+    route: { socket, port: routePort },
+    network,
+  };
 }
 
 /** Runs the set-up; with a digest, keeps what it made. null = it is not kept. */

@@ -1,17 +1,16 @@
-import path from 'node:path';
-import { z } from 'zod';
 import { parseExact, stringifyExact } from '../../../core/exact-json.ts';
 import type { JsonValue } from '../../../core/json-value.ts';
-import { taskFileBytesMax, tasksBytesMax } from '../../../core/limits.ts';
+import { tasksBytesMax } from '../../../core/limits.ts';
 import { present } from '../../../core/present.ts';
 import type { WrittenMessage } from '../../../core/rl/rollout/message-parts.ts';
-import type { TaskSource } from '../../../core/settings/programs.ts';
+import type { AgentProgram, ProgramSandbox, TaskSource } from '../../../core/settings/programs.ts';
 import { sha256 } from '../../../store/file-store.ts';
 import { findCachedDataset, partName } from '../../hub/get-dataset.ts';
 import { hubSettings } from '../../hub/hub-settings.ts';
 import { readRowLines, type RowLines, UnreadableRows } from '../../rows/read-row-lines.ts';
 import { howToBeTold, tellsContent } from '../../untold.ts';
 import type { DatasetRow } from '../datasets.ts';
+import { bytesOf, type TaskRow, whatIsWrong } from './task-rows.ts';
 
 /** A row of an agent's tasks. */
 export interface Task {
@@ -53,32 +52,16 @@ export class UnsuitableTasks extends Error {
   }
 }
 
-/** Where files of a row may go: below the work folder, spelt without detours. */
-export function isInsideWorkFolder(name: string): boolean {
-  const isPlain = name !== '' && !name.includes('\0') && !name.includes('\\') && !path.posix.isAbsolute(name);
-  return isPlain && path.posix.normalize(name) === name && !name.startsWith('..') && !name.endsWith('/');
-}
-
-const contents = z.union([z.string(), z.strictObject({ base64: z.base64() })]);
-const fileTable = z.record(z.string().refine(isInsideWorkFolder), contents);
-const message = z.looseObject({ role: z.enum(['system', 'user', 'assistant', 'tool']) });
-const Row = z.looseObject({
-  prompt: z.union([z.string().min(1), z.array(message).min(1)]).optional(),
-  task: z.string().min(1).optional(),
-  answer: z.union([z.string(), z.number(), z.boolean()]).nullish(),
-  files: fileTable.nullish(),
-  score_files: fileTable.nullish(),
-  info: z.record(z.string(), z.unknown()).nullish(),
-  image: z.string().min(1).nullish(),
-});
-
 const rowShape =
   '{"prompt": …} or {"task": …}, a text, or messages; and where there are any "answer", "files": {"PATH": "TEXT"}, "score_files", "info", "image"';
 /** Most problems reported for one source. */
 const problemsMax = 10;
 
-/** All tasks of a source, each checked. Throws `UnsuitableTasks` with the file and line of each that is wrong. */
-export async function readTasks(source: TaskSource): Promise<Tasks> {
+/**
+ * All tasks of a source, each checked: for sandboxes of its kind. Throws `UnsuitableTasks` with the file and line of each
+ * that is wrong.
+ */
+export async function readTasks(source: TaskSource, sandbox: Pick<ProgramSandbox, 'pool' | 'image'>): Promise<Tasks> {
   const rows: string[] = [];
   const problems: string[] = [];
   let bytesLeft = tasksBytesMax;
@@ -87,7 +70,7 @@ export async function readTasks(source: TaskSource): Promise<Tasks> {
     bytesLeft -= sizeBytes;
     for (const [index, line] of lines.entries()) {
       if (line.trim() === '') continue;
-      const wrong = whatIsWrong(line);
+      const wrong = whatIsWrong(line, sandbox);
       if (wrong === null) rows.push(line);
       else problems.push(`  ${file}:${index + 1}: ${tellsContent() ? wrong : 'another'}`);
     }
@@ -106,7 +89,7 @@ export async function readTasks(source: TaskSource): Promise<Tasks> {
     at(index) {
       const row = rows[index];
       if (row === undefined) throw new RangeError(`Task ${index} of ${rows.length}.`);
-      return taskOf(parseExact(row) as z.infer<typeof Row>);
+      return taskOf(parseExact(row) as TaskRow);
     },
   };
 }
@@ -133,36 +116,7 @@ async function linesOf(file: string, bytesMax: number): Promise<RowLines> {
   }
 }
 
-/** The problem with a row, in words; null = it is a task. */
-function whatIsWrong(line: string): string | null {
-  let raw: unknown;
-  try {
-    raw = JSON.parse(line);
-  } catch {
-    return 'no JSON';
-  }
-  if (typeof raw !== 'object' || raw === null || Array.isArray(raw)) return 'no object';
-  const parsed = Row.safeParse(raw);
-  if (!parsed.success) return problemOf(parsed.error.issues[0]!);
-  const { prompt, task, files, score_files: scoreFiles } = parsed.data;
-  if (prompt === undefined && task === undefined)
-    return `neither "prompt" nor "task", only ${Object.keys(raw).slice(0, 5).join(', ') || 'an empty object'}`;
-  const sizeBytes = [...Object.values(files ?? {}), ...Object.values(scoreFiles ?? {})].reduce(
-    (sum, file) => sum + bytesOf(file).byteLength,
-    0,
-  );
-  return sizeBytes > taskFileBytesMax ? `files of ${sizeBytes} bytes, more than ${taskFileBytesMax}` : null;
-}
-
-function problemOf({ path: at, message: said }: z.core.$ZodIssue): string {
-  const [first, name] = at.map(String);
-  const isPath = (first === 'files' || first === 'score_files') && name !== undefined && at.length === 2;
-  if (isPath && !isInsideWorkFolder(name))
-    return `${first}: ${JSON.stringify(name)}, expected a path below the work folder, such as "src/main.py"`;
-  return `${at.map(String).join('.')}: ${said}`;
-}
-
-function taskOf(row: z.infer<typeof Row>): Task {
+function taskOf(row: TaskRow): Task {
   const { answer, files, score_files: scoreFiles, info, image, prompt, task } = row;
   const { answer: _, score_files: __, ...told } = row;
   return {
@@ -177,12 +131,8 @@ function taskOf(row: z.infer<typeof Row>): Task {
   };
 }
 
-function taskFiles(table: z.infer<typeof fileTable> | null | undefined): TaskFile[] {
+function taskFiles(table: TaskRow['files']): TaskFile[] {
   return Object.entries(table ?? {}).map(([name, content]) => ({ path: name, bytes: bytesOf(content) }));
-}
-
-function bytesOf(content: z.infer<typeof contents>): Uint8Array {
-  return typeof content === 'string' ? Buffer.from(content) : Buffer.from(content.base64, 'base64');
 }
 
 /** The example of a task, as runs and evaluations show it. */
@@ -193,4 +143,9 @@ export function rowOfTask({ prompt, answer, info }: Task): DatasetRow {
 /** A task as a file: JSON as it was written, with its position. */
 export function taskJson(id: number, row: Task['told']): Uint8Array {
   return Buffer.from(`${stringifyExact({ id, ...row })}\n`);
+}
+
+/** How many of the tasks are held out, from their end. */
+export function heldOutOf(tasks: number, { evalShare }: Pick<AgentProgram, 'evalShare'>): number {
+  return Math.round(tasks * evalShare);
 }

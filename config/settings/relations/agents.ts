@@ -1,17 +1,22 @@
 import { sandboxTraits } from '../../../core/kinds/sandboxes.ts';
+import { sandboxClosingS, sandboxEndS } from '../../../core/limits.ts';
 import { isEnvironmentFile } from '../../../core/names.ts';
-import { agentKeys, isTaskFile, sandboxKeys } from '../agents.ts';
+import { sandboxLifeS } from '../../../core/settings/programs.ts';
+import { agentKeys, isTaskFile, sandboxKeys, setupUsualS } from '../agents.ts';
 import type { RatchetConfig } from '../index.ts';
 import { problem, type Relations } from './problem.ts';
 
 type Entry = RatchetConfig['env'][number] | NonNullable<NonNullable<RatchetConfig['eval']>['env']>[number];
 
-/** Requirements of environments of kind `agent`, and of others that have settings of one. */
-export function* agentRelations({ env, eval: evaluation }: RatchetConfig): Relations {
+/** Requirements of environments of kind `agent`, of others that have settings of one, and of the deadlines of all. */
+export function* agentRelations({ env, eval: evaluation, budget }: RatchetConfig): Relations {
+  const ofRun = { budget };
+  const ofEvaluation = { budget, 'eval.budget': evaluation?.budget };
   for (const [table, entries] of Object.entries({ env, 'eval.env': evaluation?.env ?? [] })) {
     for (const [i, entry] of (entries as Entry[]).entries()) {
       const at = (key: string): string => `${table}.${i}.${key}`;
-      yield* entry.kind === 'agent' ? ofAgent(entry, at) : ofAnother(entry, at);
+      yield* ofDeadlines(entry, at);
+      yield* entry.kind === 'agent' ? ofAgent(entry, at, table === 'env' ? ofRun : ofEvaluation) : ofAnother(entry, at);
     }
   }
 }
@@ -28,7 +33,7 @@ function* ofAnother(entry: Entry, at: At): Relations {
   );
 }
 
-function* ofAgent(entry: Entry, at: At): Relations {
+function* ofAgent(entry: Entry, at: At, budgets: Budgets): Relations {
   const { id, command, tasks, eval_tasks: evalTasks, eval_share: share } = entry;
   if (isEnvironmentFile(id))
     yield problem(at('id'), 'a name of your choice: with kind = "agent" the id is no file', JSON.stringify(id));
@@ -48,8 +53,47 @@ function* ofAgent(entry: Entry, at: At): Relations {
     yield problem([at(key), at('kind')], 'nothing: an agent has its command and its tasks', `a table ${key}`);
   }
   yield* ofSandbox(entry, at);
+  yield* ofSandboxSeconds(entry, at, budgets);
   yield* ofScore(entry, at);
   yield* ofModels(entry, at);
+}
+
+/** A deadline that comes after that of the whole rollout never passes. */
+function* ofDeadlines(entry: Entry, at: At): Relations {
+  const { timeout, turn_timeout: turn, tool_timeout: tool, sandbox } = entry;
+  const wall = entry.budget?.wall_seconds;
+  if (timeout !== undefined && wall !== undefined && wall > timeout)
+    yield problem([at('budget.wall_seconds'), at('timeout')], `at most timeout (${timeout}), which ends the rollout before it`, wall); // prettier-ignore
+  const [seconds, by] = Math.min(timeout ?? Infinity, wall ?? Infinity) === timeout ? [timeout, 'timeout'] : [wall, 'budget.wall_seconds']; // prettier-ignore
+  if (seconds === undefined) return;
+  const setup = sandbox?.setup === undefined ? undefined : sandbox.setup_timeout;
+  const within = { turn_timeout: turn, tool_timeout: tool, ...(setup === setupUsualS ? {} : { 'sandbox.setup_timeout': setup }) }; // prettier-ignore
+  for (const [key, value] of Object.entries(within)) {
+    if (value === undefined || value <= seconds) continue;
+    yield problem([at(key), at(by)], `at most ${by} (${seconds}), which ends the rollout before it`, value);
+  }
+}
+
+type Budgets = Readonly<Record<string, RatchetConfig['budget']>>;
+
+/** All that a sandbox may take is reserved before there is one. */
+function* ofSandboxSeconds({ timeout, budget, sandbox, score }: Entry, at: At, budgets: Budgets): Relations {
+  const scoreS = score?.command === undefined ? 0 : score.timeout;
+  const own = budget?.sandbox_seconds;
+  const ends = scoreS + sandboxClosingS;
+  if (own !== undefined && own <= ends) {
+    const expected = `more than ${ends}: scoring may take ${scoreS} (score.timeout), and ending a sandbox ${sandboxClosingS}`;
+    yield problem([at('budget.sandbox_seconds'), at('score.timeout')], expected, own);
+  }
+  const seconds = Math.min(timeout ?? Infinity, budget?.wall_seconds ?? Infinity);
+  const setupS = sandbox?.setup === undefined ? 0 : sandbox.setup_timeout;
+  const lifeS = Math.min(own ?? Infinity, sandboxLifeS(seconds === Infinity ? null : seconds, { setupS, scoreS }));
+  for (const [table, around] of Object.entries(budgets)) {
+    const limit = around?.sandbox_seconds;
+    if (limit === undefined || limit >= lifeS) continue;
+    const expected = `at least ${lifeS}: one sandbox may be there for so long (timeout, sandbox.setup_timeout, score.timeout and ${sandboxEndS} to end); or a smaller timeout of the environment`;
+    yield problem([`${table}.sandbox_seconds`, at('timeout')], expected, limit);
+  }
 }
 
 function* ofSandbox({ sandbox }: Entry, at: At): Relations {

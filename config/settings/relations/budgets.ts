@@ -25,6 +25,7 @@ export function* budgetRelations(config: RatchetConfig): Relations {
     const expected = `${missing.map((key) => `[cost] ${key}`).join(' and ')} beside it, 0 where it costs nothing: money is limited only at known prices`;
     yield problem([path, 'cost'], expected, 'no price');
   }
+  yield* otherModelRelations(config);
   if (budget === undefined || data !== undefined || env.length === 0) return;
   const { tokens, money } = budget;
   const answer = sampling.max_tokens + 1;
@@ -37,5 +38,31 @@ export function* budgetRelations(config: RatchetConfig): Relations {
   if (money !== undefined && money < price) {
     const expected = `at least ${price}: one answer of ${sampling.max_tokens} tokens may cost that much`;
     yield problem(['budget.money', 'sampling.max_tokens', 'cost.completion'], expected, money);
+  }
+}
+
+/** Calls of other models are reserved before they are made: their answers need a bound, and where money is limited a price. */
+function* otherModelRelations({ budget, env, eval: evaluation, cost }: RatchetConfig): Relations {
+  const limitsOf = (at: string, limits: typeof budget) =>
+    (['tokens', 'money'] as const).flatMap((unit) =>
+      limits?.[unit] === undefined ? [] : [{ at: `${at}.${unit}`, unit }],
+    );
+  const ofRun = limitsOf('budget', budget);
+  const ofEvaluation = [...ofRun, ...limitsOf('eval.budget', evaluation?.budget)];
+  const entries = [
+    ...env.map((entry, i) => [`env.${i}`, entry, evaluation?.env === undefined ? ofEvaluation : ofRun] as const),
+    ...(evaluation?.env ?? []).map((entry, i) => [`eval.env.${i}`, entry, ofEvaluation] as const),
+  ];
+  for (const [at, entry, around] of entries) {
+    const limits = [...limitsOf(`${at}.budget`, entry.budget), ...around];
+    const money = limits.find(({ unit }) => unit === 'money');
+    for (const [j, { name, max_tokens: most }] of (entry.models ?? []).entries()) {
+      const [first] = limits;
+      if (first !== undefined && most === undefined)
+        yield problem([`${at}.models.${j}.max_tokens`, `${at}.models.${j}`, first.at], `most tokens of an answer, since ${first.at} is limited: a call is reserved before it is made`, 'nothing'); // prettier-ignore
+      const isPriced = cost?.models?.some((priced) => priced.name === name) === true;
+      if (money !== undefined && !isPriced)
+        yield problem([`${at}.models.${j}.name`, money.at], `a [[cost.models]] with name = ${JSON.stringify(name)}, 0 where it costs nothing: ${money.at} is limited`, 'no price'); // prettier-ignore
+    }
   }
 }

@@ -8,6 +8,11 @@ import { scoreGroup } from '../../../backends/environments/score-group.ts';
 import type { RolloutPlace, RolloutRecord } from '../../../backends/environments/types.ts';
 import type { ScoredRollout } from '../../../core/rl/rollout/rollout.ts';
 import type { AgentProgram } from '../../../core/settings/programs.ts';
+import { type BudgetLimits, unlimited } from '../../../core/settings/budgets.ts';
+import { RolloutBudget } from '../../../play/budget/rollout-budget.ts';
+import { SharedBudget } from '../../../play/budget/shared-budget.ts';
+import { BudgetLedger } from '../../../runs/budgets/budget-ledger.ts';
+import { memoryStore } from '../../stand-ins/memory-store.ts';
 import { canSandbox, missingSandbox } from '../sandbox-here.ts';
 import { programHere } from './program-here.ts';
 import { type Script, scriptedPolicy } from './scripted-policy.ts';
@@ -124,6 +129,65 @@ describe('a program as an environment', { skip }, () => {
     const models = [{ name: 'helper', baseUrl, model: 'helper-large', apiKeyVar: null }];
     const { record } = await play(await programHere({ agent, models })).finally(() => server.close());
     assert.deepEqual([record.error, record.turns.length, record.program!.calls.others], [undefined, 1, 1]);
+  });
+});
+
+describe('a program within a budget', { skip }, () => {
+  const limited = (limits: Partial<BudgetLimits>, shared: readonly SharedBudget[] = []): RolloutBudget =>
+    new RolloutBudget({ ...unlimited, ...limits }, { shared, prices: { policy: null, models: { helper: { prompt: 1, completion: 2 } } } }); // prettier-ignore
+
+  test('its sandbox ends in time, the rollout is truncated and scored, and what was not used is given back', async () => {
+    const budget = limited({ sandboxS: 34, money: 1 });
+    const pool = { provider: { kind: 'namespace', python: 'python3' }, quota: null, warm: 0, costPerHour: 36 } as const;
+    const agent = `${answers}\nimport time\ntime.sleep(1000)`;
+    const program = await programHere({ agent, sandbox: { pool }, score: { timeoutS: 2 } });
+    const { record, scored } = await play(program, {}, { budget });
+    assert.deepEqual([record.outcome, record.overBudget, record.isTimedOut], ['truncated', 'sandboxS', undefined]);
+    assert.equal(scored.reward, 1);
+    const { sandboxS, money } = budget.left() as Required<ReturnType<RolloutBudget['left']>>;
+    assert.ok(sandboxS > 20 && sandboxS < 32, `${sandboxS}`);
+    assert.ok(Math.abs(1 - money - (34 - sandboxS) / 100) < 2e-5, `${money}`);
+    await assert.rejects(play(program, {}, { budget }), /PromptTooLong: The rollout's budget has \d+ seconds of sandboxes left, and scoring and ending one may take 32/); // prettier-ignore
+    assert.equal(budget.left().sandboxS, sandboxS);
+  });
+
+  test('no sandbox is taken that the budgets around it do not allow', async () => {
+    const store = memoryStore(new Map());
+    const shared = new SharedBudget({ ledger: new BudgetLedger(store, ''), of: 'run', limits: { ...unlimited, sandboxS: 100 }, advice: () => 'Raise it.' }); // prettier-ignore
+    const program = await programHere({ agent: answers });
+    const sandboxes = { take: () => assert.fail('one was taken') };
+    await assert.rejects(
+      play(program, {}, { budget: limited({}, [shared]), sandboxes, timeLimit: { seconds: 60, fate: 'drop' } }),
+      /BudgetReached: The run's budget of 100 seconds of sandboxes is used up: 0 .* and the next call may take 240/,
+    );
+  });
+
+  test('calls for another model are reserved at its price; one that is not left ends the rollout as truncated', async () => {
+    const bodies: { readonly max_completion_tokens: number }[] = [];
+    const server = createServer((request, response) => {
+      void request.toArray().then((parts) => {
+        bodies.push(JSON.parse(Buffer.concat(parts as Buffer[]).toString()) as (typeof bodies)[number]);
+        response.setHeader('content-type', 'application/json');
+        response.end(JSON.stringify({ choices: [{ message: { role: 'assistant', content: 'x' }, finish_reason: 'stop' }], usage: { prompt_tokens: 100, completion_tokens: 50 } })); // prettier-ignore
+      });
+    }).listen(0, '127.0.0.1');
+    await new Promise((resolve) => server.once('listening', resolve));
+    const baseUrl = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
+    const agent = `${answers}\ntry:\n    for i in range(9): call({"model": "helper", "messages": [{"role": "user", "content": "hi"}]})\nexcept urllib.error.HTTPError as error:\n    print(error.code, json.load(error)["error"]["message"])`;
+    const models = [{ name: 'helper', baseUrl, model: 'helper-large', apiKeyVar: null, maxTokens: 400 }];
+    const program = await programHere({ agent, models });
+    const budget = limited({ tokens: 700, money: 1 });
+    const { record } = await play(program, {}, { budget });
+    assert.deepEqual([record.outcome, record.program!.calls.others], ['truncated', bodies.length]);
+    const mosts = bodies.map(({ max_completion_tokens: most }) => most);
+    assert.deepEqual(mosts, [mosts[0], mosts[0]! - 150, mosts[0]! - 300], 'less each time, since 150 tokens were used');
+    assert.ok(mosts[0]! < 400 && mosts[0]! > 350);
+    assert.match(record.program!.stdout, /^400 .*The rollout's budget of 700 tokens is used up: 450 tokens are used/);
+    assert.deepEqual(budget.left(), { tokens: 250, money: 1 - (3 * (100 * 1 + 50 * 2)) / 1e6 });
+    assert.equal(budget.reached!.over, 'tokens');
+    const unbounded = await programHere({ agent, models: [{ ...models[0]!, maxTokens: null }] });
+    await assert.rejects(play(unbounded, {}, { budget: limited({ tokens: 5_000 }) }), /ConfigInvalid: Nothing bounds the tokens of an answer of helper: expected max_tokens in its \[\[env\.models\]\]/); // prettier-ignore
+    server.close();
   });
 });
 

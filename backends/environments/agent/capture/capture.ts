@@ -12,7 +12,7 @@ import { chatForm } from './chat-form.ts';
 import { newKey, readBodyOf, requireKey, RolloutAddress, sendJson } from './http-server.ts';
 import { messagesForm } from './messages-form.ts';
 import type { ApiForm, ModelAnswer, ModelCall } from './model-call.ts';
-import { NotWritten, OtherModels } from './other-models.ts';
+import { NotWritten, OtherModels, Unaffordable } from './other-models.ts';
 import { responsesForm } from './responses-form.ts';
 import type { CallCounts, Capture, CaptureOptions, OtherModel } from './types.ts';
 import { Unheard } from './unheard.ts';
@@ -61,11 +61,11 @@ class CapturedRollout implements Capture {
 
   constructor(options: CaptureOptions) {
     this.#options = options;
-    const { policy, notes, signal } = options;
+    const { policy, notes, signal, budget } = options;
     const earlier = (policy.earlier ?? []).filter(({ call }) => call !== undefined);
     this.#earlier = new Set(earlier.map(({ call }) => call!.id));
     this.#tree = new CallTree(earlier);
-    this.#others = new OtherModels({ notes, tree: this.#tree, signal });
+    this.#others = new OtherModels({ notes, tree: this.#tree, signal, budget });
   }
 
   async open(): Promise<this> {
@@ -248,6 +248,7 @@ class CapturedRollout implements Capture {
 
   async #ofOther(model: OtherModel, call: ModelCall): Promise<ModelAnswer> {
     const { usage, isRecalled, ...answer } = await this.#others.answer(model, call).catch((error: unknown) => {
+      if (error instanceof Unaffordable) throw this.#judged(error.cause);
       if (error instanceof NotWritten) this.#end(error.cause);
       throw error instanceof NotWritten ? rolloutEnds(error.cause) : error;
     });

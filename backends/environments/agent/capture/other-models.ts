@@ -1,6 +1,9 @@
 import { createHash } from 'node:crypto';
+import { RatchetError } from '../../../../core/errors.ts';
 import type { JsonValue } from '../../../../core/json-value.ts';
+import { promptTokensMost, withinBudget } from '../../../../core/rl/budget-call.ts';
 import type { MessageToolCall } from '../../../../core/rl/rollout/rollout.ts';
+import type { Budget } from '../../../../core/settings/budgets.ts';
 import type { CallTree } from './call-tree.ts';
 import type { ModelAnswer, ModelCall } from './model-call.ts';
 import type { RolloutNotes } from '../../types.ts';
@@ -30,20 +33,24 @@ export class OtherModels {
   readonly #notes: RolloutNotes | undefined;
   readonly #tree: CallTree;
   readonly #signal: AbortSignal;
+  readonly #budget: Budget | undefined;
   readonly #asked = new Map<string, number>();
 
   constructor({
     notes,
     tree,
     signal,
+    budget,
   }: {
     readonly notes: RolloutNotes | undefined;
+    readonly budget: Budget | undefined;
     readonly tree: CallTree;
     readonly signal: AbortSignal;
   }) {
     this.#notes = notes;
     this.#tree = tree;
     this.#signal = signal;
+    this.#budget = budget;
   }
 
   async answer(model: OtherModel, call: ModelCall): Promise<Told> {
@@ -57,6 +64,7 @@ export class OtherModels {
     const known = await this.#notes?.get(kind, id);
     const answer = known === undefined ? await this.#note(id, await this.#ask(model, call, wanted)) : answerIn(known);
     const { usage } = answer;
+    if (known !== undefined) this.#budget?.adopt({ ...(usage ?? {}), model: call.model });
     return { ...this.#map(answer, (text) => this.#tree.toLive(text)), usage, id, isRecalled: known !== undefined };
   }
 
@@ -71,15 +79,27 @@ export class OtherModels {
     }
   }
 
+  /** Throws `Unaffordable` where the call may cost more than the budgets have left. */
   async #ask(
-    model: OtherModel,
-    { fields, maxTokens }: ModelCall,
+    other: OtherModel,
+    { model, fields, maxTokens: asked = Infinity }: ModelCall,
     wanted: Pick<ModelCall, 'messages' | 'tools'>,
   ): Promise<OtherAnswer> {
-    const said = await model.chat({
-      ...wanted,
-      fields: { ...fields, ...(maxTokens === undefined ? {} : { max_tokens: maxTokens }) },
-      signal: this.#signal,
+    const most = Math.min(asked, other.maxTokens ?? Infinity);
+    const promptTokens = promptTokensMost(wanted);
+    let isAsked = false;
+    const said = await withinBudget(
+      this.#budgetFor(model, most),
+      { model, promptTokens, maxTokens: most, signal: this.#signal },
+      (maxTokens) => {
+        isAsked = true;
+        const given = { ...fields, ...(maxTokens === Infinity ? {} : { max_tokens: maxTokens }) };
+        return other.chat({ ...wanted, fields: given, signal: this.#signal });
+      },
+      // A server that does not count is taken to have used all.
+      ({ usage }) => usage ?? { promptTokens, completionTokens: most },
+    ).catch((error: unknown) => {
+      throw isAsked ? error : new Unaffordable('a budget does not allow the call', { cause: error });
     });
     return {
       content: said.text,
@@ -94,6 +114,20 @@ export class OtherModels {
     };
   }
 
+  /** Missing where nothing is limited that the call uses. */
+  #budgetFor(model: string, most: number): Budget | undefined {
+    const { tokens, money } = this.#budget?.left() ?? {};
+    if (tokens === undefined && money === undefined) return undefined;
+    if (most < Infinity) return this.#budget;
+    const expected = `max_tokens in its [[env.models]], since a budget limits tokens or money`;
+    throw new Unaffordable('nothing bounds the answer', {
+      cause: new RatchetError(
+        'ConfigInvalid',
+        `Nothing bounds the tokens of an answer of ${model}: expected ${expected}, or in each of its calls.`,
+      ),
+    });
+  }
+
   /** All texts of a value with other names. */
   #map<T>(value: T, map: (text: string) => string): T {
     if (typeof value === 'string') return map(value) as T;
@@ -102,6 +136,9 @@ export class OtherModels {
     return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, this.#map(one as unknown, map)])) as T;
   }
 }
+
+/** A budget does not allow a call, for the reason that is its cause. */
+export class Unaffordable extends Error {}
 
 /** The store failed, or another attempt has the rollout. */
 export class NotWritten extends Error {}

@@ -1,4 +1,5 @@
 import type { JsonValue } from '../../../../core/json-value.ts';
+import type { Budget } from '../../../../core/settings/budgets.ts';
 import type { Turn } from '../../../../core/rl/rollout/rollout.ts';
 import type { Endpoint } from '../../../inference/index.ts';
 import type { Policy, RolloutNotes } from '../../types.ts';
@@ -26,6 +27,8 @@ export interface CaptureOptions {
    * attempt gets the same; missing = it has no effects, and other models are asked again.
    */
   readonly notes?: RolloutNotes;
+  /** Of the rollout: calls of other models are reserved in it. */
+  readonly budget?: Budget;
   readonly beside?: BesideModel;
   /** Told once of each field of requests that the run's file decides instead. */
   readonly say?: (line: string) => void;
@@ -34,7 +37,10 @@ export interface CaptureOptions {
 }
 
 /** Another model, as `openEndpoint` opens it. */
-export type OtherModel = Pick<Endpoint, 'chat'>;
+export interface OtherModel extends Pick<Endpoint, 'chat'> {
+  /** Most tokens of an answer, whatever the program asks for. */
+  readonly maxTokens?: number;
+}
 
 /** What lies beside the model, with the same key. */
 export interface BesideModel {
