@@ -129,11 +129,15 @@ async function planningTask({ handle }: StagedRun, step: number) {
   return planned[step - 1]!;
 }
 
-/** sha256 of every file below a folder but logs, which grow, and what is on its way to its place, which vanishes. */
+/**
+ * sha256 of every file below a folder but logs, which grow, and those that vanish: what is on its way to its place, and
+ * what retention removes of a round (all but its scored groups).
+ */
 function contentsOf(folder: string): Map<string, string> {
   const isInMotion = (file: string): boolean =>
     file.includes('/logs/') ||
     file.includes('/pending/') ||
+    (file.includes('/rollouts/') && !file.includes('.scored.')) ||
     file.endsWith('metrics.jsonl') ||
     path.basename(file).includes('.tmp');
   const files = readdirSync(folder, { recursive: true, withFileTypes: true })

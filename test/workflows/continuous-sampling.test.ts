@@ -42,7 +42,9 @@ async function tellOthers(tells: string | undefined, lineage: string, part: Play
 const isFirst = (round: SamplingRound, chunk: RoundChunk): boolean => round.first === 1 && chunk.index === 0;
 
 function trained(run: BegunRun): number[][] {
-  return run.inputs('trainBatch').map(({ packed }) => decodeRanges(groupsIn(run.fake, packed)));
+  const steps = run.inputs('trainBatch').map(({ step, packed }) => [step, packed] as const);
+  // A busy machine may have tried a step again.
+  return [...new Map(steps).values()].map((packed) => decodeRanges(groupsIn(run.fake, packed)));
 }
 
 /** Workflows that generate its rounds, or did. */
