@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import type { Turn } from '../../core/rl/rollout/rollout.ts';
 import { callOf } from '../environments/agent/scripted-policy.ts';
 import { liveOnce, type ProgramLife, type ProgramPlace } from './agents/program.ts';
+import { openRealModel } from './agents/real-model.ts';
 import { assertTrainedAsSampled } from './agents/trained-tokens.ts';
 import { ensureEngine } from './install.ts';
 
@@ -92,3 +93,21 @@ test(
     assert.ok(recalled >= 0.95 * finished, `${recalled} of ${finished}`);
   },
 );
+
+test('a real model beside it: whatever it says, its rows are token for token what was sampled', { skip }, async (t) => {
+  const model = await openRealModel();
+  if (model === null) return t.skip('SmolLM2 cannot be fetched');
+  t.after(() => model.close());
+  const argvOf: typeof command = (place) => {
+    const { argv, env } = command(place);
+    return { argv: [...argv, '-c', 'mini.yaml', '-c', 'agent.step_limit=3'], env };
+  };
+  const life = await liveOnce(t, { command: argvOf, says: model, stored: [], maxTokens: 48, limitMs: 600_000 });
+  assert.notEqual(life.code, null, life.output);
+  const { turns } = life.capture;
+  assert.ok(turns.length >= 2, life.output);
+  for (const { logprobs } of turns) assert.ok(logprobs!.every((logprob) => logprob <= 0 && logprob > -30));
+  t.diagnostic(`${turns.length} turns of ${turns.map(({ tokenIds }) => tokenIds.length).join(', ')} tokens; prompts of ${turns.map(({ promptTokenIds }) => promptTokenIds.length).join(', ')}`); // prettier-ignore
+  // It leaves a reply without a call out of its history, so the next prompt does not continue from it.
+  assertTrainedAsSampled(turns, { rows: turns.length });
+});

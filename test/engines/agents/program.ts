@@ -39,6 +39,8 @@ interface LifeOptions {
   readonly says: Script['says'];
   /** Turns of earlier lives; those of this one are added. */
   readonly stored: Turn[];
+  /** Most tokens of a turn. */
+  readonly maxTokens?: number;
   /** Kills it when so many turns of this life are stored; `afterMs` later, so that it may have heard the last one. */
   readonly killAt?: { readonly turns: number; readonly afterMs: number };
   readonly limitMs?: number;
@@ -46,13 +48,13 @@ interface LifeOptions {
 
 /** One life of a program, to its end or to its death. */
 export async function liveOnce(t: TestContext, options: LifeOptions): Promise<ProgramLife> {
-  const { command, prepare, says, stored, killAt, limitMs = 180_000 } = options;
+  const { command, prepare, says, stored, killAt, maxTokens = 8192, limitMs = 180_000 } = options;
   let child: ChildProcess | undefined;
   let sampled = 0;
   const policy = scriptedPolicy({
     says,
     recorded: [...stored],
-    maxTokens: 8192,
+    maxTokens,
     onTurn: (turn) => {
       stored.push(turn);
       sampled++;

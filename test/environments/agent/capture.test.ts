@@ -12,7 +12,7 @@ import { trajectoryRows } from '../../../core/rl/rollout/trajectories.ts';
 import { openCapture } from '../../../backends/environments/agent/capture/capture.ts';
 import type { RolloutNotes } from '../../../backends/environments/types.ts';
 import type { Capture, CaptureOptions } from '../../../backends/environments/agent/capture/types.ts';
-import { callOf, type Script, scriptedPolicy, tokenizer } from './scripted-policy.ts';
+import { type Answers, callOf, type Script, scriptedPolicy, tokenizer } from './scripted-policy.ts';
 
 const lookUp: OpenAI.ChatCompletionFunctionTool & { function: { description: string; parameters: object } } = {
   type: 'function',
@@ -29,7 +29,7 @@ const twoTurns = (prompt: string): string =>
 
 async function open(
   t: TestContext,
-  script: Script | Script['says'] = twoTurns,
+  script: Script | Answers = twoTurns,
   more: Partial<CaptureOptions> = {},
 ): Promise<{ readonly capture: Capture; readonly policy: ReturnType<typeof scriptedPolicy>; readonly url: string }> {
   const policy = scriptedPolicy(typeof script === 'function' ? { says: script } : script);

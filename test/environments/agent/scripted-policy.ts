@@ -32,9 +32,17 @@ export function callOf(name: string, args: object): string {
   return `<tool_call>\n${JSON.stringify({ name, arguments: args })}\n</tool_call>`;
 }
 
+/** A model that is asked in place of the script. */
+export interface Model {
+  readonly tokenizer: ChatTokenizer;
+  readonly sample: Inference['sample'];
+}
+
+/** The answer to a prompt, as text. */
+export type Answers = (prompt: string, request: SampleRequest) => string | Promise<string>;
+
 export interface Script {
-  /** The answer to a prompt, as text. */
-  readonly says: (prompt: string, request: SampleRequest) => string | Promise<string>;
+  readonly says: Answers | Model;
   /** False = it is called without the text of the prompt. */
   readonly readsPrompt?: boolean;
   readonly recorded?: readonly Turn[];
@@ -58,6 +66,7 @@ export function scriptedPolicy({
   const inference: Pick<Inference, 'sample'> = {
     async sample(request) {
       asked.push(request);
+      if (typeof says !== 'function') return says.sample(request);
       await setImmediate();
       const { promptTokenIds } = request;
       const prompt = readsPrompt ? tokenizer.decode(promptTokenIds, { skipSpecialTokens: false }) : '';
@@ -75,7 +84,7 @@ export function scriptedPolicy({
   const policy = samplePolicy(
     {
       inference,
-      tokenizer,
+      tokenizer: typeof says === 'function' ? tokenizer : says.tokenizer,
       served: { version: { step: 3 } } as ServedPolicy,
       sampling: {
         maxTokens,
