@@ -35,6 +35,8 @@ export interface PlayObserver {
 interface PlayersAround {
   readonly journal: RolloutJournal;
   readonly observer: PlayObserver;
+  /** See {@link leaseAttempt}. */
+  readonly attempt: number;
   readonly signal: AbortSignal;
   readonly prompts: Prompts | undefined;
   /** A turn is sampled from the newest version; else all are from `served`. */
@@ -86,7 +88,7 @@ export async function openPlayers(
         budgets,
         ...(onTimeout === 'truncate' ? present({ lastCall: around.lastCall }) : {}),
         notes: journal.notes.of(place),
-        leasedTo: leasedTo(run, place),
+        leasedTo: leasedTo(run, place, around.attempt),
         recorded: () => journal.turnsOf(place),
         openPolicy(environment, until, budget) {
           observer.begin(place);
@@ -124,8 +126,8 @@ export async function openPlayers(
   };
 }
 
-function leasedTo({ name, store, lineage }: RunHandle, { group, index }: Place): LeasedTo {
-  return { store, run: name, workflow: name, lineage, group: String(group), index };
+function leasedTo({ name, store, lineage }: RunHandle, { group, index }: Place, attempt: number): LeasedTo {
+  return { store, run: name, workflow: name, lineage, group: String(group), index, attempt };
 }
 
 /** Turns of a deterministic environment are stored with the next part of the chunk; a call waits until it is stored. */

@@ -41,3 +41,27 @@ export interface SandboxPoolSpec {
   /** What one costs an hour; 0 = nothing, or unknown. */
   readonly costPerHour: number;
 }
+
+/**
+ * Who has a sandbox. A later attempt of the same group and index shows that an earlier one is over; so does the end of
+ * its workflow, or on the same host that of its process.
+ */
+export interface LeaseOwner {
+  /** Name of the run, evaluation or search, for people. */
+  readonly run: string;
+  /** The Temporal workflow that it is for: what it has when that has ended is nobody's. */
+  readonly workflow?: string;
+  readonly lineage?: string;
+  readonly group?: string;
+  readonly index?: number;
+  readonly attempt?: number;
+  /** The process: `HOST:PID:START`. */
+  readonly worker: string;
+}
+
+/** A saved work folder: a tar in a store. Plain JSON. */
+export interface SnapshotRef {
+  readonly key: string;
+  readonly sizeBytes: number;
+  readonly sha256: string;
+}

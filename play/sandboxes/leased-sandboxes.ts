@@ -4,7 +4,6 @@ import PQueue from 'p-queue';
 import type {
   LeaseBill,
   LeasedSandbox,
-  LeaseOwner,
   LeaseRequest,
   Sandbox,
   SandboxLeases,
@@ -12,6 +11,7 @@ import type {
   SandboxRequest,
   TakeOptions,
 } from '../../backends/sandboxes/types.ts';
+import type { LeaseOwner } from '../../core/settings/sandboxes.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { EndedSandbox, LeaseEnd } from '../../runs/sandboxes/lease-records.ts';
 import type { LeaseStore, OpenLease } from '../../runs/sandboxes/lease-store.ts';

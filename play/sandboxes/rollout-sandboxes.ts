@@ -1,8 +1,7 @@
 import { openSandboxProvider } from '../../backends/sandboxes/index.ts';
 import type { EnvironmentEntry } from '../../backends/environments/index.ts';
 import type { RolloutSandboxes } from '../../backends/environments/types.ts';
-import type { LeaseOwner } from '../../backends/sandboxes/types.ts';
-import type { SandboxPoolSpec } from '../../core/settings/sandboxes.ts';
+import type { LeaseOwner, SandboxPoolSpec } from '../../core/settings/sandboxes.ts';
 import { processesOpen } from '../../host/processes-open.ts';
 import { LeaseStore } from '../../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../../runs/sandboxes/stored-snapshots.ts';

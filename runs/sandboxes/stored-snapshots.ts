@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import { createWriteStream } from 'node:fs';
 import path from 'node:path';
 import { pipeline } from 'node:stream/promises';
+import type { SnapshotRef } from '../../core/settings/sandboxes.ts';
 import { damaged } from '../../store/objects.ts';
 import { inTemporaryFolder } from '../../store/temporary-folder.ts';
 import type { LeaseStore } from './lease-store.ts';
@@ -9,12 +10,6 @@ import { sandboxKeys } from './lease-store.ts';
 
 /** Bytes of a snapshot that are read at once. */
 const pieceBytes = 4 * 1024 * 1024;
-
-interface SnapshotOf {
-  readonly key: string;
-  readonly sizeBytes: number;
-  readonly sha256: string;
-}
 
 /** Saved work folders in the store, for any worker: `SnapshotPlace` of backends/sandboxes/types.ts. */
 export class StoredSnapshots {
@@ -25,7 +20,7 @@ export class StoredSnapshots {
   }
 
   /** Durable when it returns. A key is written once. */
-  async put(key: string, tar: AsyncIterable<Uint8Array>): Promise<SnapshotOf> {
+  async put(key: string, tar: AsyncIterable<Uint8Array>): Promise<SnapshotRef> {
     return inTemporaryFolder('snapshot', async (folder) => {
       const file = path.join(folder, 'work.tar');
       const hash = createHash('sha256');
@@ -47,7 +42,7 @@ export class StoredSnapshots {
   }
 
   /** Throws `CheckpointDamaged` at its end when its bytes are others than those that were put. */
-  async *open({ key, sizeBytes, sha256 }: SnapshotOf): AsyncGenerator<Uint8Array> {
+  async *open({ key, sizeBytes, sha256 }: SnapshotRef): AsyncGenerator<Uint8Array> {
     const place = sandboxKeys.snapshot(key);
     const hash = createHash('sha256');
     for (let at = 0; at < sizeBytes;) {

@@ -3,14 +3,8 @@ import { RatchetError } from '../../../core/errors.ts';
 import { programOutputBytesMax } from '../../../core/limits.ts';
 import type { Budget } from '../../../core/settings/budgets.ts';
 import { type AgentProgram, sandboxLifeS } from '../../../core/settings/programs.ts';
-import type {
-  CommandResult,
-  LeasedSandbox,
-  Sandbox,
-  SandboxFile,
-  SandboxProvider,
-  SnapshotRef,
-} from '../../sandboxes/types.ts';
+import type { CommandResult, LeasedSandbox, Sandbox, SandboxFile, SandboxProvider } from '../../sandboxes/types.ts';
+import type { SnapshotRef } from '../../../core/settings/sandboxes.ts';
 import type { RolloutSandboxes } from '../types.ts';
 import { type ReservedSandbox, reserveSandbox } from './sandbox-budget.ts';
 import type { Task } from './tasks.ts';
