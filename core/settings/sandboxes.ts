@@ -59,6 +59,9 @@ export interface LeaseOwner {
   readonly worker: string;
 }
 
+/** Keys of snapshots that begin so belong to the process that made them: nobody else goes on from them. */
+export const ofThisProcess = 'process/';
+
 /** A saved work folder: a tar in a store. Plain JSON. */
 export interface SnapshotRef {
   readonly key: string;

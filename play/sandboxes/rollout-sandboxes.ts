@@ -51,7 +51,8 @@ async function openPool(
 ): Promise<WarmSandboxes> {
   // prettier-ignore
   const leases = new LeaseStore(store);
-  const provider = await openSandboxProvider(spec, new StoredSnapshots(leases));
+  const snapshots = new StoredSnapshots(leases, thisWorker());
+  const provider = await openSandboxProvider(spec, snapshots);
   // Written before the first sandbox: a sweep asks every provider that is written down.
   const [pool, project] = [await leases.addPool(spec), await leases.project()];
   const sandboxes = new WarmSandboxes(
@@ -59,6 +60,9 @@ async function openPool(
     warm,
   );
   // Sandboxes of rollouts that are under way then are ended by the next sweep.
-  processesOpen.add(() => sandboxes.close());
+  processesOpen.add(async () => {
+    await sandboxes.close();
+    await snapshots.removeOf(thisWorker());
+  });
   return sandboxes;
 }

@@ -4,7 +4,7 @@ import { programOutputBytesMax } from '../../../core/limits.ts';
 import type { Budget } from '../../../core/settings/budgets.ts';
 import { type AgentProgram, sandboxLifeS } from '../../../core/settings/programs.ts';
 import type { CommandResult, LeasedSandbox, Sandbox, SandboxFile, SandboxProvider } from '../../sandboxes/types.ts';
-import type { SnapshotRef } from '../../../core/settings/sandboxes.ts';
+import { ofThisProcess, type SnapshotRef } from '../../../core/settings/sandboxes.ts';
 import type { RolloutSandboxes } from '../types.ts';
 import { type ReservedSandbox, reserveSandbox } from './sandbox-budget.ts';
 import type { Task } from './tasks.ts';
@@ -47,7 +47,14 @@ export async function takeProgramSandbox(sandboxes: RolloutSandboxes, wanted: Wa
   if (setup === null) return take(sandboxes, wanted, null);
   const digest = snapshot ? setupDigest(wanted) : null;
   const known = digest === null ? null : await (setups.get(digest) ?? null);
-  if (known !== null) return take(sandboxes, wanted, known);
+  if (known !== null && digest !== null) {
+    const taken = await take(sandboxes, wanted, known).catch((error: unknown) => {
+      if (!isGone(error)) throw error;
+      setups.delete(digest); // a sweep, or a person, has removed it: it is made anew
+      return null;
+    });
+    if (taken !== null) return taken;
+  }
   const isFirst = digest !== null && !setups.has(digest);
   const taken = await take(sandboxes, wanted, null);
   const saved = setUp(taken.sandbox, wanted, isFirst ? digest : null);
@@ -59,6 +66,10 @@ export async function takeProgramSandbox(sandboxes: RolloutSandboxes, wanted: Wa
     await taken.end();
     throw error;
   }
+}
+
+function isGone(error: unknown): boolean {
+  return error instanceof RatchetError && error.code === 'CheckpointDamaged';
 }
 
 /** A set-up that fails is tried again by the next rollout. */
@@ -159,7 +170,7 @@ async function setUp(
     throw new SetupFailed(`sandbox.setup ${JSON.stringify(argv)} ${why}.\n${said}`);
   }
   if (digest === null || !sandbox.snapshot) return null;
-  return sandbox.snapshot({ key: `setup-${digest}`, bytesMax: diskMb * 2 ** 20 });
+  return sandbox.snapshot({ key: `${ofThisProcess}setup-${digest}`, bytesMax: diskMb * 2 ** 20 });
 }
 
 /** null = it ended well. */

@@ -5,7 +5,9 @@ import path from 'node:path';
 import { describe, test } from 'node:test';
 import { openAgent } from '../../../backends/environments/agent/agent-environment.ts';
 import { scoreGroup } from '../../../backends/environments/score-group.ts';
-import type { RolloutPlace, RolloutRecord } from '../../../backends/environments/types.ts';
+import { sandboxesHere } from '../../../backends/environments/agent/sandboxes-here.ts';
+import { RatchetError } from '../../../core/errors.ts';
+import type { RolloutPlace, RolloutRecord, RolloutSandboxes } from '../../../backends/environments/types.ts';
 import type { ScoredRollout } from '../../../core/rl/rollout/rollout.ts';
 import type { AgentProgram } from '../../../core/settings/programs.ts';
 import { type BudgetLimits, unlimited } from '../../../core/settings/budgets.ts';
@@ -288,6 +290,26 @@ ${answers}`;
     const made = [await play(program), await play(program)].map(({ record: { program: run } }) => run!.stdout);
     assert.equal(made[0], made[1]);
     assert.match(made[0]!, /^\d+\n\n$/);
+  });
+
+  test('a set-up whose snapshot was removed meanwhile is made anew', async () => {
+    const program = await programHere({ agent: `print(open("made").read())\n${answers}`, sandbox: { setup: ['sh', '-c', 'date +%N > made; true'] } }); // prettier-ignore
+    const leased = await sandboxesHere(program.sandbox);
+    let refused = 0;
+    const sandboxes: RolloutSandboxes = {
+      take(request, options) {
+        if (request.snapshot === undefined) return leased.take(request, options);
+        refused += 1;
+        throw new RatchetError('CheckpointDamaged', 'the snapshot is gone');
+      },
+    };
+    const made = [await play(program, {}, { sandboxes }), await play(program, {}, { sandboxes })];
+    assert.deepEqual(
+      made.map(({ record }) => record.outcome),
+      ['ok', 'ok'],
+    );
+    assert.equal(refused, 1);
+    assert.notEqual(made[0]!.record.program!.stdout, made[1]!.record.program!.stdout);
   });
 
   test('a run that is given up ends it at once', async () => {
