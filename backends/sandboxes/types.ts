@@ -163,8 +163,10 @@ export type LeaseRequest = Omit<SandboxRequest, 'name' | 'labels'>;
 
 export interface TakeOptions {
   readonly owner: LeaseOwner;
-  /** Seconds from now, the wait for a place included. */
+  /** Seconds from now, with the wait for a place but for `waitS`. */
   readonly deadlineS: number;
+  /** Further seconds that it may wait for a place; 0 by default. */
+  readonly waitS?: number;
   readonly signal: AbortSignal;
 }
 

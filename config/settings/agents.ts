@@ -100,7 +100,10 @@ const program = {
 /** Where sandboxes come from: `SandboxPoolSpec`. */
 const pool = {
   kind: setting(choice(...sandboxKinds), 'where the program runs', { default: 'namespace' }),
-  quota: setting(whole(1), 'sandboxes at once, over all workers and runs of the outputs folder; no bound when missing'),
+  quota: setting(
+    whole(1),
+    'sandboxes at once, over all workers and runs of the outputs folder; when missing as many as a machine’s cores (8 each) and three quarters of its memory bear for `namespace`, and no bound for other kinds',
+  ),
   warm: setting(whole(0, warmMax), 'sandboxes of each worker that stand ready, beside those in use', { default: 0 }),
   cost_per_hour: setting(atLeastZero(), 'what one costs an hour, in the currency of `[cost]`', { default: 0 }),
   socket: setting(text(), 'of `docker`: the Unix socket of Docker or Podman; the usual one when missing'),

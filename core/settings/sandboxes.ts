@@ -34,7 +34,7 @@ export type SandboxProviderSpec =
 /** Sandboxes of one provider that share a quota. */
 export interface SandboxPoolSpec {
   readonly provider: SandboxProviderSpec;
-  /** Sandboxes at once over all workers and runs of this outputs folder; null = as many as the provider gives. */
+  /** Sandboxes at once over all workers and runs of this outputs folder; null = as many as the provider gives, or for namespaces what their machine bears. */
   readonly quota: number | null;
   /** Sandboxes of each worker that stand ready, beside those in use. */
   readonly warm: number;

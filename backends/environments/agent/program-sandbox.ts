@@ -1,6 +1,6 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { RatchetError } from '../../../core/errors.ts';
-import { programOutputBytesMax } from '../../../core/limits.ts';
+import { programOutputBytesMax, programSecondsMax } from '../../../core/limits.ts';
 import type { Budget } from '../../../core/settings/budgets.ts';
 import { type AgentProgram, sandboxLifeS } from '../../../core/settings/programs.ts';
 import type { CommandResult, LeasedSandbox, Sandbox, SandboxFile, SandboxProvider } from '../../sandboxes/types.ts';
@@ -29,7 +29,10 @@ export interface WantedSandbox {
 }
 
 /** A sandbox with what its rollout's budget made of its time. */
-export interface ProgramSandbox extends LeasedSandbox, Pick<ReservedSandbox, 'cut'> {}
+export interface ProgramSandbox extends LeasedSandbox, Pick<ReservedSandbox, 'cut'> {
+  /** On the clock of `performance.now()`: set-up and program come after it. */
+  readonly takenAt: number;
+}
 
 /** Set-ups that failed: the message is for people. */
 export class SetupFailed extends Error {
@@ -112,9 +115,10 @@ async function take(
   try {
     const taken = await sandboxes.take(requestOf(wanted, snapshot, reserved.lifeS), {
       deadlineS: reserved.lifeS,
+      waitS: programSecondsMax,
       signal,
     });
-    return { ...taken, cut: reserved.cut, end: () => endWithin(taken, reserved, elapsedS) };
+    return { ...taken, cut: reserved.cut, takenAt: performance.now(), end: () => endWithin(taken, reserved, elapsedS) };
   } catch (error) {
     // One that was never answered may have been there for a while.
     const isRefused = error instanceof RatchetError && error.code === 'SandboxRefused';

@@ -244,6 +244,23 @@ describe('a program that goes wrong', { skip }, () => {
     assert.deepEqual([cut.outcome, cut.isTimedOut, cut.judged], ['truncated', true, { reward: 1, metrics: { exit: -1 } }]); // prettier-ignore
   });
 
+  test('time that it waits for a sandbox is no time of its rollout, unless all work ends then', async (t) => {
+    const program = await programHere({ agent: answers });
+    const leased = await sandboxesHere(program.sandbox);
+    const now = performance.now.bind(performance);
+    let waitedMs = 0;
+    t.mock.method(performance, 'now', () => now() + waitedMs);
+    const sandboxes: RolloutSandboxes = {
+      take(request, options) {
+        waitedMs += 120_000;
+        return leased.take(request, options);
+      },
+    };
+    const within = async (more: object) =>
+      (await play(program, {}, { sandboxes, timeLimit: { seconds: 60, fate: 'drop', ...more } })).record.outcome;
+    assert.deepEqual([await within({}), await within({ countsWaiting: true })], ['ok', 'timeout']);
+  });
+
   test('a call that takes too long ends its rollout', async () => {
     const program = await programHere({ agent: answers, turnTimeoutS: 0.5 });
     const late = (): Promise<string> => new Promise((resolve) => setTimeout(() => resolve('2'), 60_000).unref());

@@ -136,6 +136,21 @@ describe('sandboxes under leases', () => {
     assert.deepEqual([cloud.names(), await leases.readOpen()], [[], []]);
   });
 
+  test('a wait for a place may be longer than the sandbox lives, whose deadline counts from its beginning', async () => {
+    const { leases, worker } = await openPlace();
+    const first = await worker({ quota: 1 }).take(request, { owner, deadlineS: 60, signal });
+    const waiting = worker({ quota: 1 }).take(request, { owner, deadlineS: 1, waitS: 60, signal });
+    await until('the other lease', async () => (await leases.readOpen()).length === 2);
+    await delay(1_200);
+    await first.end();
+    const second = await waiting;
+    assert.ok(second.lease.deadlineAtMs <= Date.now() + 1_000);
+    await second.end();
+    const none = worker({ quota: 1, places: 'of-another-host' });
+    const [third, other] = [await worker({ quota: 1 }).take(request, { owner, deadlineS: 60, signal }), await none.take(request, { owner, deadlineS: 60, signal })]; // prettier-ignore
+    await Promise.all([third.end(), other.end()]);
+  });
+
   test('a later attempt of a rollout ends what an earlier one had', async () => {
     const { cloud, worker, accounts } = await openPlace();
     const attempt = (n: number, index = 0): LeaseOwner => ({
@@ -175,7 +190,7 @@ describe('the sweep', () => {
         [over.lease.name, 'run ended'],
       ] as const),
     );
-    assert.deepEqual(found, { open: 4, orphans: [], left: [], troubles: [] });
+    assert.deepEqual(found, { open: 4, orphans: [], left: [], forgotten: [], troubles: [] });
     assert.deepEqual(cloud.names(), [kept.lease.name]);
     assert.deepEqual((await sweep({ isWorkflowRunning })).ended, []);
     assert.equal((await accounts()).length, 3);
