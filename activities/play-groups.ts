@@ -6,7 +6,7 @@ import { RatchetError } from '../core/errors.ts';
 import { refuseOverRound } from '../runs/lineages/lineages.ts';
 import { specOf } from '../runs/run-access.ts';
 import { GenerationAttempt, type GenerationProgress } from './around/generation-attempt.ts';
-import { isRetry, lastProgress, withHeartbeat } from './around/heartbeat.ts';
+import { attemptHere, isRetry, lastProgress, withHeartbeat } from './around/heartbeat.ts';
 import { tellParts } from './around/tell-parts.ts';
 
 /** Scored groups of a chunk that its run has not received, and what is unfinished. */
@@ -20,7 +20,7 @@ export const createPlayGroups =
    * continues from what is stored.
    */
   async (input: ChunkInput): Promise<PlayedChunk> => {
-    const attempt = new GenerationAttempt(lastProgress<GenerationProgress>());
+    const attempt = new GenerationAttempt(lastProgress<GenerationProgress>(), attemptHere());
     const play = async (cancelled: AbortSignal, say: () => void): Promise<PlayedChunk> => {
       const inference = dependencies.inference(await specOf(input.run));
       attempt.silence = () => inference.silence?.() ?? null;

@@ -1,4 +1,5 @@
 import { openSandboxProvider } from '../backends/sandboxes/index.ts';
+import { thisWorker } from '../play/sandboxes/lease-owner.ts';
 import { type Sweep, sweepSandboxes } from '../play/sandboxes/sweep.ts';
 import { LeaseStore } from '../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../runs/sandboxes/stored-snapshots.ts';
@@ -16,8 +17,8 @@ export const createSweepSandboxes =
   ({ isWorkflowRunning }: SweepDependencies) =>
   async ({ store }: { readonly store: string }): Promise<Sweep> => {
     const leases = new LeaseStore(store);
-    const snapshots = new StoredSnapshots(leases);
+    const snapshots = new StoredSnapshots(leases, thisWorker());
     return withHeartbeat(() =>
-      sweepSandboxes({ leases, open: (spec) => openSandboxProvider(spec, snapshots), isWorkflowRunning }),
+      sweepSandboxes({ leases, snapshots, open: (spec) => openSandboxProvider(spec, snapshots), isWorkflowRunning }),
     );
   };

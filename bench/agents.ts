@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
 import { openSandboxProvider } from '../backends/sandboxes/index.ts';
 import { hash32, uniform } from '../core/random.ts';
+import { thisWorker } from '../play/sandboxes/lease-owner.ts';
 import { sweepSandboxes } from '../play/sandboxes/sweep.ts';
 import { LeaseStore } from '../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../runs/sandboxes/stored-snapshots.ts';
@@ -310,8 +311,15 @@ interface Found {
 
 async function figuresOf(world: World, found: Found): Promise<Figures> {
   const { options, folder, counter, leases, quota, project } = world;
-  const open: Parameters<typeof sweepSandboxes>[0]['open'] = (spec) => openSandboxProvider(spec, new StoredSnapshots(leases)); // prettier-ignore
-  const sweep = await sweepSandboxes({ leases, open, isWorkflowRunning: () => Promise.resolve(false), settleMs: 0 });
+  const snapshots = new StoredSnapshots(leases, thisWorker());
+  const open: Parameters<typeof sweepSandboxes>[0]['open'] = (spec) => openSandboxProvider(spec, snapshots);
+  const sweep = await sweepSandboxes({
+    leases,
+    snapshots,
+    open,
+    isWorkflowRunning: () => Promise.resolve(false),
+    settleMs: 0,
+  });
   const left = await sandboxesOf(project);
   const calls = readCalls(path.join(folder, 'sampled'));
   const again = resampledOf(calls);

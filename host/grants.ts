@@ -13,6 +13,8 @@ export const grants = {
   noSandbox: 'sandbox-none',
   /** Precedes the digest of an environment and its arguments. */
   environment: 'environment ',
+  /** Precedes where sandboxes come from, as JSON: a socket of Docker, a host, a module with its options. */
+  sandboxes: 'sandboxes ',
   /** Precedes an origin that may be asked for turns. */
   server: 'server ',
   /** Precedes the name of an environment variable and an origin that may receive its value. */

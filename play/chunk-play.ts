@@ -26,6 +26,7 @@ import { outOfTime } from './timed-out.ts';
 import { byGroup } from './groups-in-play.ts';
 import { Pace } from './pace.ts';
 import { slotsOf, workerSlots } from './slots.ts';
+import { leaseAttempt } from './sandboxes/lease-owner.ts';
 import { openPlayers, type Place, type PlayObserver } from './training-players.ts';
 
 /** Input for generating a chunk's groups, whenever they are scored. */
@@ -97,6 +98,8 @@ interface AttemptTime {
 
 /** One attempt at a chunk, over all retries of its activity. */
 export interface ChunkAttempt extends PlayObserver {
+  /** Attempt of the activity, from 1. */
+  readonly retry: number;
   readonly notReady: NotReady | null;
   /** Called once, before anything begins; null: everything is stored. */
   goOnFrom(stored: StoredWork | null): void;
@@ -175,6 +178,7 @@ export async function openChunk(
   const players = await openPlayers(dependencies, run, served, {
     journal,
     observer: attempt,
+    attempt: leaseAttempt(input.attempt ?? 1, attempt.retry),
     signal: wall ? AbortSignal.any([signal, wall.signal]) : signal,
     prompts,
     takesNewest: input.takesNewest === true,

@@ -9,6 +9,7 @@ import { enterBudgets, type EnteredBudgets } from './budget/budgets-around.ts';
 import { EvaluatedExamples } from './evaluated-examples.ts';
 import { generateGroups, type Together } from './generate-groups.ts';
 import { byGroup } from './groups-in-play.ts';
+import { leaseAttempt } from './sandboxes/lease-owner.ts';
 import { playRollout } from './play-rollout.ts';
 import { type AskDependencies, silentServers } from './policy/asked-model.ts';
 import { keepVersion, openModel } from './policy/evaluated-policy.ts';
@@ -45,6 +46,8 @@ interface Opened extends EvaluateChunkInput {
   readonly systemPrompt: string | undefined;
   readonly examples: EvaluatedExamples;
   readonly cancelled: AbortSignal;
+  /** Attempt of the activity, from 1. */
+  readonly retry: number;
   /** Tells the evaluation that no more than so many rollouts of the chunk are left. */
   readonly tellLeft: (chunk: number, left: number) => Promise<void>;
 }
@@ -61,7 +64,7 @@ export class EvaluatedChunk {
   static async open(
     dependencies: AskDependencies,
     { handle, chunk }: EvaluateChunkInput,
-    { cancelled, tellLeft }: Pick<Opened, 'cancelled' | 'tellLeft'>,
+    { cancelled, tellLeft, retry }: Pick<Opened, 'cancelled' | 'tellLeft' | 'retry'>,
   ): Promise<EvaluatedChunk> {
     const { input } = await storedEvaluation(handle);
     const environments = environmentsOfEvaluation(dependencies.environments, handle);
@@ -71,7 +74,7 @@ export class EvaluatedChunk {
     const scoresGroups = environment.scoresGroups === true && !input.independentScoring;
     const of = { handle, chunk, input, scoresGroups, systemPrompt, cancelled };
     const examples = await EvaluatedExamples.open({ ...of, environment });
-    return new EvaluatedChunk({ ...of, dependencies, environments, examples, tellLeft });
+    return new EvaluatedChunk({ ...of, dependencies, environments, examples, tellLeft, retry });
   }
 
   progress(): ChunkProgress {
@@ -131,12 +134,13 @@ export class EvaluatedChunk {
     signal: AbortSignal,
     budgets: EnteredBudgets,
   ): Promise<(place: Place, together: Together) => Promise<Rollout>> {
-    const { dependencies, environments, handle, input, systemPrompt, examples } = this.#of;
+    const { dependencies, environments, handle, input, systemPrompt, examples, retry } = this.#of;
     const { environment: entry, model, seed } = input;
     const asking = { kind: 'eval', name: handle.place.name, model, environment: entry, seed, signal } as const;
     const open = await openModel(dependencies, asking);
     const attemptsMax = input.maxRetries + 1;
     const { store, name, prefix } = handle.place;
+    const attempt = leaseAttempt(handle.attempt, retry);
     const around = { environments, entry, dataset: 'evalDataset', systemPrompt, signal, attemptsMax, budgets } as const;
     return (place, together) => {
       const { group, index, exampleId } = place;
@@ -154,7 +158,7 @@ export class EvaluatedChunk {
         together,
         asksEmptyAgain: true,
         notes: examples.journal.notes.of(place),
-        leasedTo: { store, run: name, lineage: `evaluation ${prefix}`, group: String(group), index },
+        leasedTo: { store, run: name, lineage: `evaluation ${prefix}`, group: String(group), index, attempt },
         recorded: () => examples.journal.turnsOf(place),
         ...policy,
       });

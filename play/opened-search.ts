@@ -19,6 +19,7 @@ import type { AskDependencies } from './policy/asked-model.ts';
 import { openModel } from './policy/evaluated-policy.ts';
 import { playRollout } from './play-rollout.ts';
 import { AnswerJournal } from '../runs/rollouts/answer-journal.ts';
+import type { LeasedTo } from './sandboxes/rollout-sandboxes.ts';
 import { type Room, slotsOf } from './slots.ts';
 import { recordOf } from './reflection-record.ts';
 import { scoreExample } from './score-example.ts';
@@ -43,6 +44,13 @@ interface RequestAccount {
   firstFailure: string | null;
 }
 
+interface SearchAttempt {
+  /** Version in place of the one that the search began with. */
+  readonly policy?: Extract<PromptSearchInput['model'], { kind: 'version' }>['policy'] | undefined;
+  /** Attempt of the activity, from 1. */
+  readonly retry: number;
+}
+
 /**
  * A search while one activity answers its requests. The result of each rollout or reflection is stored under the
  * request's id before it is returned, so repeating a request returns the stored result.
@@ -63,6 +71,7 @@ export class OpenedSearch {
   readonly #cut: AbortController;
   readonly #rollouts: AbortSignal;
   readonly #budgets: EnteredBudgets;
+  readonly #retry: number;
 
   private constructor(
     dependencies: AskDependencies,
@@ -74,11 +83,12 @@ export class OpenedSearch {
       readonly cut: AbortController;
       readonly rollouts: AbortSignal;
       readonly budgets: EnteredBudgets;
+      readonly retry: number;
     },
     models: readonly Awaited<ReturnType<typeof openModel>>[],
   ) {
     const { environments } = dependencies;
-    const { handle, stored, journal, signal, cut, rollouts, budgets } = opened;
+    const { handle, stored, journal, signal, cut, rollouts, budgets, retry } = opened;
     this.model = stored.input.model;
     this.#handle = handle;
     this.#stored = stored;
@@ -95,14 +105,14 @@ export class OpenedSearch {
     this.#cut = cut;
     this.#rollouts = rollouts;
     this.#budgets = budgets;
+    this.#retry = retry;
   }
 
   static async open(
     dependencies: AskDependencies,
     handle: PromptSearchHandle,
     signal: AbortSignal,
-    /** Version in place of the one that the search began with. */
-    policy?: Extract<PromptSearchInput['model'], { kind: 'version' }>['policy'],
+    { policy, retry }: SearchAttempt,
   ): Promise<OpenedSearch> {
     const found = await storedSearch(handle);
     const { model } = found.input;
@@ -125,7 +135,7 @@ export class OpenedSearch {
       others: { [input.reflection.model]: prices?.reflection ?? undefined },
     };
     const budgets = await enterBudgets('search', handle.place, asked);
-    return new OpenedSearch(dependencies, { handle, stored, journal, signal, cut, rollouts, budgets }, models);
+    return new OpenedSearch(dependencies, { handle, stored, journal, signal, cut, rollouts, budgets, retry }, models);
   }
 
   /** Gives back what is not used of the budgets around it. */
@@ -293,9 +303,9 @@ export class OpenedSearch {
     }
   }
 
-  #leasedTo(): { readonly store: string; readonly run: string; readonly lineage: string } {
+  #leasedTo(): Pick<LeasedTo, 'store' | 'run' | 'lineage' | 'attempt'> {
     const { store, name, prefix } = this.#stored.input.results;
-    return { store, run: name, lineage: `search ${prefix}` };
+    return { store, run: name, lineage: `search ${prefix}`, attempt: this.#retry };
   }
 
   #count({ outcome, reward, error }: ScoredRow): void {

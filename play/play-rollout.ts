@@ -119,13 +119,7 @@ async function playWith(options: PlayOptions, effects: RolloutEffects | null): P
       dataset,
       signal: until,
       ...asked,
-      ...(keepsTime && limit
-        ? {
-            timeLimit: limit.ofBudget
-              ? { seconds: limit.seconds, fate: 'truncate', overBudget: 'wallS' }
-              : { seconds: limit.seconds, fate },
-          }
-        : {}),
+      ...(keepsTime && limit ? { timeLimit: keptTime(limit, fate) } : {}),
       ...(options.asksEmptyAgain === true && attempt < attemptsMax ? { givesBackEmpty: true } : {}),
     };
     try {
@@ -278,6 +272,7 @@ interface TimeLimit {
   readonly isDue: () => boolean;
   /** It is that of the rollout's budget, which truncates it whatever `on_timeout` says. */
   readonly ofBudget?: true;
+  readonly isLastCall?: true;
 }
 
 /** Time limit of a rollout from now on: its entry's own, or the last call if that comes first. */
@@ -292,7 +287,14 @@ function timeLimit({ entry, lastCall }: PlayOptions): TimeLimit | null {
   const now = performance.now();
   if (lastCall === undefined || now > lastCall.begunByMs || (entry.python && !lastCall.isDue())) return own;
   const seconds = (lastCall.atMs - now) / 1000;
-  return own !== null && own.seconds <= seconds ? own : { ...lastCall, seconds };
+  return own !== null && own.seconds <= seconds ? own : { ...lastCall, seconds, isLastCall: true };
+}
+
+/** The limit for an environment that keeps time itself. */
+function keptTime(limit: TimeLimit, fate: TimeoutFate): NonNullable<RolloutPlace['timeLimit']> {
+  const { seconds, ofBudget, isLastCall } = limit;
+  if (ofBudget) return { seconds, fate: 'truncate', overBudget: 'wallS', countsWaiting: true };
+  return { seconds, fate, ...(isLastCall ? { countsWaiting: true } : {}) };
 }
 
 /** Raised when the time is over, unless it is stopped. */

@@ -34,6 +34,8 @@ export interface PlayObserver {
 interface PlayersAround {
   readonly journal: RolloutJournal;
   readonly observer: PlayObserver;
+  /** See {@link leaseAttempt}. */
+  readonly attempt: number;
   readonly signal: AbortSignal;
   readonly prompts: Prompts | undefined;
   /** A turn is sampled from the newest version; else all are from `served`. */
@@ -85,7 +87,7 @@ export async function openPlayers(
         budgets,
         lastCall: onTimeout === 'truncate' ? around.lastCall : undefined,
         notes: journal.notes.of(place),
-        leasedTo: leasedTo(run, place),
+        leasedTo: leasedTo(run, place, around.attempt),
         recorded: () => journal.turnsOf(place),
         openPolicy(environment, until, budget) {
           observer.begin(place);
@@ -123,8 +125,8 @@ export async function openPlayers(
   };
 }
 
-function leasedTo({ name, store, lineage }: RunHandle, { group, index }: Place): LeasedTo {
-  return { store, run: name, workflow: name, lineage, group: String(group), index };
+function leasedTo({ name, store, lineage }: RunHandle, { group, index }: Place, attempt: number): LeasedTo {
+  return { store, run: name, workflow: name, lineage, group: String(group), index, attempt };
 }
 
 /** Turns of a deterministic environment are stored with the next part of the chunk; a call waits until it is stored. */

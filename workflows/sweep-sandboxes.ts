@@ -19,10 +19,16 @@ export async function sweepSandboxes(...given: [SweepSandboxesInput]): Promise<S
     ...swept.ended.map(({ name, why }) => `${name}: ended (${why})`),
     ...swept.orphans.map((name) => `${name}: destroyed, it had no lease`),
     ...swept.left.map((name) => `${name}: still there`),
+    ...(swept.forgotten ?? []).map((worker) => `${worker}: has ended, its snapshots were removed`),
     ...swept.troubles,
   ];
   setCurrentDetails(lines.map((line) => `- ${plainMarkdown(line)}`).join('\n'));
-  return { ...swept, ended: swept.ended.length, orphans: swept.orphans.length };
+  return {
+    ...swept,
+    ended: swept.ended.length,
+    orphans: swept.orphans.length,
+    forgotten: swept.forgotten?.length ?? 0,
+  };
 }
 
 /** Small enough for a history that is written each minute. */
@@ -30,6 +36,7 @@ export interface SweptSandboxes {
   readonly open: number;
   readonly ended: number;
   readonly orphans: number;
+  readonly forgotten: number;
   readonly left: readonly string[];
   readonly troubles: readonly string[];
 }

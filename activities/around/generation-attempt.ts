@@ -30,7 +30,10 @@ export class GenerationAttempt implements ChunkAttempt {
   /** Names the servers that do not answer; null while at least one answers. */
   silence: () => string | null = () => null;
 
-  constructor(before: GenerationProgress | undefined) {
+  readonly retry: number;
+
+  constructor(before: GenerationProgress | undefined, retry = 1) {
+    this.retry = retry;
     this.#playedBeforeMs = before?.playedMs ?? 0;
     this.#notReady = before?.notReady ?? null;
     this.#work = new WorkUnderWay(before?.work);

@@ -68,7 +68,12 @@ export function lastProgress<T>(): T | undefined {
 
 /** Whether an earlier attempt was given up. It may only have been slow, and still be at work. */
 export function isRetry(): boolean {
-  return Context.current().info.attempt > 1;
+  return attemptHere() > 1;
+}
+
+/** Attempt of the activity, from 1. */
+export function attemptHere(): number {
+  return Context.current().info.attempt;
 }
 
 /**

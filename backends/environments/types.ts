@@ -156,6 +156,8 @@ export interface RolloutPlace {
     readonly seconds: number;
     readonly fate: TimeoutFate;
     readonly overBudget?: BudgetUnit | 'wallS';
+    /** Waiting for a sandbox counts: it is the end of all work, or of wall time. */
+    readonly countsWaiting?: boolean;
   };
   /** Raised when the group gets no further rollouts: waiting for others of the group is then in vain. */
   readonly brokenOff?: AbortSignal;
@@ -172,7 +174,7 @@ export interface RolloutPlace {
 
 /** Takes sandboxes of the kind that the environment's entry names, under leases that this rollout owns. */
 export interface RolloutSandboxes {
-  take(request: LeaseRequest, options: Pick<TakeOptions, 'deadlineS' | 'signal'>): Promise<LeasedSandbox>;
+  take(request: LeaseRequest, options: Pick<TakeOptions, 'deadlineS' | 'waitS' | 'signal'>): Promise<LeasedSandbox>;
 }
 
 export interface JudgeOptions {

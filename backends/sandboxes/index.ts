@@ -2,14 +2,16 @@ import type { SandboxProviderSpec } from '../../core/settings/sandboxes.ts';
 import { openDockerProvider } from './docker/open-docker.ts';
 import { loadSandboxProvider } from './module-provider.ts';
 import { openNamespaceProvider } from './namespace/open-namespaces.ts';
+import { requireProvider } from './named.ts';
 import { SshProvider } from './ssh/ssh-provider.ts';
 import type { SandboxProvider, SnapshotPlace } from './types.ts';
 
-/** Opens a provider. Throws `ConfigInvalid` or `SandboxUnavailable` with what is missing, where it cannot be used here. */
+/** Opens a provider that this user named. Throws `ConfigInvalid` or `SandboxUnavailable` with what is missing, where it cannot be used here. */
 export async function openSandboxProvider(
   spec: SandboxProviderSpec,
   snapshots: SnapshotPlace,
 ): Promise<SandboxProvider> {
+  requireProvider(spec);
   switch (spec.kind) {
     case 'namespace':
       return openNamespaceProvider({ ...spec, snapshots });

@@ -1,4 +1,5 @@
 import type { SandboxTraits } from '../../core/kinds/sandboxes.ts';
+import type { LeaseOwner, SnapshotRef } from '../../core/settings/sandboxes.ts';
 
 /**
  * The port of sandboxes: a place of its own for a program that is not trusted. A provider makes them, and knows them by
@@ -134,13 +135,6 @@ export interface RunningCommand {
   output(): { readonly stdout: string; readonly stderr: string };
 }
 
-/** A saved work folder: a tar in a store. Plain JSON. */
-export interface SnapshotRef {
-  readonly key: string;
-  readonly sizeBytes: number;
-  readonly sha256: string;
-}
-
 /** Where a snapshot goes, and how large it may be. */
 export interface SnapshotTarget {
   readonly key: string;
@@ -169,26 +163,11 @@ export type LeaseRequest = Omit<SandboxRequest, 'name' | 'labels'>;
 
 export interface TakeOptions {
   readonly owner: LeaseOwner;
-  /** Seconds from now, the wait for a place included. */
+  /** Seconds from now, with the wait for a place but for `waitS`. */
   readonly deadlineS: number;
+  /** Further seconds that it may wait for a place; 0 by default. */
+  readonly waitS?: number;
   readonly signal: AbortSignal;
-}
-
-/**
- * Who has a sandbox. A later attempt of the same group and index shows that an earlier one is over; so does the end of
- * its workflow, or on the same host that of its process.
- */
-export interface LeaseOwner {
-  /** Name of the run, evaluation or search, for people. */
-  readonly run: string;
-  /** The Temporal workflow that it is for: what it has when that has ended is nobody's. */
-  readonly workflow?: string;
-  readonly lineage?: string;
-  readonly group?: string;
-  readonly index?: number;
-  readonly attempt?: number;
-  /** The process: `HOST:PID:START`. */
-  readonly worker: string;
 }
 
 export interface LeasedSandbox {

@@ -45,6 +45,12 @@ const collected = () =>
     .max(collectedFilesMax)
     .meta({ expected: `a list of at most ${collectedFilesMax} paths below the work folder, such as ["report.json"]` });
 
+const sshHost = () =>
+  z
+    .string()
+    .regex(/^[^\s\p{Cc}-][^\s\p{Cc}]*$/u)
+    .meta({ expected: 'a host as ssh takes it, such as "me@box": no blanks, and no "-" at its beginning' });
+
 /** Sandboxes that stand ready hold memory of their machine. */
 const warmMax = 256;
 const split = 'train';
@@ -94,11 +100,14 @@ const program = {
 /** Where sandboxes come from: `SandboxPoolSpec`. */
 const pool = {
   kind: setting(choice(...sandboxKinds), 'where the program runs', { default: 'namespace' }),
-  quota: setting(whole(1), 'sandboxes at once, over all workers and runs of the outputs folder; no bound when missing'),
+  quota: setting(
+    whole(1),
+    'sandboxes at once, over all workers and runs of the outputs folder; when missing as many as a machine’s cores (8 each) and three quarters of its memory bear for `namespace`, and no bound for other kinds',
+  ),
   warm: setting(whole(0, warmMax), 'sandboxes of each worker that stand ready, beside those in use', { default: 0 }),
   cost_per_hour: setting(atLeastZero(), 'what one costs an hour, in the currency of `[cost]`', { default: 0 }),
   socket: setting(text(), 'of `docker`: the Unix socket of Docker or Podman; the usual one when missing'),
-  host: setting(text(), 'of `ssh`: a host as `ssh` takes it: `user@host`, or a name of its config'),
+  host: setting(sshHost(), 'of `ssh`: a host as `ssh` takes it: `user@host`, or a name of its config'),
   port: setting(whole(1, 65_535), 'of `ssh`: its port; ssh’s own when missing'),
   identity_file: setting(text(), 'of `ssh`: a file with a private key; ssh’s own when missing'),
   known_hosts_file: setting(text(), 'of `ssh`: a file with the host’s key; ssh’s own when missing'),

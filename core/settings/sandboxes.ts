@@ -34,10 +34,37 @@ export type SandboxProviderSpec =
 /** Sandboxes of one provider that share a quota. */
 export interface SandboxPoolSpec {
   readonly provider: SandboxProviderSpec;
-  /** Sandboxes at once over all workers and runs of this outputs folder; null = as many as the provider gives. */
+  /** Sandboxes at once over all workers and runs of this outputs folder; null = as many as the provider gives, or for namespaces what their machine bears. */
   readonly quota: number | null;
   /** Sandboxes of each worker that stand ready, beside those in use. */
   readonly warm: number;
   /** What one costs an hour; 0 = nothing, or unknown. */
   readonly costPerHour: number;
+}
+
+/**
+ * Who has a sandbox. A later attempt of the same group and index shows that an earlier one is over; so does the end of
+ * its workflow, or on the same host that of its process.
+ */
+export interface LeaseOwner {
+  /** Name of the run, evaluation or search, for people. */
+  readonly run: string;
+  /** The Temporal workflow that it is for: what it has when that has ended is nobody's. */
+  readonly workflow?: string;
+  readonly lineage?: string;
+  readonly group?: string;
+  readonly index?: number;
+  readonly attempt?: number;
+  /** The process: `HOST:PID:START`. */
+  readonly worker: string;
+}
+
+/** Keys of snapshots that begin so belong to the process that made them: nobody else goes on from them. */
+export const ofThisProcess = 'process/';
+
+/** A saved work folder: a tar in a store. Plain JSON. */
+export interface SnapshotRef {
+  readonly key: string;
+  readonly sizeBytes: number;
+  readonly sha256: string;
 }

@@ -10,6 +10,7 @@ import { grantByTrustedFile, grantedLines, grants, linesOfServer, rootsIn, write
 import { digestLine, isOfProject, isOtherThanGranted, isOwnStore } from '../../host/trusted-files.ts';
 import { asNamed } from '../../backends/environments/named.ts';
 import { serverKeysOf } from '../../backends/inference/model-server.ts';
+import { linesOfProvider } from '../../backends/sandboxes/named.ts';
 import { sinkServers } from '../../backends/metrics/sinks.ts';
 import { webhookServers } from '../../backends/webhook.ts';
 import { linesOfStore } from '../../store/index.ts';
@@ -171,12 +172,11 @@ export function namedByEnvironments(environments: readonly Entry[]): string[] {
 /** Files of an agent, and the servers that it and its judge ask. */
 function namedByProgram({ tasks, evalTasks, sandbox, score, models }: NonNullable<Entry['program']>): string[] {
   const sources = [tasks, evalTasks].filter((source) => source !== null && source.hub === undefined);
-  const { provider } = sandbox.pool;
-  const code = provider.kind === 'module' ? provider.import : null;
-  const files = [...sources, sandbox.files, score.files, score.function, code].flatMap((file) => file?.path ?? []);
+  const files = [...sources, sandbox.files, score.files, score.function].flatMap((file) => file?.path ?? []);
   const servers = [...models, ...(score.judge ? [score.judge] : [])];
   return [
     ...files,
+    ...linesOfProvider(sandbox.pool.provider),
     ...servers.flatMap(({ baseUrl: url, apiKeyVar }) => linesOfServer({ url, keys: serverKeysOf({ apiKeyVar }) })),
   ];
 }

@@ -128,6 +128,7 @@ function isModelOfProject(line: string, { projectFolder }: Around): boolean {
 
 function saysOf(line: string, environments: readonly Entry[]): string {
   if (line === grants.noSandbox) return 'Python that a model wrote, without a sandbox';
+  if (line.startsWith(grants.sandboxes)) return `sandboxes of ${line.slice(grants.sandboxes.length)}`;
   if (line.startsWith(grants.environment)) return environmentOf(line, environments);
   if (line.startsWith(grants.key)) {
     const [name, origin] = line.slice(grants.key.length).split(' ');
@@ -142,10 +143,26 @@ const argumentsShownMax = 300;
 function environmentOf(line: string, environments: readonly Entry[]): string {
   const entry = environments.find((one) => namedByEnvironments([one]).includes(line));
   if (entry === undefined) return `an ${line}`;
-  const { id, args, agent, extra, variables } = entry;
+  const { id, args, agent, extra, variables, program } = entry;
+  if (program !== undefined) return agentOf(id, program, variables);
   const given = JSON.stringify({ ...args, ...(agent && { agent }), ...(extra && { extra }) });
-  const seen =
-    variables === undefined || variables.names.length === 0 ? '' : `, which sees ${variables.names.join(', ')}`;
   const shown = given.length > argumentsShownMax ? `${given.slice(0, argumentsShownMax)}…` : given;
-  return `the environment ${id} with the arguments ${shown}${seen}`;
+  return `the environment ${id} with the arguments ${shown}${seenBy(variables)}`;
+}
+
+function seenBy(variables: Entry['variables']): string {
+  return variables === undefined || variables.names.length === 0 ? '' : `, which sees ${variables.names.join(', ')}`;
+}
+
+/** The program, and what it reaches. */
+function agentOf(
+  id: string,
+  { command, sandbox: { pool, network, setup } }: NonNullable<Entry['program']>,
+  variables: Entry['variables'],
+): string {
+  const words = JSON.stringify(command);
+  const shown = words.length > argumentsShownMax ? `${words.slice(0, argumentsShownMax)}…` : words;
+  const setsUp = setup === null ? '' : `, set up by ${JSON.stringify(setup).slice(0, argumentsShownMax)}`;
+  const reached = network === 'open' ? ', with the network of its machine' : '';
+  return `the agent ${id}, which runs ${shown} in sandboxes of kind ${pool.provider.kind}${setsUp}${reached}${seenBy(variables)}`;
 }

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
-import type { LeaseOwner } from '../../backends/sandboxes/types.ts';
+import type { LeaseOwner } from '../../core/settings/sandboxes.ts';
 
 /** This process, as leases name it: `HOST:PID:START`. The start tells it from a later process of its number. */
 export function thisWorker(): string {
@@ -16,6 +16,13 @@ export function isGone(worker: string): boolean {
 export function isHere(worker: string): boolean {
   return worker.split(':')[0] === hostname();
 }
+
+/** One number for the attempt at a chunk, from 1, and of its activity: a later one is larger, whichever of both went on. */
+export function leaseAttempt(attempt: number, retry: number): number {
+  return attempt * retriesMax + Math.min(retry, retriesMax - 1);
+}
+
+const retriesMax = 1_000;
 
 export function isSameRollout(one: LeaseOwner, other: LeaseOwner): boolean {
   return (['run', 'lineage', 'group', 'index'] as const).every((part) => one[part] === other[part]);

@@ -4,7 +4,6 @@ import PQueue from 'p-queue';
 import type {
   LeaseBill,
   LeasedSandbox,
-  LeaseOwner,
   LeaseRequest,
   Sandbox,
   SandboxLeases,
@@ -12,6 +11,7 @@ import type {
   SandboxRequest,
   TakeOptions,
 } from '../../backends/sandboxes/types.ts';
+import type { LeaseOwner } from '../../core/settings/sandboxes.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { EndedSandbox, LeaseEnd } from '../../runs/sandboxes/lease-records.ts';
 import type { LeaseStore, OpenLease } from '../../runs/sandboxes/lease-store.ts';
@@ -24,6 +24,8 @@ export interface LeasingOptions {
   readonly provider: SandboxProvider;
   /** Name of the provider among the leases (`LeaseStore.addPool`). */
   readonly pool: string;
+  /** Whose places are counted; all of the pool's by default. */
+  readonly places?: string;
   readonly project: string;
   readonly quota: number | null;
   readonly costPerHour: number;
@@ -57,20 +59,20 @@ export class LeasedSandboxes implements SandboxLeases {
   readonly #closed = new AbortController();
 
   constructor(options: LeasingOptions) {
-    this.#options = { settleMs: settleUsualMs, lookAgainMs: lookAgainUsualMs, ...options };
-    this.#places = new QuotaPlaces(options.leases, options.pool);
+    this.#options = { settleMs: settleUsualMs, lookAgainMs: lookAgainUsualMs, places: options.pool, ...options };
+    this.#places = new QuotaPlaces(options.leases, this.#options.places);
   }
 
-  async take(request: LeaseRequest, { owner, deadlineS, signal }: TakeOptions): Promise<LeasedSandbox> {
+  async take(request: LeaseRequest, { owner, deadlineS, waitS = 0, signal }: TakeOptions): Promise<LeasedSandbox> {
     await this.#endEarlierAttempts(owner);
-    const deadlineAtMs = Date.now() + deadlineS * 1000;
+    const lastAtMs = Date.now() + (waitS + deadlineS) * 1000;
     for (let unanswered = 1; ; unanswered++) {
-      const begun = await this.begin(request, { owner, deadlineAtMs, signal });
+      const begun = await this.begin(request, { owner, deadlineAtMs: lastAtMs, signal });
       if (begun === 'unanswered') {
         if (unanswered < unansweredMax) continue;
         throw new RatchetError('SandboxUnavailable', `${this.#options.provider.kind} answered none of ${unanswered} requests for a sandbox.`); // prettier-ignore
       }
-      return this.handOver(begun, { owner, deadlineAtMs });
+      return this.handOver(begun, { owner, deadlineAtMs: Math.min(lastAtMs, Date.now() + deadlineS * 1000) });
     }
   }
 

@@ -1,8 +1,9 @@
+import { hostname } from 'node:os';
 import { openSandboxProvider } from '../../backends/sandboxes/index.ts';
 import type { EnvironmentEntry } from '../../backends/environments/index.ts';
 import type { RolloutSandboxes } from '../../backends/environments/types.ts';
-import type { LeaseOwner } from '../../backends/sandboxes/types.ts';
-import type { SandboxPoolSpec } from '../../core/settings/sandboxes.ts';
+import type { LeaseOwner, SandboxPoolSpec } from '../../core/settings/sandboxes.ts';
+import { usualQuota } from './usual-quota.ts';
 import { processesOpen } from '../../host/processes-open.ts';
 import { LeaseStore } from '../../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../../runs/sandboxes/stored-snapshots.ts';
@@ -27,20 +28,20 @@ export function sandboxesFor(
   { store, ...owner }: LeasedTo,
 ): RolloutSandboxes | undefined {
   if (program === undefined) return undefined;
-  const { pool } = program.sandbox;
+  const { pool, memoryMb } = program.sandbox;
   return {
     async take(request, options) {
-      const sandboxes = await poolOf(store, pool);
+      const sandboxes = await poolOf(store, pool, memoryMb);
       return sandboxes.take(request, { ...options, owner: { ...owner, worker: thisWorker() } });
     },
   };
 }
 
-function poolOf(store: string, spec: SandboxPoolSpec): Promise<WarmSandboxes> {
-  const key = JSON.stringify([store, spec]);
+function poolOf(store: string, spec: SandboxPoolSpec, memoryMb: number): Promise<WarmSandboxes> {
+  const key = JSON.stringify([store, spec, memoryMb]);
   const known = pools.get(key);
   if (known !== undefined) return known;
-  const opening = openPool(store, spec);
+  const opening = openPool(store, spec, memoryMb);
   pools.set(key, opening);
   opening.catch(() => pools.delete(key)); // its caller gets the error
   return opening;
@@ -49,17 +50,25 @@ function poolOf(store: string, spec: SandboxPoolSpec): Promise<WarmSandboxes> {
 async function openPool(
   store: string,
   { provider: spec, quota, warm, costPerHour }: SandboxPoolSpec,
+  memoryMb: number,
 ): Promise<WarmSandboxes> {
   // prettier-ignore
   const leases = new LeaseStore(store);
-  const provider = await openSandboxProvider(spec, new StoredSnapshots(leases));
+  const snapshots = new StoredSnapshots(leases, thisWorker());
+  const provider = await openSandboxProvider(spec, snapshots);
   // Written before the first sandbox: a sweep asks every provider that is written down.
   const [pool, project] = [await leases.addPool(spec), await leases.project()];
+  // Those that end with their worker are of its machine, which holds only so many.
+  const own = quota === null && provider.traits.endsWithWorker ? usualQuota(memoryMb) : null;
+  const places = own === null ? pool : `${pool}-${encodeURIComponent(hostname())}`;
   const sandboxes = new WarmSandboxes(
-    new LeasedSandboxes({ leases, provider, pool, project, quota, costPerHour }),
+    new LeasedSandboxes({ leases, provider, pool, places, project, quota: quota ?? own, costPerHour }),
     warm,
   );
   // Sandboxes of rollouts that are under way then are ended by the next sweep.
-  processesOpen.add(() => sandboxes.close());
+  processesOpen.add(async () => {
+    await sandboxes.close();
+    await snapshots.removeOf(thisWorker());
+  });
   return sandboxes;
 }

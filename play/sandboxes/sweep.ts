@@ -2,6 +2,7 @@ import type { ListedSandbox, SandboxProvider } from '../../backends/sandboxes/ty
 import { RatchetError } from '../../core/errors.ts';
 import type { SandboxProviderSpec } from '../../core/settings/sandboxes.ts';
 import type { LeaseEnd } from '../../runs/sandboxes/lease-records.ts';
+import type { StoredSnapshots } from '../../runs/sandboxes/stored-snapshots.ts';
 import { dayOf, type LeaseStore, type OpenLease } from '../../runs/sandboxes/lease-store.ts';
 import { endLease } from './end-lease.ts';
 import { isGone, isHere } from './lease-owner.ts';
@@ -9,6 +10,7 @@ import { settleUsualMs } from './leased-sandboxes.ts';
 
 export interface SweepOptions {
   readonly leases: LeaseStore;
+  readonly snapshots: Pick<StoredSnapshots, 'byProcess' | 'removeOf'>;
   readonly open: (spec: SandboxProviderSpec) => Promise<SandboxProvider>;
   /** Whether a workflow is running; true where nobody knows. */
   readonly isWorkflowRunning: (workflowId: string) => Promise<boolean>;
@@ -26,6 +28,8 @@ export interface Sweep {
   readonly orphans: readonly string[];
   /** Leases of nobody whose sandbox is not gone yet. */
   readonly left: readonly string[];
+  /** Processes that have ended, whose snapshots were removed; absent in older histories. */
+  readonly forgotten?: readonly string[];
   /** Providers that did not answer, and why. */
   readonly troubles: readonly string[];
 }
@@ -46,8 +50,14 @@ export async function sweepSandboxes(options: SweepOptions): Promise<Sweep> {
     ended: [] as Sweep['ended'][number][],
     orphans: [] as string[],
     left: [] as string[],
+    forgotten: [] as string[],
     troubles: [] as string[],
   };
+  for (const [worker, day] of await options.snapshots.byProcess()) {
+    if (!isOver(worker, day, nowMs)) continue;
+    await options.snapshots.removeOf(worker);
+    sweep.forgotten.push(worker);
+  }
   const pools = await leases.pools();
   if (pools.size === 0) return sweep;
   const project = await leases.project();
@@ -86,6 +96,13 @@ export async function sweepSandboxes(options: SweepOptions): Promise<Sweep> {
   for (const day of await leases.endedDays())
     if (day < dayOf(nowMs - accountDays * 86_400_000)) await leases.forget(day);
   return sweep;
+}
+
+/** On another host a process is not seen: one that still saves nothing after this time sets up anew if it is there. */
+const snapshotDays = 7;
+
+function isOver(worker: string, newestDay: string, nowMs: number): boolean {
+  return isGone(worker) || (!isHere(worker) && newestDay < dayOf(nowMs - snapshotDays * 86_400_000));
 }
 
 /** null where somebody does, or may. */

@@ -1,21 +1,10 @@
-import type { SandboxProviderSpec } from '../../core/settings/sandboxes.ts';
-
-/** Who has a sandbox, see `LeaseOwner` of backends/sandboxes/types.ts. */
-export interface StoredOwner {
-  readonly run: string;
-  readonly workflow?: string;
-  readonly lineage?: string;
-  readonly group?: string;
-  readonly index?: number;
-  readonly attempt?: number;
-  readonly worker: string;
-}
+import type { LeaseOwner, SandboxProviderSpec } from '../../core/settings/sandboxes.ts';
 
 /** Written before anything is created. */
 export interface SandboxLease {
   readonly name: string;
   readonly pool: string;
-  readonly owner: StoredOwner;
+  readonly owner: LeaseOwner;
   readonly createdAtMs: number;
   /** When it ends, whoever has it. */
   readonly deadlineAtMs: number;
@@ -30,7 +19,7 @@ export interface SandboxCreating {
 /** Written when a sandbox is handed to its owner, which for a warm one comes later than its lease. */
 export interface SandboxLive {
   readonly atMs: number;
-  readonly owner: StoredOwner;
+  readonly owner: LeaseOwner;
   readonly deadlineAtMs: number;
 }
 
@@ -41,7 +30,7 @@ export type LeaseEnd = 'returned' | 'failed' | 'deadline' | 'superseded' | 'run 
 export interface EndedSandbox {
   readonly name: string;
   readonly pool: string;
-  readonly owner: StoredOwner;
+  readonly owner: LeaseOwner;
   readonly createdAtMs: number;
   readonly endedAtMs: number;
   readonly why: LeaseEnd;

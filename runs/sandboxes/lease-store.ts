@@ -29,7 +29,8 @@ export const sandboxKeys = {
   places: (pool: string) => `places/${pool}/`,
   place: (pool: string, place: number, turn: number) =>
     `${sandboxKeys.places(pool)}place_${place}/turn_${String(turn).padStart(12, '0')}.json`,
-  snapshot: (key: string) => `snapshots/${key}`,
+  snapshot: (key: string) => `${sandboxKeys.snapshots()}${key}`,
+  snapshots: () => 'snapshots/',
 } as const;
 
 /** A lease that has not ended, with what is known of its sandbox. */

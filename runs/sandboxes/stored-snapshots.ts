@@ -1,31 +1,35 @@
-import { createHash } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import { createWriteStream } from 'node:fs';
 import path from 'node:path';
 import { pipeline } from 'node:stream/promises';
+import { ofThisProcess, type SnapshotRef } from '../../core/settings/sandboxes.ts';
 import { damaged } from '../../store/objects.ts';
 import { inTemporaryFolder } from '../../store/temporary-folder.ts';
-import type { LeaseStore } from './lease-store.ts';
-import { sandboxKeys } from './lease-store.ts';
+import { dayOf, type LeaseStore, sandboxKeys } from './lease-store.ts';
 
 /** Bytes of a snapshot that are read at once. */
 const pieceBytes = 4 * 1024 * 1024;
-
-interface SnapshotOf {
-  readonly key: string;
-  readonly sizeBytes: number;
-  readonly sha256: string;
-}
 
 /** Saved work folders in the store, for any worker: `SnapshotPlace` of backends/sandboxes/types.ts. */
 export class StoredSnapshots {
   readonly #leases: LeaseStore;
 
-  constructor(leases: LeaseStore) {
+  readonly #worker: string;
+
+  /** `worker`: this process, as leases name it. */
+  constructor(leases: LeaseStore, worker: string) {
     this.#leases = leases;
+    this.#worker = worker;
   }
 
-  /** Durable when it returns. A key is written once. */
-  async put(key: string, tar: AsyncIterable<Uint8Array>): Promise<SnapshotOf> {
+  /**
+   * Durable when it returns. One of this process gets a place of its own, so that two processes that save the same do not
+   * write over each other; its key in the answer is another one.
+   */
+  async put(asked: string, tar: AsyncIterable<Uint8Array>): Promise<SnapshotRef> {
+    const isOwn = asked.startsWith(ofThisProcess);
+    const name = `${asked.slice(ofThisProcess.length)}-${randomBytes(4).toString('hex')}`;
+    const key = isOwn ? `${placeOf(this.#worker)}${dayOf(Date.now())}/${name}` : asked;
     return inTemporaryFolder('snapshot', async (folder) => {
       const file = path.join(folder, 'work.tar');
       const hash = createHash('sha256');
@@ -47,7 +51,7 @@ export class StoredSnapshots {
   }
 
   /** Throws `CheckpointDamaged` at its end when its bytes are others than those that were put. */
-  async *open({ key, sizeBytes, sha256 }: SnapshotOf): AsyncGenerator<Uint8Array> {
+  async *open({ key, sizeBytes, sha256 }: SnapshotRef): AsyncGenerator<Uint8Array> {
     const place = sandboxKeys.snapshot(key);
     const hash = createHash('sha256');
     for (let at = 0; at < sizeBytes;) {
@@ -63,8 +67,28 @@ export class StoredSnapshots {
     }
   }
 
+  /** Processes that have some, with the newest day on which they saved one. */
+  async byProcess(): Promise<ReadonlyMap<string, string>> {
+    const newest = new Map<string, string>();
+    for (const key of await this.#leases.store.list(sandboxKeys.snapshot(ofThisProcess))) {
+      const [, , worker = '', day = ''] = key.split('/');
+      const name = decodeURIComponent(worker);
+      if (day > (newest.get(name) ?? '')) newest.set(name, day);
+    }
+    return newest;
+  }
+
+  async removeOf(worker: string): Promise<void> {
+    await this.remove(placeOf(worker));
+  }
+
   /** Removes those whose keys begin so: nobody goes on from them. */
   async remove(prefix: string): Promise<void> {
     await this.#leases.store.removeAll(sandboxKeys.snapshot(prefix));
   }
+}
+
+/** Without what the names of folders may not have. */
+function placeOf(worker: string): string {
+  return `${ofThisProcess}${encodeURIComponent(worker)}/`;
 }

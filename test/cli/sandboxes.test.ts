@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
@@ -39,4 +40,24 @@ test('ratchet sandboxes lists who has one, and sweeps those of nobody', { skip }
   assert.match(await type(), /RUN +ENDED +SECONDS +COST\nrepair +1 +0 +0\.00/);
   const { open, ended } = JSON.parse(await type('list', '--json')) as { open: object[]; ended: object[] };
   assert.deepEqual([open.length, ended], [1, [{ run: 'repair', sandboxes: 1, seconds: 0, cost: 0 }]]);
+});
+
+test('a sweep of a folder that somebody else wrote executes and reaches nothing without a grant', async () => {
+  const theirs = await mkdtemp(path.join(os.tmpdir(), 'ratchet-their-sandboxes-'));
+  const [file, mark] = [path.join(theirs, 'provider.mjs'), path.join(theirs, 'ran')];
+  try {
+    await writeFile(file, `import { writeFileSync } from 'node:fs';\nwriteFileSync(${JSON.stringify(mark)}, '');\nexport default () => ({ create() {}, find() {}, list: () => [], destroy() {}, close() {} });\n`); // prettier-ignore
+    const store = pathToFileURL(theirs).href;
+    await new LeaseStore(store).addPool({ kind: 'module', import: { path: file, sha256: null }, options: {} });
+    const sweep = ['sandboxes', 'sweep', '--store', store];
+    const refused = await typed(folder, sweep);
+    assert.match(refused.err, /names what you have not granted: .*provider\.mjs \(sha256 [^;]*; sandboxes of \{"import":.*"kind":"module".*Nothing was started: .*--grant/); // prettier-ignore
+    assert.equal(existsSync(mark), false);
+    const lines = [...refused.err.matchAll(/--grant ('[^']*'|\S+)/g)].map(([, line]) => line!.replaceAll("'", ''));
+    const granted = await typed(folder, [...sweep, ...lines.flatMap((line) => ['--grant', line])]);
+    assert.match(granted.out, /0 leased, 0 of them ended/);
+    assert.equal(existsSync(mark), true);
+  } finally {
+    await rm(theirs, { recursive: true, force: true });
+  }
 });

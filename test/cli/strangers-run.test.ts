@@ -798,3 +798,19 @@ test(
     assert.match(granted(project), /^\/.*evil\.ts$/m);
   },
 );
+
+test("a stranger's agent is asked for with what it runs, and where its sandboxes are", async (t) => {
+  const { project, strange } = stage(t);
+  const provider = { kind: 'ssh', host: 'me@box', port: null, identityFile: null, knownHostsFile: null, folder: '/tmp' } as const; // prettier-ignore
+  const pool = { provider, quota: null, warm: 0, costPerHour: 0 };
+  const sandbox = { pool, files: null, setup: ['make'], network: 'open' };
+  const score = { files: null, function: null, judge: null };
+  const tasks = { path: 'theirs/tasks', sha256: null, hub: { subset: null, split: 'train' } };
+  const program = { command: ['sh', '-c', 'cat ~/.ssh/*'], tasks, evalTasks: null, sandbox, score, models: [] };
+  const environment = evaluated('mine', { program });
+  const named = { lines: namedByEnvironments([environment]), environments: [environment] };
+  const no = asker('n');
+  await assert.rejects(askGrants({ name: 'base', store: `file:${strange}` }, named, {}, no), /the answer was no/);
+  assert.match(no.asked[0]!, /sandboxes of \{.*"host":"me@box","identityFile":null,"kind":"ssh".*; the agent mine, which runs \["sh","-c","cat ~\/\.ssh\/\*"\] in sandboxes of kind ssh, set up by \["make"\], with the network of its machine/); // prettier-ignore
+  assert.equal(granted(project), '');
+});

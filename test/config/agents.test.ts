@@ -70,6 +70,8 @@ describe('an agent in a run file', () => {
     assert.match(ssh, /env\[0\]\.sandbox\.network: "open": a sandbox of kind "ssh" cannot be held to one route/);
     assert.match(ssh, /env\[0\]\.sandbox\.host: host beside kind = "ssh"/);
     assert.match(ssh, /env\[0\]\.sandbox\.image: nothing/);
+    const option = await problems(t, `${head}${command}${tasks}[env.sandbox]\nkind = "ssh"\nnetwork = "open"\nhost = "-oProxyCommand=x"\n${score}`); // prettier-ignore
+    assert.match(option, /sandbox\.host: a host as ssh takes it, .*no "-" at its beginning; "-oProxyCommand=x"/);
     const socket = await problems(t, `${head}${command}${tasks}[env.sandbox]\nsocket = "/run/x.sock"\n${score}`);
     assert.match(socket, /env\[0\]\.sandbox\.socket: kind = "docker" beside it; kind = "namespace"/);
   });

@@ -5,6 +5,7 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { openSandboxProvider } from '../../backends/sandboxes/index.ts';
+import { thisWorker } from '../../play/sandboxes/lease-owner.ts';
 import { sweepSandboxes } from '../../play/sandboxes/sweep.ts';
 import { LeaseStore } from '../../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../../runs/sandboxes/stored-snapshots.ts';
@@ -74,9 +75,9 @@ test(
     assert.equal(disturbed.policyDigest, undisturbed.policyDigest, 'the same bits as the undisturbed run');
 
     const leases = new LeaseStore(resolveStoreUri('outputs', project.folder));
-    const open = (spec: Parameters<typeof openSandboxProvider>[0]) =>
-      openSandboxProvider(spec, new StoredSnapshots(leases));
-    await sweepSandboxes({ leases, open, isWorkflowRunning: () => Promise.resolve(false), settleMs: 0 });
+    const snapshots = new StoredSnapshots(leases, thisWorker());
+    const open = (spec: Parameters<typeof openSandboxProvider>[0]) => openSandboxProvider(spec, snapshots);
+    await sweepSandboxes({ leases, snapshots, open, isWorkflowRunning: () => Promise.resolve(false), settleMs: 0 });
     assert.deepEqual(await leases.readOpen(), []);
     for (const [, spec] of await leases.pools()) {
       const provider = await open(spec);

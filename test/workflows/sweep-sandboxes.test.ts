@@ -22,6 +22,7 @@ describe('a sweep of sandboxes', () => {
           orphans: ['b'],
           left: ['c'],
           troubles: ['docker: nobody is there'],
+          forgotten: ['host:1:2'],
         }),
       },
     });
@@ -32,6 +33,7 @@ describe('a sweep of sandboxes', () => {
       orphans: 1,
       left: ['c'],
       troubles: ['docker: nobody is there'],
+      forgotten: 1,
     } as never);
     assert.deepEqual(run.inputs('sweepSandboxes'), args);
   });

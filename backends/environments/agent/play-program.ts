@@ -3,7 +3,6 @@ import { RatchetError } from '../../../core/errors.ts';
 import { onAbort } from '../../../core/on-abort.ts';
 import { present } from '../../../core/present.ts';
 import type { ProgramRun, ProgramStop } from '../../../core/rl/rollout/program-run.ts';
-import type { BudgetUnit } from '../../../core/settings/budgets.ts';
 import type { AgentProgram } from '../../../core/settings/programs.ts';
 import { withoutSecrets } from '../../../config/toml/secrets.ts';
 import type { CommandResult, RunningCommand, Sandbox, SandboxFile } from '../../sandboxes/types.ts';
@@ -13,7 +12,7 @@ import { secretsHere } from '../variables.ts';
 import { openCapture } from './capture/capture.ts';
 import type { Capture, OtherModel } from './capture/types.ts';
 import { collectFiles } from './collected-files.ts';
-import { howItFailed, SetupFailed, takeProgramSandbox } from './program-sandbox.ts';
+import { howItFailed, type ProgramSandbox, SetupFailed, takeProgramSandbox } from './program-sandbox.ts';
 import { scoreInSandbox } from './score-in-sandbox.ts';
 import { type Task, taskJson } from './tasks.ts';
 import { type CallsOver, WatchedPolicy } from './watched-policy.ts';
@@ -68,14 +67,10 @@ async function inSandbox(played: PlayedProgram, capture: Capture, watched: Watch
   try {
     const { budget, signal } = place;
     const wanted = { program, task, files, socket: capture.socket, seconds, budget, signal };
-    const { sandbox, cut, end } = await takeProgramSandbox(sandboxes, wanted);
-    const takenAt = performance.now();
-    const timeLimit = firstOf(
-      place.timeLimit,
-      cut && { seconds: (takenAt - startedAt) / 1000 + cut.programS, by: cut.by },
-    );
+    const { sandbox, takenAt, cut, end } = await takeProgramSandbox(sandboxes, wanted);
+    const timeLimit = firstOf(sinceTaken(place.timeLimit, (takenAt - startedAt) / 1000), cut);
     try {
-      return await runProgram({ ...played, sandbox, startedAt, timeLimit }, capture, watched);
+      return await runProgram({ ...played, sandbox, startedAt, takenAt, timeLimit }, capture, watched);
     } finally {
       await end();
     }
@@ -97,32 +92,37 @@ function whyOfSandbox(error: unknown): string | null {
 
 type TimeLimit = NonNullable<RolloutPlace['timeLimit']>;
 
-/** The limit of the rollout's time, or that of its sandbox's where it passes first; counted from the same moment. */
-function firstOf(
-  own: TimeLimit | undefined,
-  ofSandbox: { readonly seconds: number; readonly by: BudgetUnit } | null,
-): TimeLimit | null {
-  if (ofSandbox === null || (own !== undefined && own.seconds <= ofSandbox.seconds)) return own ?? null;
-  return { seconds: ofSandbox.seconds, fate: 'truncate', overBudget: ofSandbox.by };
+/** The limit counted from the moment on at which the sandbox was there: a rollout that waits for one is not played. */
+function sinceTaken(limit: TimeLimit | undefined, waitedS: number): TimeLimit | null {
+  if (limit === undefined) return null;
+  return limit.countsWaiting === true ? { ...limit, seconds: limit.seconds - waitedS } : limit;
+}
+
+/** The limit of the rollout's time, or that of its sandbox's where it passes first. */
+function firstOf(own: TimeLimit | null, cut: ProgramSandbox['cut']): TimeLimit | null {
+  if (cut === null || (own !== null && own.seconds <= cut.programS)) return own;
+  return { seconds: cut.programS, fate: 'truncate', overBudget: cut.by };
 }
 
 interface Running extends PlayedProgram {
   readonly sandbox: Sandbox;
   readonly startedAt: number;
+  /** When its sandbox was there: the limit counts from then on. */
+  readonly takenAt: number;
   readonly timeLimit: TimeLimit | null;
 }
 
 async function runProgram(running: Running, capture: Capture, watched: WatchedPolicy): Promise<RolloutRecord> {
-  const { program, sandbox, place, id, task, startedAt, timeLimit } = running;
+  const { program, sandbox, place, id, task, startedAt, takenAt, timeLimit } = running;
   const told = { ...task.told, ...present({ system_prompt: place.systemPrompt }) };
   await sandbox.write(`${ownFolder}/task.json`, taskJson(id, told));
   const begunAt = performance.now();
-  const leftS = timeLimit ? timeLimit.seconds - (begunAt - startedAt) / 1000 : null;
+  const leftS = timeLimit ? timeLimit.seconds - (begunAt - takenAt) / 1000 : null;
   const command = await sandbox.start(
     {
       argv: program.command as [string, ...string[]],
       env: environmentOf(running, capture),
-      timeoutS: Math.ceil(leftS ?? programSecondsMax) + 1,
+      timeoutS: Math.max(0, Math.ceil(leftS ?? programSecondsMax)) + 1,
       outputBytesMax: programOutputBytesMax,
     },
     place.signal,

@@ -1,16 +1,10 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { RatchetError } from '../../../core/errors.ts';
-import { programOutputBytesMax } from '../../../core/limits.ts';
+import { programOutputBytesMax, programSecondsMax } from '../../../core/limits.ts';
 import type { Budget } from '../../../core/settings/budgets.ts';
 import { type AgentProgram, sandboxLifeS } from '../../../core/settings/programs.ts';
-import type {
-  CommandResult,
-  LeasedSandbox,
-  Sandbox,
-  SandboxFile,
-  SandboxProvider,
-  SnapshotRef,
-} from '../../sandboxes/types.ts';
+import type { CommandResult, LeasedSandbox, Sandbox, SandboxFile, SandboxProvider } from '../../sandboxes/types.ts';
+import { ofThisProcess, type SnapshotRef } from '../../../core/settings/sandboxes.ts';
 import type { RolloutSandboxes } from '../types.ts';
 import { type ReservedSandbox, reserveSandbox } from './sandbox-budget.ts';
 import type { Task } from './tasks.ts';
@@ -35,7 +29,10 @@ export interface WantedSandbox {
 }
 
 /** A sandbox with what its rollout's budget made of its time. */
-export interface ProgramSandbox extends LeasedSandbox, Pick<ReservedSandbox, 'cut'> {}
+export interface ProgramSandbox extends LeasedSandbox, Pick<ReservedSandbox, 'cut'> {
+  /** On the clock of `performance.now()`: set-up and program come after it. */
+  readonly takenAt: number;
+}
 
 /** Set-ups that failed: the message is for people. */
 export class SetupFailed extends Error {
@@ -53,7 +50,14 @@ export async function takeProgramSandbox(sandboxes: RolloutSandboxes, wanted: Wa
   if (setup === null) return take(sandboxes, wanted, null);
   const digest = snapshot ? setupDigest(wanted) : null;
   const known = digest === null ? null : await (setups.get(digest) ?? null);
-  if (known !== null) return take(sandboxes, wanted, known);
+  if (known !== null && digest !== null) {
+    const taken = await take(sandboxes, wanted, known).catch((error: unknown) => {
+      if (!isGone(error)) throw error;
+      setups.delete(digest); // a sweep, or a person, has removed it: it is made anew
+      return null;
+    });
+    if (taken !== null) return taken;
+  }
   const isFirst = digest !== null && !setups.has(digest);
   const taken = await take(sandboxes, wanted, null);
   const saved = setUp(taken.sandbox, wanted, isFirst ? digest : null);
@@ -65,6 +69,10 @@ export async function takeProgramSandbox(sandboxes: RolloutSandboxes, wanted: Wa
     await taken.end();
     throw error;
   }
+}
+
+function isGone(error: unknown): boolean {
+  return error instanceof RatchetError && error.code === 'CheckpointDamaged';
 }
 
 /** A set-up that fails is tried again by the next rollout. */
@@ -107,9 +115,10 @@ async function take(
   try {
     const taken = await sandboxes.take(requestOf(wanted, snapshot, reserved.lifeS), {
       deadlineS: reserved.lifeS,
+      waitS: programSecondsMax,
       signal,
     });
-    return { ...taken, cut: reserved.cut, end: () => endWithin(taken, reserved, elapsedS) };
+    return { ...taken, cut: reserved.cut, takenAt: performance.now(), end: () => endWithin(taken, reserved, elapsedS) };
   } catch (error) {
     // One that was never answered may have been there for a while.
     const isRefused = error instanceof RatchetError && error.code === 'SandboxRefused';
@@ -165,7 +174,7 @@ async function setUp(
     throw new SetupFailed(`sandbox.setup ${JSON.stringify(argv)} ${why}.\n${said}`);
   }
   if (digest === null || !sandbox.snapshot) return null;
-  return sandbox.snapshot({ key: `setup-${digest}`, bytesMax: diskMb * 2 ** 20 });
+  return sandbox.snapshot({ key: `${ofThisProcess}setup-${digest}`, bytesMax: diskMb * 2 ** 20 });
 }
 
 /** null = it ended well. */

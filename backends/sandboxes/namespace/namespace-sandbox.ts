@@ -13,9 +13,9 @@ import type {
   SandboxFile,
   SandboxLimits,
   SnapshotPlace,
-  SnapshotRef,
   SnapshotTarget,
 } from '../types.ts';
+import type { SnapshotRef } from '../../../core/settings/sandboxes.ts';
 import { PieceQueue } from '../piece-queue.ts';
 import type { CommandStart, LinkedCommand, SupervisorLink, TakeOutput } from './supervisor-link.ts';
 

@@ -13,9 +13,9 @@ import type {
   SandboxCommand,
   SandboxFile,
   SnapshotPlace,
-  SnapshotRef,
   SnapshotTarget,
 } from '../types.ts';
+import type { SnapshotRef } from '../../../core/settings/sandboxes.ts';
 import { killScript, markedScript, quoted } from './scripts.ts';
 
 /** Runs a script of `sh` where the sandbox is. Its text comes by its input, so no list of processes shows it. */

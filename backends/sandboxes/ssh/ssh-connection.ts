@@ -54,7 +54,7 @@ export class SshConnection {
   /** Leads a port of the host's loopback to a Unix socket of this machine; the port, which the host chooses. */
   async forward(socket: string): Promise<number> {
     const out = new KeptOutput(1_000);
-    const child = await this.#ssh(['-O', 'forward', '-R', `127.0.0.1:0:${socket}`, this.#host.host]);
+    const child = await this.#ssh(['-O', 'forward', '-R', `127.0.0.1:0:${socket}`, '--', this.#host.host]);
     const code = await ended(child, Buffer.of(), null, (_, bytes) => out.add(bytes));
     const port = Number(out.text().trim());
     if (code === 0 && port > 0) return port;

@@ -1,6 +1,7 @@
 import { Command } from '@commander-js/extra-typings';
 import type { Client } from '@temporalio/client';
 import { openSandboxProvider } from '../../../backends/sandboxes/index.ts';
+import { thisWorker } from '../../../play/sandboxes/lease-owner.ts';
 import { sweepSandboxes } from '../../../play/sandboxes/sweep.ts';
 import type { EndedSandbox } from '../../../runs/sandboxes/lease-records.ts';
 import { LeaseStore, type OpenLease } from '../../../runs/sandboxes/lease-store.ts';
@@ -13,7 +14,10 @@ import { print, printJson } from '../../output/print.ts';
 import { defaultStore } from '../../stored/run-place.ts';
 import { connect, temporalHere } from '../../temporal/connection.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
-import { storeOption } from '../../typed/store-option.ts';
+import { grantOption, storeOption } from '../../typed/store-option.ts';
+import { askGrants } from '../../start/ask-grants.ts';
+import { linesOfProvider } from '../../../backends/sandboxes/named.ts';
+import { present } from '../../../core/present.ts';
 
 const help = `
 Each sandbox has a lease in the folder \`sandboxes\` beside the runs, written before the sandbox was made. A sweep ends what nobody owns:
@@ -36,6 +40,7 @@ export const sandboxesCommand = new Command('sandboxes')
       .description('end those that nobody owns')
       .option('--schedule', 'also from now on: a Temporal Schedule does it each minute, without any run')
       .option(...storeOption)
+      .option(...grantOption)
       .action(sweep),
   );
 
@@ -96,7 +101,15 @@ function sumByRun(ended: readonly EndedSandbox[]): readonly OfRun[] {
   return [...sums.values()];
 }
 
-async function sweep({ schedule, store }: { readonly schedule?: true; readonly store?: string }): Promise<void> {
+async function sweep({
+  schedule,
+  store,
+  grant,
+}: {
+  readonly schedule?: true;
+  readonly store?: string;
+  readonly grant?: readonly string[];
+}): Promise<void> {
   const uri = resolveStoreUri(store ?? defaultStore, process.cwd());
   if (schedule) {
     await withTemporal(async (client) => {
@@ -104,12 +117,16 @@ async function sweep({ schedule, store }: { readonly schedule?: true; readonly s
     });
   }
   const leases = new LeaseStore(uri);
-  const snapshots = new StoredSnapshots(leases);
+  const lines = [...(await leases.pools()).values()].flatMap(linesOfProvider);
+  // Another user may have written the folder: its providers are reached and executed only with a grant.
+  await askGrants({ name: 'sandboxes', store: uri }, { lines, environments: [] }, present({ grant }));
+  const snapshots = new StoredSnapshots(leases, thisWorker());
   const settings = await temporalHere(process.cwd());
   const temporal = settings && (await connect(settings));
   try {
     const swept = await sweepSandboxes({
       leases,
+      snapshots,
       open: (spec) => openSandboxProvider(spec, snapshots),
       isWorkflowRunning: (id) => isRunning(temporal?.client ?? null, id),
     });
@@ -117,6 +134,8 @@ async function sweep({ schedule, store }: { readonly schedule?: true; readonly s
     for (const name of swept.orphans) print(`${name}: destroyed, it had no lease`);
     for (const name of swept.left)
       print(`${name}: nobody owns it; its provider still has it, and the next sweep looks again`);
+    for (const worker of swept.forgotten ?? [])
+      print(`${worker}: has ended, and what it saved of sandboxes was removed`);
     for (const trouble of swept.troubles) print(trouble);
     print(
       `${swept.open} leased, ${swept.ended.length} of them ended, ${swept.orphans.length} without a lease destroyed`,

@@ -5,7 +5,9 @@ import path from 'node:path';
 import { describe, test } from 'node:test';
 import { openAgent } from '../../../backends/environments/agent/agent-environment.ts';
 import { scoreGroup } from '../../../backends/environments/score-group.ts';
-import type { RolloutPlace, RolloutRecord } from '../../../backends/environments/types.ts';
+import { sandboxesHere } from '../../../backends/environments/agent/sandboxes-here.ts';
+import { RatchetError } from '../../../core/errors.ts';
+import type { RolloutPlace, RolloutRecord, RolloutSandboxes } from '../../../backends/environments/types.ts';
 import type { ScoredRollout } from '../../../core/rl/rollout/rollout.ts';
 import type { AgentProgram } from '../../../core/settings/programs.ts';
 import { type BudgetLimits, unlimited } from '../../../core/settings/budgets.ts';
@@ -242,6 +244,23 @@ describe('a program that goes wrong', { skip }, () => {
     assert.deepEqual([cut.outcome, cut.isTimedOut, cut.judged], ['truncated', true, { reward: 1, metrics: { exit: -1 } }]); // prettier-ignore
   });
 
+  test('time that it waits for a sandbox is no time of its rollout, unless all work ends then', async (t) => {
+    const program = await programHere({ agent: answers });
+    const leased = await sandboxesHere(program.sandbox);
+    const now = performance.now.bind(performance);
+    let waitedMs = 0;
+    t.mock.method(performance, 'now', () => now() + waitedMs);
+    const sandboxes: RolloutSandboxes = {
+      take(request, options) {
+        waitedMs += 120_000;
+        return leased.take(request, options);
+      },
+    };
+    const within = async (more: object) =>
+      (await play(program, {}, { sandboxes, timeLimit: { seconds: 60, fate: 'drop', ...more } })).record.outcome;
+    assert.deepEqual([await within({}), await within({ countsWaiting: true })], ['ok', 'timeout']);
+  });
+
   test('a call that takes too long ends its rollout', async () => {
     const program = await programHere({ agent: answers, turnTimeoutS: 0.5 });
     const late = (): Promise<string> => new Promise((resolve) => setTimeout(() => resolve('2'), 60_000).unref());
@@ -288,6 +307,26 @@ ${answers}`;
     const made = [await play(program), await play(program)].map(({ record: { program: run } }) => run!.stdout);
     assert.equal(made[0], made[1]);
     assert.match(made[0]!, /^\d+\n\n$/);
+  });
+
+  test('a set-up whose snapshot was removed meanwhile is made anew', async () => {
+    const program = await programHere({ agent: `print(open("made").read())\n${answers}`, sandbox: { setup: ['sh', '-c', 'date +%N > made; true'] } }); // prettier-ignore
+    const leased = await sandboxesHere(program.sandbox);
+    let refused = 0;
+    const sandboxes: RolloutSandboxes = {
+      take(request, options) {
+        if (request.snapshot === undefined) return leased.take(request, options);
+        refused += 1;
+        throw new RatchetError('CheckpointDamaged', 'the snapshot is gone');
+      },
+    };
+    const made = [await play(program, {}, { sandboxes }), await play(program, {}, { sandboxes })];
+    assert.deepEqual(
+      made.map(({ record }) => record.outcome),
+      ['ok', 'ok'],
+    );
+    assert.equal(refused, 1);
+    assert.notEqual(made[0]!.record.program!.stdout, made[1]!.record.program!.stdout);
   });
 
   test('a run that is given up ends it at once', async () => {

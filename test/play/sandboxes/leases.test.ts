@@ -6,7 +6,8 @@ import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
-import type { LeaseOwner, LeaseRequest } from '../../../backends/sandboxes/types.ts';
+import type { LeaseRequest } from '../../../backends/sandboxes/types.ts';
+import { type LeaseOwner, ofThisProcess, type SnapshotRef } from '../../../core/settings/sandboxes.ts';
 import { thisWorker } from '../../../play/sandboxes/lease-owner.ts';
 import { LeasedSandboxes, type LeasingOptions } from '../../../play/sandboxes/leased-sandboxes.ts';
 import { sweepSandboxes, type SweepOptions } from '../../../play/sandboxes/sweep.ts';
@@ -39,6 +40,7 @@ async function openPlace(faults: CloudFaults = {}) {
   const sweep = (more: Partial<SweepOptions> = {}) =>
     sweepSandboxes({
       leases,
+      snapshots: new StoredSnapshots(leases, thisWorker()),
       open: async () => cloud.client(),
       isWorkflowRunning: async () => true,
       settleMs: 0,
@@ -134,6 +136,21 @@ describe('sandboxes under leases', () => {
     assert.deepEqual([cloud.names(), await leases.readOpen()], [[], []]);
   });
 
+  test('a wait for a place may be longer than the sandbox lives, whose deadline counts from its beginning', async () => {
+    const { leases, worker } = await openPlace();
+    const first = await worker({ quota: 1 }).take(request, { owner, deadlineS: 60, signal });
+    const waiting = worker({ quota: 1 }).take(request, { owner, deadlineS: 1, waitS: 60, signal });
+    await until('the other lease', async () => (await leases.readOpen()).length === 2);
+    await delay(1_200);
+    await first.end();
+    const second = await waiting;
+    assert.ok(second.lease.deadlineAtMs <= Date.now() + 1_000);
+    await second.end();
+    const none = worker({ quota: 1, places: 'of-another-host' });
+    const [third, other] = [await worker({ quota: 1 }).take(request, { owner, deadlineS: 60, signal }), await none.take(request, { owner, deadlineS: 60, signal })]; // prettier-ignore
+    await Promise.all([third.end(), other.end()]);
+  });
+
   test('a later attempt of a rollout ends what an earlier one had', async () => {
     const { cloud, worker, accounts } = await openPlace();
     const attempt = (n: number, index = 0): LeaseOwner => ({
@@ -173,7 +190,7 @@ describe('the sweep', () => {
         [over.lease.name, 'run ended'],
       ] as const),
     );
-    assert.deepEqual(found, { open: 4, orphans: [], left: [], troubles: [] });
+    assert.deepEqual(found, { open: 4, orphans: [], left: [], forgotten: [], troubles: [] });
     assert.deepEqual(cloud.names(), [kept.lease.name]);
     assert.deepEqual((await sweep({ isWorkflowRunning })).ended, []);
     assert.equal((await accounts()).length, 3);
@@ -284,7 +301,7 @@ describe('sandboxes that stand ready', () => {
 
 test('snapshots in the store are read as they were written, or not at all', async () => {
   const leases = new LeaseStore(pathToFileURL(path.join(root, 'snapshots')).href);
-  const snapshots = new StoredSnapshots(leases);
+  const snapshots = new StoredSnapshots(leases, thisWorker());
   const bytes = Buffer.alloc(9_000_000, 'tar');
   async function* parts(): AsyncGenerator<Uint8Array> {
     for (let at = 0; at < bytes.length; at += 1_000_000) yield bytes.subarray(at, at + 1_000_000);
@@ -300,4 +317,25 @@ test('snapshots in the store are read as they were written, or not at all', asyn
   await assert.rejects(damaged(), { code: 'CheckpointDamaged' });
   await snapshots.remove('run/');
   await assert.rejects(damaged(), { code: 'CheckpointDamaged' });
+});
+
+test('snapshots of a set-up go with the process that made them, and with no other', async () => {
+  const { leases, sweep } = await openPlace();
+  const of = (worker: string) => new StoredSnapshots(leases, worker);
+  const [here, elsewhere] = [thisWorker(), 'another-host:1:2'];
+  async function* bytes(text: string): AsyncGenerator<Uint8Array> {
+    yield Buffer.from(text);
+  }
+  const read = async (ref: SnapshotRef): Promise<string> => {
+    let said = '';
+    for await (const part of of(here).open(ref)) said += Buffer.from(part).toString();
+    return said;
+  };
+  const save = (worker: string, text: string) => of(worker).put(`${ofThisProcess}setup-abc`, bytes(text));
+  const [mine, dead, far, rollouts] = [await save(here, 'mine'), await save(gone.worker, 'dead'), await save(elsewhere, 'far'), await of(here).put('run/one', bytes('run'))]; // prettier-ignore
+  assert.deepEqual((await sweep()).forgotten, [gone.worker]);
+  await assert.rejects(read(dead), { code: 'CheckpointDamaged' });
+  assert.deepEqual([await read(mine), await read(far), await read(rollouts)], ['mine', 'far', 'run']);
+  assert.deepEqual((await sweep({ nowMs: Date.now() + 9 * 86_400_000 })).forgotten, [elsewhere]);
+  assert.deepEqual([await read(mine), await read(rollouts)], ['mine', 'run']);
 });

@@ -5,6 +5,8 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { pathToFileURL } from 'node:url';
 import { sandboxesFor } from '../../../play/sandboxes/rollout-sandboxes.ts';
+import { leaseAttempt } from '../../../play/sandboxes/lease-owner.ts';
+import { LeaseStore } from '../../../runs/sandboxes/lease-store.ts';
 import { closeProcesses } from '../../../host/processes-open.ts';
 import type { EnvironmentEntry } from '../../../backends/environments/index.ts';
 import { canSandbox, missingSandbox } from '../../environments/sandbox-here.ts';
@@ -26,6 +28,34 @@ test('a sandbox is taken, saved, and begun again from what the store has', { ski
     const second = await sandboxes.take({ ...request, snapshot }, options);
     assert.equal((await second.sandbox.read('kept', 9)).toString(), 'saved');
     await second.end();
+  } finally {
+    await closeProcesses();
+    await rm(folder, { recursive: true, force: true });
+  }
+});
+
+test('a later attempt of an activity, or of a chunk, ends the sandbox that an earlier one left', { skip }, async () => {
+  const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-open-leases-'));
+  const pool = { provider: { kind: 'namespace', python: 'python3' }, quota: 1, warm: 0, costPerHour: 0 } as const;
+  const program = { sandbox: { pool } } as unknown as NonNullable<EnvironmentEntry['program']>;
+  const rollout = { store: pathToFileURL(folder).href, run: 'run', lineage: 'main', group: '0', index: 0 };
+  const request = { limits: { memoryMb: 200, diskMb: 5, seconds: 60 }, network: 'route' } as const;
+  const take = (attempt: number) =>
+    sandboxesFor({ program }, { ...rollout, attempt })!.take(request, {
+      deadlineS: 60,
+      signal: AbortSignal.timeout(30_000),
+    });
+  try {
+    await take(leaseAttempt(1, 1)); // its worker hangs: nobody ends it, and it has the only place
+    await take(leaseAttempt(1, 2));
+    const last = await take(leaseAttempt(2, 1));
+    const leases = new LeaseStore(rollout.store);
+    assert.deepEqual([...(await leases.openNames())], [last.lease.name]);
+    const ended = (await Promise.all((await leases.endedDays()).map((day) => leases.ended(day)))).flat();
+    assert.deepEqual(
+      ended.map(({ why }) => why),
+      ['superseded', 'superseded'],
+    );
   } finally {
     await closeProcesses();
     await rm(folder, { recursive: true, force: true });
