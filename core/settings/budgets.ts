@@ -63,6 +63,8 @@ export interface Budget {
    * Waits while reservations that others have not settled may give enough back. Rejects with the signal's reason.
    */
   reserve(use: Use, signal?: AbortSignal): Promise<Reservation | OverBudget>;
+  /** What the rollout has used, and what is reserved. */
+  used(): Amounts;
   /** Left of each limit of the rollout and around it, less what is reserved; without the unlimited ones. */
   left(): Readonly<Partial<Record<BudgetUnit | 'wallS', number>>>;
 }

@@ -14,7 +14,9 @@ import {
   minus,
   noCounts,
 } from '../../core/rl/budget.ts';
+import type { BudgetInPlay } from '../../core/rl/rollout/in-play.ts';
 import {
+  type Amounts,
   type Budget,
   type BudgetLimits,
   type BudgetUnit,
@@ -91,6 +93,16 @@ export class RolloutBudget implements Budget {
   /** Takes over what an earlier attempt used, which is settled in the budgets around it. */
   adopt(use: Use): void {
     this.#used = add(this.#used, this.#countsOf(use));
+  }
+
+  used(): Amounts {
+    return amountsOf(this.#used);
+  }
+
+  /** What it counts, and the limits of the rollout itself. */
+  inPlay(): BudgetInPlay {
+    const limited = Object.entries(this.#limits).filter((one): one is [string, number] => one[1] !== null);
+    return { used: this.used(), limits: Object.fromEntries(limited) };
   }
 
   left(): Readonly<Partial<Record<BudgetUnit | 'wallS', number>>> {

@@ -50,10 +50,15 @@ export interface SamplePolicyOptions {
   readonly onBegin?: (step: number) => void;
   /** Called with every sampled turn and its index in the rollout. A call returns when this has, so that it is stored. */
   readonly onTurn?: OnTurn;
+  /** Called with every turn that is taken from `recorded`. */
+  readonly onRecall?: (turn: Turn) => void;
 }
 
-/** `position` counts the turns of environments that ask for one after the other; of a call, those that were sampled. */
-export type OnTurn = (turn: Turn, position: number) => void | Promise<void>;
+/**
+ * `position` counts the turns of environments that ask for one after the other; of a call, those that were sampled.
+ * `seconds`: from the prompt to the turn.
+ */
+export type OnTurn = (turn: Turn, position: number, seconds?: number) => void | Promise<void>;
 
 /** A policy in one rollout: its turns, and its failure. */
 export interface PlayedPolicy extends Policy {
@@ -133,16 +138,19 @@ class SamplePolicy implements PlayedPolicy {
   async #next(prompt: RenderedPrompt, asked: Asked, position: number): Promise<Turn> {
     const known = this.#recalled.at(position, prompt.tokenIds);
     if (known) this.#adopt(known);
+    const since = performance.now();
     const turn = known ?? (await this.#say(position, prompt, asked));
     this.turns[position] = turn;
     this.#prompts.said(prompt, turn.tokenIds);
-    if (!known) void this.#options.onTurn?.(turn, position);
+    if (!known) void this.#options.onTurn?.(turn, position, secondsSince(since));
     return turn;
   }
 
   /** Takes over a turn of an earlier attempt. */
-  #adopt({ policyStep, promptTokenIds, tokenIds }: Turn): void {
+  #adopt(turn: Turn): void {
+    const { policyStep, promptTokenIds, tokenIds } = turn;
     this.#options.onBegin?.(policyStep);
+    this.#options.onRecall?.(turn);
     this.#options.budget?.adopt({ promptTokens: promptTokenIds.length, completionTokens: tokenIds.length });
   }
 
@@ -158,9 +166,10 @@ class SamplePolicy implements PlayedPolicy {
   }
 
   async #sampleCall(id: string, prompt: RenderedPrompt, asked: Asked): Promise<Turn> {
+    const since = performance.now();
     try {
       const turn = await this.#say(id, prompt, asked);
-      await this.#options.onTurn?.(turn, this.earlier.length + this.#sampledCalls++);
+      await this.#options.onTurn?.(turn, this.earlier.length + this.#sampledCalls++, secondsSince(since));
       return turn;
     } catch (error) {
       this.#recalled.release(id);
@@ -206,6 +215,10 @@ class SamplePolicy implements PlayedPolicy {
       ...(servedThrough === undefined ? {} : { policyStepEnd: servedThrough }),
     };
   }
+}
+
+function secondsSince(ms: number): number {
+  return Math.round(performance.now() - ms) / 1000;
 }
 
 interface Asked {

@@ -2,6 +2,7 @@ import { openSandboxProvider } from '../../backends/sandboxes/index.ts';
 import type { EnvironmentEntry } from '../../backends/environments/index.ts';
 import type { RolloutSandboxes } from '../../backends/environments/types.ts';
 import type { LeaseOwner } from '../../backends/sandboxes/types.ts';
+import type { SandboxInPlay } from '../../core/rl/rollout/in-play.ts';
 import type { SandboxPoolSpec } from '../../core/settings/sandboxes.ts';
 import { processesOpen } from '../../host/processes-open.ts';
 import { LeaseStore } from '../../runs/sandboxes/lease-store.ts';
@@ -16,6 +17,8 @@ const pools = new Map<string, Promise<WarmSandboxes>>();
 /** A rollout that has sandboxes, and the place of runs beside which their leases are. */
 export interface LeasedTo extends Omit<LeaseOwner, 'worker'> {
   readonly store: string;
+  /** Told of each sandbox that it gets. */
+  readonly onTaken?: (sandbox: SandboxInPlay) => void;
 }
 
 /**
@@ -24,14 +27,16 @@ export interface LeasedTo extends Omit<LeaseOwner, 'worker'> {
  */
 export function sandboxesFor(
   { program }: Pick<EnvironmentEntry, 'program'>,
-  { store, ...owner }: LeasedTo,
+  { store, onTaken, ...owner }: LeasedTo,
 ): RolloutSandboxes | undefined {
   if (program === undefined) return undefined;
   const { pool } = program.sandbox;
   return {
     async take(request, options) {
       const sandboxes = await poolOf(store, pool);
-      return sandboxes.take(request, { ...options, owner: { ...owner, worker: thisWorker() } });
+      const taken = await sandboxes.take(request, { ...options, owner: { ...owner, worker: thisWorker() } });
+      onTaken?.({ provider: pool.provider.kind, sinceMs: Date.now(), ...taken.lease });
+      return taken;
     },
   };
 }

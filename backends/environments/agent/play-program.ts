@@ -1,16 +1,18 @@
 import { programOutputBytesMax, programSecondsMax } from '../../../core/limits.ts';
 import { RatchetError } from '../../../core/errors.ts';
+import { encodeRanges } from '../../../core/rl/ledger.ts';
 import { onAbort } from '../../../core/on-abort.ts';
 import { present } from '../../../core/present.ts';
 import type { ProgramRun, ProgramStop } from '../../../core/rl/rollout/program-run.ts';
+import type { Turn } from '../../../core/rl/rollout/rollout.ts';
 import type { AgentProgram } from '../../../core/settings/programs.ts';
 import { withoutSecrets } from '../../../config/toml/secrets.ts';
-import type { CommandResult, RunningCommand, Sandbox, SandboxFile } from '../../sandboxes/types.ts';
+import type { CommandResult, LeaseBill, RunningCommand, Sandbox, SandboxFile } from '../../sandboxes/types.ts';
 import { tookLonger } from '../score.ts';
 import type { Policy, RolloutPlace, RolloutRecord, RolloutSandboxes } from '../types.ts';
 import { secretsHere } from '../variables.ts';
 import { openCapture } from './capture/capture.ts';
-import type { Capture, OtherModel } from './capture/types.ts';
+import type { CallTime, Capture, OtherModel } from './capture/types.ts';
 import { collectFiles } from './collected-files.ts';
 import { howItFailed, SetupFailed, takeProgramSandbox } from './program-sandbox.ts';
 import { scoreInSandbox } from './score-in-sandbox.ts';
@@ -43,21 +45,32 @@ export interface PlayedProgram {
 export async function playProgram(played: PlayedProgram): Promise<RolloutRecord> {
   const { program, policy, place, others } = played;
   const watched = new WatchedPolicy(policy, program);
+  const times = new Map<Turn, CallTime>();
   const capture = await openCapture({
     policy: watched,
     model: policyModel,
     aliases: ['*'],
     others,
     signal: place.signal,
+    onTurn: (turn, time) => void times.set(turn, time),
     ...present({ notes: place.notes }),
     ...(place.budget && { beside: { budget: () => ({ ...place.budget!.left() }) } }),
   });
   try {
-    return await inSandbox(played, capture, watched);
+    return withTimes(await inSandbox(played, capture, watched), times);
   } finally {
     watched.end();
     await capture.close();
   }
+}
+
+/** How long each turn took is stored beside them: the turns themselves are the same in every attempt. */
+function withTimes(record: RolloutRecord, times: ReadonlyMap<Turn, CallTime>): RolloutRecord {
+  const { turns, program } = record;
+  if (program === undefined) return record;
+  const seconds = turns.map((turn) => rounded(times.get(turn)?.seconds ?? 0));
+  const recalled = encodeRanges(turns.flatMap((turn, i) => (times.get(turn)?.isRecalled === true ? [i] : [])));
+  return { ...record, program: { ...program, turns: { seconds, recalled } } };
 }
 
 async function inSandbox(played: PlayedProgram, capture: Capture, watched: WatchedPolicy): Promise<RolloutRecord> {
@@ -67,17 +80,27 @@ async function inSandbox(played: PlayedProgram, capture: Capture, watched: Watch
   try {
     const wanted = { program, task, files, socket: capture.socket, seconds, signal: place.signal };
     const taken = await takeProgramSandbox(sandboxes, wanted);
-    try {
-      return await runProgram({ ...played, sandbox: taken.sandbox, startedAt }, capture, watched);
-    } finally {
-      await taken.end();
-    }
+    const playing = runProgram({ ...played, sandbox: taken.sandbox, startedAt }, capture, watched);
+    const bill = await playing.catch(() => undefined).then(() => taken.end()); // its failure is thrown below
+    return withSandbox(await playing, played, taken.lease.name, bill);
   } catch (error) {
     place.signal.throwIfAborted();
     const why = whyOfSandbox(error);
     if (why === null) throw error;
     return { turns: capture.turns, outcome: 'infra_failure', error: why };
   }
+}
+
+function withSandbox(
+  record: RolloutRecord,
+  { program: { sandbox }, place }: PlayedProgram,
+  name: string,
+  { seconds }: LeaseBill,
+): RolloutRecord {
+  if (record.program === undefined) return record;
+  const used = place.budget?.used();
+  const of = { provider: sandbox.pool.provider.kind, name, seconds: rounded(seconds) };
+  return { ...record, program: { ...record.program, sandbox: of, ...present({ used }) } };
 }
 
 /** A failure of this sandbox alone: a fresh one may do better. A refusal holds for each, and is thrown. */

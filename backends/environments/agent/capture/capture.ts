@@ -188,6 +188,7 @@ class CapturedRollout implements Capture {
 
   async #sample(placed: ReturnType<CallTree['place']>, { tools, maxTokens, stop }: ModelCall): Promise<CallNode> {
     const { policy, onTurn } = this.#options;
+    const since = performance.now();
     try {
       const turn = await policy.sample(placed.messages, {
         ...(tools.length === 0 ? {} : { tools }),
@@ -203,7 +204,7 @@ class CapturedRollout implements Capture {
       this.#calls[isRecalled ? 'recalled' : 'sampled']++;
       this.refusal = undefined;
       this.#refusalsInRow = 0;
-      onTurn?.(turn, { isRecalled });
+      onTurn?.(turn, { isRecalled, seconds: (performance.now() - since) / 1000 });
       return node;
     } catch (error) {
       throw this.#judged(error);

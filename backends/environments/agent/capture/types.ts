@@ -30,7 +30,13 @@ export interface CaptureOptions {
   /** Told once of each field of requests that the run's file decides instead. */
   readonly say?: (line: string) => void;
   /** Called with every turn, sampled or recalled, before its answer leaves. */
-  readonly onTurn?: (turn: Turn, call: { readonly isRecalled: boolean }) => void;
+  readonly onTurn?: (turn: Turn, call: CallTime) => void;
+}
+
+export interface CallTime {
+  readonly isRecalled: boolean;
+  /** From the call to its turn. */
+  readonly seconds: number;
 }
 
 /** Another model, as `openEndpoint` opens it. */
