@@ -111,7 +111,7 @@ export async function openPlayers(
               promptTokensMax: spec.maxPromptTokens,
               place: samplePlace([run.name, run.lineage, group], index),
               recorded,
-              onRecall: (turn) => progress.turn(place, turn, recorded.indexOf(turn)),
+              onRecall: (turn, isKept) => progress.turn(place, turn, { at: recorded.indexOf(turn), isKept }),
               onBegin: (step) => age?.began(step),
               onTurn: onTurnOf(around, place, { onRecord, until }),
             },

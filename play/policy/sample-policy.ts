@@ -50,8 +50,8 @@ export interface SamplePolicyOptions {
   readonly onBegin?: (step: number) => void;
   /** Called with every sampled turn and its index in the rollout. A call returns when this has, so that it is stored. */
   readonly onTurn?: OnTurn;
-  /** Called with every turn that is taken from `recorded`. */
-  readonly onRecall?: (turn: Turn) => void;
+  /** Called with every turn that is taken from `recorded`; `isKept`: it was not asked for (`Policy.keep`). */
+  readonly onRecall?: (turn: Turn, isKept: boolean) => void;
 }
 
 /**
@@ -103,6 +103,20 @@ class SamplePolicy implements PlayedPolicy {
     return this.#recalled.calls;
   }
 
+  keep(ids: readonly string[]): void {
+    const turns = ids.flatMap((id) => this.#recalled.take(id) ?? []);
+    const continued = new Set(turns.map(({ call }) => call!.after));
+    for (const turn of turns) {
+      this.#adopt(turn, true);
+      this.turns.push(turn);
+      if (continued.has(turn.call!.id)) continue;
+      // The next prompt of its conversation begins with exactly its tokens.
+      const { promptTokenIds, tokenIds } = turn;
+      const text = this.#options.tokenizer.decode(promptTokenIds, { skipSpecialTokens: false });
+      this.#prompts.said({ text, tokenIds: promptTokenIds }, tokenIds);
+    }
+  }
+
   tokenTexts(tokenIds: readonly number[]): string[] {
     return tokenIds.map((id) => this.#options.tokenizer.tokenText(id));
   }
@@ -147,10 +161,10 @@ class SamplePolicy implements PlayedPolicy {
   }
 
   /** Takes over a turn of an earlier attempt. */
-  #adopt(turn: Turn): void {
+  #adopt(turn: Turn, isKept = false): void {
     const { policyStep, promptTokenIds, tokenIds } = turn;
     this.#options.onBegin?.(policyStep);
-    this.#options.onRecall?.(turn);
+    this.#options.onRecall?.(turn, isKept);
     this.#options.budget?.adopt({ promptTokens: promptTokenIds.length, completionTokens: tokenIds.length });
   }
 

@@ -36,6 +36,7 @@ interface Followed extends BegunTry {
   readonly tries: number;
   readonly begunAtMs: number;
   readonly recalled: number[];
+  readonly kept: number[];
   lastTurnAtMs: number | undefined;
   versionEnd: number;
   turns: number;
@@ -76,6 +77,7 @@ export class ChunkProgress {
       tries: (before?.tries ?? 0) + 1,
       begunAtMs: Date.now(),
       recalled: [],
+      kept: [],
       lastTurnAtMs: undefined,
       versionEnd: begun.version,
       turns: 0,
@@ -86,8 +88,8 @@ export class ChunkProgress {
     });
   }
 
-  /** A turn was sampled; or, with its place among the stored ones, it was answered from the store. */
-  turn(place: Place, turn: Turn, recalledAt: number | null): void {
+  /** A turn was sampled; or, with its place among the stored ones, it was taken from the store. */
+  turn(place: Place, turn: Turn, recalled: { readonly at: number; readonly isKept?: boolean } | null): void {
     const followed = this.#rollouts.get(nameOf(place));
     if (followed === undefined) return;
     this.#isNews = true;
@@ -97,7 +99,9 @@ export class ChunkProgress {
     followed.toolCalls += turn.toolCalls?.length ?? 0;
     followed.versionEnd = Math.max(followed.versionEnd, turn.policyStepEnd ?? turn.policyStep);
     followed.lastTurnAtMs = Date.now();
-    if (recalledAt !== null) followed.recalled.push(recalledAt);
+    if (recalled === null) return;
+    followed.recalled.push(recalled.at);
+    if (recalled.isKept) followed.kept.push(recalled.at);
   }
 
   /** It has a sandbox from now on. */
@@ -155,14 +159,15 @@ export class ChunkProgress {
     };
   }
 
-  #line({ budget, recalled, lastTurnAtMs, sandbox, ...followed }: Place & Followed): RolloutInPlay {
+  #line({ budget, recalled, kept, lastTurnAtMs, sandbox, ...followed }: Place & Followed): RolloutInPlay {
     const { journal } = this.#options;
     const { begun, again, settled } = effectNotes;
     const held = (kind: string) => journal.notes.held(followed, kind);
     const part = journal.notes.newestOf(followed);
     return {
       ...followed,
-      recalled: encodeRanges(recalled.toSorted((a, b) => a - b)),
+      recalled: encodeRanges(recalled),
+      ...(kept.length > 0 ? { kept: encodeRanges(kept) } : {}),
       ...present({
         lastTurnAtMs,
         sandbox,

@@ -32,6 +32,8 @@ export function sandboxesFor(
   if (program === undefined) return undefined;
   const { pool } = program.sandbox;
   return {
+    snapshotPrefix: snapshotPrefix(owner),
+    removeSnapshots: (prefix) => new StoredSnapshots(new LeaseStore(store)).remove(prefix),
     async take(request, options) {
       const sandboxes = await poolOf(store, pool);
       const taken = await sandboxes.take(request, { ...options, owner: { ...owner, worker: thisWorker() } });
@@ -39,6 +41,12 @@ export function sandboxesFor(
       return taken;
     },
   };
+}
+
+/** Begins the keys of the snapshots of a rollout; without an index those of its group. */
+export function snapshotPrefix({ run, lineage = '', group = '', index }: Omit<LeaseOwner, 'worker'>): string {
+  const of = [run, lineage, group].map((part) => encodeURIComponent(part)).join('/');
+  return `rollouts/${of}/${index === undefined ? '' : `${index}/`}`;
 }
 
 function poolOf(store: string, spec: SandboxPoolSpec): Promise<WarmSandboxes> {

@@ -64,12 +64,12 @@ async function inPlay(place: RunPlace, chunk: FollowedChunk, rollout: RolloutInP
   };
 }
 
-function originOf({ earlier, recalled, kept = 0 }: RolloutInPlay): (position: number) => TurnFrom {
-  const again = new Set(decodeRanges(recalled));
+function originOf({ earlier, recalled, kept = '' }: RolloutInPlay): (position: number) => TurnFrom {
+  const [again, before] = [new Set(decodeRanges(recalled)), new Set(decodeRanges(kept))];
   return (position) => {
     if (position >= earlier) return 'sampled';
     if (!again.has(position)) return 'earlier';
-    return position < kept ? 'snapshot' : 'store';
+    return before.has(position) ? 'snapshot' : 'store';
   };
 }
 
@@ -105,7 +105,8 @@ function ended(
   { index, outcome, reward, error, turns, effects, program }: ScoredRollout,
 ): RolloutProgress {
   const { ordinal, environment, exampleId, policyStep: version } = group;
-  const { seconds = [], recalled = '', kept = 0 } = program?.turns ?? {};
+  const { seconds = [], recalled = '' } = program?.turns ?? {};
+  const { kept = 0 } = program?.calls ?? {};
   const again = new Set(decodeRanges(recalled));
   const fromOf = (i: number): TurnFrom => (i < kept ? 'snapshot' : again.has(i) ? 'store' : 'sampled');
   const shown = turns.map((turn, i) =>

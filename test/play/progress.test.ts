@@ -121,11 +121,12 @@ describe('a rollout in play', () => {
     const earlier = journal.turnsOf({ group: 1, index: 0 });
     const progress = follow(place, journal, [1]);
     progress.begin({ group: 1, index: 0 }, { ...lease, earlier: earlier.length, budget: undefined });
-    for (const [i, turn] of earlier.slice(0, 2).entries()) progress.turn({ group: 1, index: 0 }, turn, i);
+    for (const [i, turn] of earlier.slice(0, 2).entries())
+      progress.turn({ group: 1, index: 0 }, turn, { at: i, isKept: i === 0 });
     await play(journal, progress, 1, [row(1, 3)]);
     await progress.write();
     const { turns } = await progressOf(place, { group: 1, index: 0 });
-    assert.deepEqual(turns.map(({ from }) => from), ['store', 'store', 'earlier', 'sampled']); // prettier-ignore
+    assert.deepEqual(turns.map(({ from }) => from), ['snapshot', 'store', 'earlier', 'sampled']); // prettier-ignore
     const { rollouts } = await listInPlay(place, { limit: 5 });
     assert.deepEqual([rollouts[0]!.turns, rollouts[0]!.recalled, rollouts[0]!.earlier], [3, '0-1', 3]);
   });
@@ -253,8 +254,8 @@ test('a rollout that has ended shows the same from what is stored of it', async 
           setupS: 1,
           stdout: '',
           stderr: '',
-          calls: { sampled: 1, recalled: 2, others: 0 },
-          turns: { seconds: [0.001, 0.002, 1.5], recalled: '0-1', kept: 1 },
+          calls: { sampled: 1, recalled: 1, kept: 1, others: 0 },
+          turns: { seconds: [0.001, 0.002, 1.5], recalled: '0-1' },
           sandbox: { provider: 'namespace', name: 'ratchet-9', seconds: 11 },
           used: { tokens: 400 },
         },

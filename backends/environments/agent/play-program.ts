@@ -15,6 +15,7 @@ import { openCapture } from './capture/capture.ts';
 import type { CallTime, Capture, OtherModel } from './capture/types.ts';
 import { collectFiles } from './collected-files.ts';
 import { howItFailed, SetupFailed, takeProgramSandbox } from './program-sandbox.ts';
+import { ProgramSnapshots } from './program-snapshots.ts';
 import { scoreInSandbox } from './score-in-sandbox.ts';
 import { type Task, taskJson } from './tasks.ts';
 import { type CallsOver, WatchedPolicy } from './watched-policy.ts';
@@ -44,7 +45,8 @@ export interface PlayedProgram {
 /** Failures of the program or its sandbox are the record's outcome; those of the policy, and refusals, are thrown. */
 export async function playProgram(played: PlayedProgram): Promise<RolloutRecord> {
   const { program, policy, place, others } = played;
-  const watched = new WatchedPolicy(policy, program);
+  const snapshots = await openSnapshots(played);
+  const watched = new WatchedPolicy(policy, program, snapshots ? () => snapshots.beside() : undefined);
   const times = new Map<Turn, CallTime>();
   const capture = await openCapture({
     policy: watched,
@@ -53,15 +55,23 @@ export async function playProgram(played: PlayedProgram): Promise<RolloutRecord>
     others,
     signal: place.signal,
     onTurn: (turn, time) => void times.set(turn, time),
-    ...present({ notes: place.notes }),
+    ...present({ notes: place.notes, resumed: snapshots?.resumed ?? undefined }),
     ...(place.budget && { beside: { budget: () => ({ ...place.budget!.left() }) } }),
   });
   try {
-    return withTimes(await inSandbox(played, capture, watched), times);
+    return withTimes(await inSandbox({ ...played, snapshots }, capture, watched), times);
   } finally {
     watched.end();
     await capture.close();
   }
+}
+
+/** null where the program cannot go on in one, or nothing of the rollout outlives this process. */
+async function openSnapshots({ program, policy, place, sandboxes }: PlayedProgram): Promise<ProgramSnapshots | null> {
+  const { resume } = program;
+  if (resume === null || place.notes === undefined || policy.keep === undefined) return null;
+  const earlier = new Set((policy.earlier ?? []).flatMap(({ call }) => call?.id ?? []));
+  return ProgramSnapshots.open({ program: { ...program, resume }, notes: place.notes, sandboxes, earlier });
 }
 
 /** How long each turn took is stored beside them: the turns themselves are the same in every attempt. */
@@ -73,19 +83,26 @@ function withTimes(record: RolloutRecord, times: ReadonlyMap<Turn, CallTime>): R
   return { ...record, program: { ...program, turns: { seconds, recalled } } };
 }
 
-async function inSandbox(played: PlayedProgram, capture: Capture, watched: WatchedPolicy): Promise<RolloutRecord> {
-  const { program, task, files, place, sandboxes } = played;
+interface Saved extends PlayedProgram {
+  readonly snapshots: ProgramSnapshots | null;
+}
+
+async function inSandbox(played: Saved, capture: Capture, watched: WatchedPolicy): Promise<RolloutRecord> {
+  const { program, task, files, place, sandboxes, snapshots } = played;
   const startedAt = performance.now();
   const seconds = place.timeLimit?.seconds ?? null;
   try {
-    const wanted = { program, task, files, socket: capture.socket, seconds, signal: place.signal };
+    const snapshot = snapshots?.resumed?.snapshot;
+    const wanted = { program, task, files, socket: capture.socket, seconds, signal: place.signal, snapshot };
     const taken = await takeProgramSandbox(sandboxes, wanted);
     const playing = runProgram({ ...played, sandbox: taken.sandbox, startedAt }, capture, watched);
     const bill = await playing.catch(() => undefined).then(() => taken.end()); // its failure is thrown below
     return withSandbox(await playing, played, taken.lease.name, bill);
   } catch (error) {
     place.signal.throwIfAborted();
-    const why = whyOfSandbox(error);
+    const isSpoiled = snapshots?.resumed != null && isOfSnapshot(error);
+    if (isSpoiled) await snapshots.giveUp(error.message);
+    const why = isSpoiled ? `${error.code}: ${error.message}` : whyOfSandbox(error);
     if (why === null) throw error;
     return { turns: capture.turns, outcome: 'infra_failure', error: why };
   }
@@ -111,20 +128,26 @@ function whyOfSandbox(error: unknown): string | null {
   return null;
 }
 
-interface Running extends PlayedProgram {
+/** The snapshot is gone, or is not what was saved: the next try begins at the start. */
+function isOfSnapshot(error: unknown): error is RatchetError {
+  return error instanceof RatchetError && /^(?:CheckpointDamaged|SandboxRefused)$/.test(error.code);
+}
+
+interface Running extends Saved {
   readonly sandbox: Sandbox;
   readonly startedAt: number;
 }
 
 async function runProgram(running: Running, capture: Capture, watched: WatchedPolicy): Promise<RolloutRecord> {
-  const { program, sandbox, place, id, task, startedAt } = running;
+  const { program, sandbox, place, id, task, startedAt, snapshots } = running;
   const told = { ...task.told, ...present({ system_prompt: place.systemPrompt }) };
   await sandbox.write(`${ownFolder}/task.json`, taskJson(id, told));
+  snapshots?.begin({ sandbox, capture, watched });
   const begunAt = performance.now();
   const leftS = place.timeLimit ? place.timeLimit.seconds - (begunAt - startedAt) / 1000 : null;
   const command = await sandbox.start(
     {
-      argv: program.command as [string, ...string[]],
+      argv: (snapshots?.resumed ? program.resume! : program).command as [string, ...string[]],
       env: environmentOf(running, capture),
       timeoutS: Math.ceil(leftS ?? programSecondsMax) + 1,
       outputBytesMax: programOutputBytesMax,
@@ -138,8 +161,10 @@ async function runProgram(running: Running, capture: Capture, watched: WatchedPo
   place.signal.throwIfAborted();
   const result = await command.wait();
   await capture.close();
-  const run = programRun(result, { capture, stopped, begunAt, startedAt });
+  const run = { ...programRun(result, { capture, stopped, begunAt, startedAt }), ...snapshots?.report() };
   const ended = outcomeOf(run, { running, capture, watched });
+  if (ended.outcome === 'infra_failure')
+    await snapshots?.programFailed(ended.error, { isKilled: run.signal !== undefined && run.stopped === undefined });
   if ('error' in ended) return { turns: capture.turns, program: run, ...ended };
   const collected = await collectFiles(sandbox, program.score.collect);
   const whole = { ...run, ...(program.score.collect.length === 0 ? {} : { files: collected }) };
@@ -213,7 +238,7 @@ function programRun(
     readonly startedAt: number;
   },
 ): ProgramRun {
-  const { sampled, recalled, others } = capture.calls;
+  const { sampled, recalled, others, kept } = capture.calls;
   const aside = capture.setAside();
   const clean = (text: string): string => withoutSecrets(text, [...secretsHere(), capture.key]);
   return {
@@ -224,7 +249,7 @@ function programRun(
     setupS: rounded((begunAt - startedAt) / 1000),
     stdout: clean(result.stdout),
     stderr: clean(result.stderr),
-    calls: { sampled, recalled, others },
+    calls: { sampled, recalled, others, ...(kept > 0 ? { kept } : {}) },
     ...(aside && {
       setAside: {
         turns: aside.turns.length,

@@ -41,8 +41,8 @@ export interface RolloutInPlay {
   /** Stored turns when the try began, and the places of those that were answered from the store, as ranges. */
   readonly earlier: number;
   readonly recalled: string;
-  /** How many of them were finished before the snapshot that its sandbox goes on from; absent without one. */
-  readonly kept?: number;
+  /** Those of them that were finished before the snapshot in which its program went on; absent without one. */
+  readonly kept?: string;
   /** Where its newest turn is stored; absent if none is. */
   readonly newest?: RowPlace;
   /** Its calls that change something outside; `in_doubt` means here that it has no answer yet. */
