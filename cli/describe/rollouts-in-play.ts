@@ -51,7 +51,7 @@ function rowOf(one: ListedRollout, nowMs: number): string[] {
     ago(nowMs, one.begunAtMs),
     one.lastTurnAtMs === undefined ? '–' : `${ago(nowMs, one.lastTurnAtMs)} ago`,
     String(turns),
-    String(recalledIn(one)),
+    String(one.fromStore),
     `${promptTokens}+${tokens}`,
     String(toolCalls),
     sandbox ? sandbox.provider : '–',
@@ -59,15 +59,6 @@ function rowOf(one: ListedRollout, nowMs: number): string[] {
     `${ago(nowMs, one.writtenAtMs)} ago`,
     more.join('; '),
   ];
-}
-
-/** How many turns were answered from the store. */
-function recalledIn({ recalled }: Pick<ListedRollout, 'recalled'>): number {
-  if (recalled === '') return 0;
-  return recalled.split(',').reduce((sum, part) => {
-    const [first = 0, last = first] = part.split('-').map(Number);
-    return sum + last - first + 1;
-  }, 0);
 }
 
 /** One rollout turn by turn, for `ratchet status RUN --rollout GROUP/INDEX`. */
@@ -151,7 +142,7 @@ function usedText({ used, limits }: BudgetInPlay): string {
     const limit = limits[unit];
     if (limit === undefined && counts[unit] === 0) return [];
     const of = limit === undefined ? '' : ` of ${limit.toLocaleString('en')}`;
-    return [`${amountText(unit, counts[unit])}${of}`];
+    return [`${amountText(unit, Math.max(0, counts[unit]))}${of}`];
   });
   return said.length === 0 ? 'nothing used' : said.join(' · ');
 }

@@ -1,3 +1,4 @@
+import { decodeRanges } from '../../core/rl/ledger.ts';
 import type { ChunkInPlay, RolloutInPlay } from '../../core/rl/rollout/in-play.ts';
 import type { ListedRollout, ListedRollouts } from '../../core/rl/rollout/progress.ts';
 import { isRecord, type Shape } from '../../store/objects.ts';
@@ -67,8 +68,15 @@ export async function listInPlay(place: RunPlace, { environment, limit }: Looked
 }
 
 function listed(inPlay: RolloutInPlay, { step, worker, attempt, writtenAtMs }: FollowedChunk): ListedRollout {
-  const { newest: _, notes: __, ...rollout } = inPlay;
-  return { ...rollout, step, worker: shownWorker(worker), attempt, writtenAtMs };
+  const { newest: _, notes: __, recalled, kept: ___, ...rollout } = inPlay;
+  return {
+    ...rollout,
+    fromStore: decodeRanges(recalled).length,
+    step,
+    worker: shownWorker(worker),
+    attempt,
+    writtenAtMs,
+  };
 }
 
 /** Without the start of the process, which only tells it from a later one of its number. */

@@ -128,7 +128,7 @@ describe('a rollout in play', () => {
     const { turns } = await progressOf(place, { group: 1, index: 0 });
     assert.deepEqual(turns.map(({ from }) => from), ['snapshot', 'store', 'earlier', 'sampled']); // prettier-ignore
     const { rollouts } = await listInPlay(place, { limit: 5 });
-    assert.deepEqual([rollouts[0]!.turns, rollouts[0]!.recalled, rollouts[0]!.earlier], [3, '0-1', 3]);
+    assert.deepEqual([rollouts[0]!.turns, rollouts[0]!.fromStore, rollouts[0]!.earlier], [3, 2, 3]);
   });
 
   test('whose turns follow one another shows a turn that was sampled again once', async (t) => {

@@ -154,7 +154,7 @@ function Row({
       <td class="number">{duration(since(now, one.begunAtMs))}</td>
       <td class="number">{one.lastTurnAtMs === undefined ? '–' : `${duration(since(now, one.lastTurnAtMs))} ago`}</td>
       <td class="number">{one.turns}</td>
-      <td class="number">{one.recalled === '' ? '–' : one.recalled}</td>
+      <td class="number">{one.fromStore}</td>
       <td class="number">
         {one.promptTokens} + {one.tokens}
       </td>
@@ -218,7 +218,7 @@ function One({ progress }: { readonly progress: RolloutProgress }): JSX.Element 
         <ul>
           {effects.map(({ kind, name, outcome }, i) => (
             <li key={i}>
-              <b>{outcome}</b>: {name} ({kind})
+              <b>{outcome}</b>: <bdi>{name}</bdi> ({kind})
             </li>
           ))}
         </ul>
@@ -284,7 +284,9 @@ function Turns({ turns, of }: { readonly turns: readonly TurnProgress[]; readonl
                 <td>
                   {turn.tools.map(({ name, arguments: given }, i) => (
                     <div key={i}>
-                      <b>{name}</b> <small>{given}</small>
+                      <bdi>
+                        <b>{name}</b> <small>{given}</small>
+                      </bdi>
                     </div>
                   ))}
                 </td>

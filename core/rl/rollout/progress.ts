@@ -5,10 +5,12 @@ import type { ProgramRun } from './program-run.ts';
 /** Answers about rollouts in play, for `ratchet status` and the page. runs/progress/ makes them. */
 
 /** A rollout in a list of those in play. */
-export interface ListedRollout extends Omit<RolloutInPlay, 'newest' | 'notes'> {
+export interface ListedRollout extends Omit<RolloutInPlay, 'newest' | 'notes' | 'recalled' | 'kept'> {
   readonly step: number;
   /** `HOST:PID` of its worker. */
   readonly worker: string;
+  /** How many of its turns were taken from the store. */
+  readonly fromStore: number;
   /** Of its chunk, from 1. */
   readonly attempt: number;
   /** When its worker said so. */
