@@ -24,9 +24,9 @@ import type { SharedBudget } from './budget/shared-budget.ts';
 import { generateGroups } from './generate-groups.ts';
 import { outOfTime } from './timed-out.ts';
 import { byGroup } from './groups-in-play.ts';
+import { ChunkProgress } from './progress/chunk-progress.ts';
 import { Pace } from './pace.ts';
 import { slotsOf, workerSlots } from './slots.ts';
-import { leaseAttempt } from './sandboxes/lease-owner.ts';
 import { openPlayers, type Place, type PlayObserver } from './training-players.ts';
 
 /** Input for generating a chunk's groups, whenever they are scored. */
@@ -150,6 +150,7 @@ interface OpenedChunk {
   readonly wanted: readonly LeasedPlace[];
   /** Gives back what is not used of the run's budget. */
   readonly leaveBudget: () => Promise<void>;
+  readonly progress: ChunkProgress;
   /** Raised when the wall time of the run's budget is over. */
   readonly wall: ReturnType<SharedBudget['wall']>;
 }
@@ -175,23 +176,31 @@ export async function openChunk(
   const budget = budgetOfRun(run, spec);
   const leaveBudget = (await budget?.enter()) ?? (() => Promise.resolve());
   const wall = budget?.wall() ?? null;
-  const players = await openPlayers(dependencies, run, served, {
-    journal,
-    observer: attempt,
-    attempt: leaseAttempt(input.attempt ?? 1, attempt.retry),
-    signal: wall ? AbortSignal.any([signal, wall.signal]) : signal,
-    prompts,
-    takesNewest: input.takesNewest === true,
-    ...(input.isLast === true ? { lastCall } : {}),
-    budgets: { shared: budget ? [budget] : [], prices: pricesOfRun(spec) },
-  });
   const isWanted = among(only);
   const wanted = groupsOfChunk(leases, chunk)
     .filter(({ ordinal }) => isWanted(ordinal))
     .flatMap((lease) =>
       Array.from({ length: groupSizeOf(spec, lease.environment) }, (_, index) => placeIn(lease, index)),
     );
-  return { input, spec, attempt, journal, players, signal, deadline, wanted, leaveBudget, wall };
+  const progress = new ChunkProgress({
+    store: storeOf(run),
+    key: layout.inPlay(run.lineage, round, chunkName(chunk)),
+    attempt: input.attempt ?? 1,
+    journal,
+    places: wanted.map(({ place }) => place),
+  });
+  const players = await openPlayers(dependencies, run, served, {
+    journal,
+    progress,
+    observer: attempt,
+    attempt: { ofChunk: input.attempt ?? 1, retry: attempt.retry },
+    signal: wall ? AbortSignal.any([signal, wall.signal]) : signal,
+    prompts,
+    takesNewest: input.takesNewest === true,
+    ...(input.isLast === true ? { lastCall } : {}),
+    budgets: { shared: budget ? [budget] : [], prices: pricesOfRun(spec) },
+  });
+  return { input, spec, attempt, journal, players, progress, signal, deadline, wanted, leaveBudget, wall };
 }
 
 function among(ranges: string | undefined): (ordinal: number) => boolean {
@@ -210,7 +219,7 @@ interface LeftUndone {
 
 /** Generates them into the journal; `onFinished` is told of each, and how long it took. */
 export async function generateMissing(
-  { input, spec, attempt, journal, players, signal, leaveBudget, wall }: OpenedChunk,
+  { input, spec, attempt, journal, players, progress, signal, leaveBudget, wall }: OpenedChunk,
   missing: readonly LeasedPlace[],
   { say, onFinished }: { readonly say: () => void; readonly onFinished: (rollout: Rollout, playedS: number) => void },
 ): Promise<LeftUndone> {
@@ -250,6 +259,7 @@ export async function generateMissing(
         else keep(rollout, playedS);
       },
     });
+    progress.start();
     say(); // a worker may die before the next heartbeat
     await generating;
   } finally {
@@ -259,6 +269,7 @@ export async function generateMissing(
     }
     leave();
     attempt.end();
+    await progress.stop();
     await journal.close(missing.length);
     await leaveBudget();
   }

@@ -2,6 +2,8 @@ import type { PlayedPart } from '../core/rl/rollout/played-part.ts';
 import type { Rollout } from '../core/rl/rollout/rollout.ts';
 import { RolloutJournal } from '../runs/rollouts/rollout-journal.ts';
 import { decodeStoredRows } from '../runs/forms/stored-forms.ts';
+import { LeaseStore } from '../runs/sandboxes/lease-store.ts';
+import { StoredSnapshots } from '../runs/sandboxes/stored-snapshots.ts';
 import type { Store } from '../store/index.ts';
 import { failpoint } from '../store/failpoints.ts';
 import type { GenerateDependencies } from './policy/asked-model.ts';
@@ -21,6 +23,8 @@ import { leaveUnfinished, leftBefore } from './left-chunk.ts';
 import { timedOut } from './timed-out.ts';
 import { GroupCollector } from './group-collector.ts';
 import { byGroup, GroupsInPlay } from './groups-in-play.ts';
+import { thisWorker } from './sandboxes/lease-owner.ts';
+import { snapshotPrefix } from './sandboxes/rollout-sandboxes.ts';
 
 export interface CollectedChunk extends GeneratedChunk {
   /** Parts that the run may not have received. */
@@ -65,7 +69,11 @@ export async function collectChunk(
   const opened = await openChunk(dependencies, input, attempt, { journal, cancelled });
   const wanted = opened.wanted.filter(({ place }) => !collector.has(place.group));
   for (const { place } of opened.wanted) if (collector.has(place.group)) journal.release(place.group);
-  collector.onStored = (ordinal) => journal.release(ordinal);
+  const keepsSnapshots = opened.spec.environments.some(({ program }) => program?.resume != null);
+  collector.onStored = (ordinal) => {
+    journal.release(ordinal);
+    if (keepsSnapshots) void removeSnapshots(input.run, ordinal);
+  };
   const stored = (): StoredWork => addSizes(journal.size(), collector.size);
   attempt.goOnFrom(stored());
   const isMissing = ({ place }: LeasedPlace): boolean => !journal.has(place);
@@ -82,12 +90,8 @@ export async function collectChunk(
     onFinished: ({ group }, playedS) => groups.finish(group, playedS),
   });
   const open = wanted.filter((one) => !collector.has(one.place.group) && isMissing(one));
-  const endedBy = endReason(
-    open,
-    { failed, overBudget },
-    () => endOf(attempt, cancelled, opened.deadline),
-    opened.signal,
-  );
+  const whichEnd = (): AttemptEnd => endOf(attempt, cancelled, opened.deadline);
+  const endedBy = endReason(open, { failed, overBudget }, whichEnd, opened.signal);
   if (endedBy === 'deadline' && input.isLast === true && attempt.notReady === null) {
     for (const one of open) {
       const late = await timedOut(one, journal, opened.spec);
@@ -123,6 +127,12 @@ export async function collectChunk(
   });
   journal.forget();
   return { ...rest, parts: collector.untold };
+}
+
+/** Nobody goes on with a group that is stored. What cannot be removed now is left to the retention of snapshots. */
+async function removeSnapshots({ name: run, store, lineage }: ChunkInput['run'], group: number): Promise<void> {
+  const prefix = snapshotPrefix({ run, lineage, group: String(group) });
+  await new StoredSnapshots(new LeaseStore(store), thisWorker()).remove(prefix).catch(() => undefined);
 }
 
 function openJournal(

@@ -47,9 +47,10 @@ export function withinLimits(policy: PlayedPolicy, { python, limits }: Limited):
   };
 }
 
-/** What a policy that is sampled token by token says of its tokens, for another around it. */
-export function tokensOfPolicy(policy: Policy): Pick<Policy, 'tokenTexts' | 'countTokens'> {
+/** What a policy says of its tokens and keeps of earlier calls, for another around it. */
+export function tokensOfPolicy(policy: Policy): Pick<Policy, 'tokenTexts' | 'countTokens' | 'keep'> {
   return {
+    ...(policy.keep && { keep: (ids) => policy.keep!(ids) }),
     ...(policy.tokenTexts && { tokenTexts: (...asked) => policy.tokenTexts!(...asked) }),
     ...(policy.countTokens && { countTokens: (...asked) => policy.countTokens!(...asked) }),
   };

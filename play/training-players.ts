@@ -1,5 +1,7 @@
 import { speechSettingsOf } from '../config/models/speech-settings.ts';
 import type { GroupLease, RecordedTurn, Rollout } from '../core/rl/rollout/rollout.ts';
+import type { SamplingSettings } from '../core/settings/rollouts.ts';
+import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import type { Prompts, RunHandle, ServedPolicy } from '../core/rl/run-state.ts';
 import { textsOfPrompts } from '../runs/rollouts/prompts-in-use.ts';
 import type { RolloutJournal } from '../runs/rollouts/rollout-journal.ts';
@@ -12,13 +14,15 @@ import { failpoint } from '../store/failpoints.ts';
 import { sha256 } from '../store/file-store.ts';
 import type { GenerateDependencies } from './policy/asked-model.ts';
 import { keepsTurns } from './after-death.ts';
-import type { AroundRollouts } from './budget/rollout-budget.ts';
+import type { AroundRollouts, RolloutBudget } from './budget/rollout-budget.ts';
 import { type LastCall, playRollout } from './play-rollout.ts';
 import { timeoutFateOf } from './rollout-limits.ts';
 import type { Together } from './generate-groups.ts';
 import { RolloutAges } from './rollout-age.ts';
+import type { ChunkProgress } from './progress/chunk-progress.ts';
+import { leaseAttempt } from './sandboxes/lease-owner.ts';
 import type { LeasedTo } from './sandboxes/rollout-sandboxes.ts';
-import { samplePlace, samplePolicy, turnSeed } from './policy/sample-policy.ts';
+import { type OnTurn, samplePlace, samplePolicy, turnSeed } from './policy/sample-policy.ts';
 import { openSpeaker, type Speak } from './teacher/teacher.ts';
 
 export type Place = Pick<Rollout, 'group' | 'index' | 'exampleId'>;
@@ -35,13 +39,14 @@ interface PlayersAround {
   readonly journal: RolloutJournal;
   readonly observer: PlayObserver;
   /** See {@link leaseAttempt}. */
-  readonly attempt: number;
+  readonly attempt: { readonly ofChunk: number; readonly retry: number };
   readonly signal: AbortSignal;
   readonly prompts: Prompts | undefined;
   /** A turn is sampled from the newest version; else all are from `served`. */
   readonly takesNewest: boolean;
   readonly lastCall?: LastCall | undefined;
   readonly budgets: AroundRollouts;
+  readonly progress: ChunkProgress;
 }
 
 /** Everything a rollout needs: its environment, the tokenizer of the policy, and a server to sample from. */
@@ -51,7 +56,7 @@ export async function openPlayers(
   served: ServedPolicy,
   around: PlayersAround,
 ): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
-  const { journal, observer, signal, budgets } = around;
+  const { journal, observer, signal, budgets, progress } = around;
   const spec = await specOf(run);
   const inference = observer.watch(dependencies.inference(spec));
   const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
@@ -70,9 +75,7 @@ export async function openPlayers(
       const systemPrompt = systemPrompts.get(lease.environment);
       const entry = entries.get(lease.environment)!;
       const onTimeout = timeoutFateOf(entry, spec);
-      const fallback = entry.sampling ?? spec.sampling;
-      const own = lease.temperature === undefined ? fallback : { ...fallback, temperature: lease.temperature };
-      const sampling = isTaught && spec.teacher ? taughtSampling(spec.teacher.sampling, own) : own;
+      const sampling = samplingOf(lease, entry, spec);
       const age = ages?.begin();
       const playing = playRollout({
         environments,
@@ -87,10 +90,12 @@ export async function openPlayers(
         budgets,
         lastCall: onTimeout === 'truncate' ? around.lastCall : undefined,
         notes: journal.notes.of(place),
-        leasedTo: leasedTo(run, place, around.attempt),
+        leasedTo: leasedTo(run, place, around),
         recorded: () => journal.turnsOf(place),
         openPolicy(environment, until, budget) {
           observer.begin(place);
+          const recorded = environment.isSingleTurn === true ? [] : journal.turnsOf(place);
+          progress.begin(place, begunTry(lease, recorded, budget));
           const onRecord = keepsTurns(environment);
           return samplePolicy(
             {
@@ -107,26 +112,63 @@ export async function openPlayers(
               speak,
               promptTokensMax: spec.maxPromptTokens,
               place: samplePlace([run.name, run.lineage, group], index),
-              recorded: environment.isSingleTurn === true ? [] : journal.turnsOf(place),
+              recorded,
+              onRecall: (turn, isKept) => progress.turn(place, turn, { at: recorded.indexOf(turn), isKept }),
               onBegin: (step) => age?.began(step),
-              onTurn(turn, position) {
-                observer.sampled(place, turn.tokenIds.length);
-                return recordTurn(journal, { group, index, turn: position, ...turn }, { onRecord, until });
-              },
+              onTurn: onTurnOf(around, place, { onRecord, until }),
             },
             (turn) => turnSeed(sampling.seed ?? spec.seed, run.lineage, group, index, turn),
           );
         },
       });
       const rollout = await (age ? playing.finally(() => age.end()) : playing);
+      progress.end(place);
       journal.notes.release(place);
       return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
     },
   };
 }
 
-function leasedTo({ name, store, lineage }: RunHandle, { group, index }: Place, attempt: number): LeasedTo {
-  return { store, run: name, workflow: name, lineage, group: String(group), index, attempt };
+function onTurnOf(
+  { journal, observer, progress }: PlayersAround,
+  { group, index, exampleId }: Place,
+  recording: Parameters<typeof recordTurn>[2],
+): OnTurn {
+  return (turn, position, seconds) => {
+    const place = { group, index, exampleId };
+    observer.sampled(place, turn.tokenIds.length);
+    progress.turn(place, turn, null);
+    return recordTurn(
+      journal,
+      { group, index, turn: position, ...(seconds === undefined ? {} : { seconds }), ...turn },
+      recording,
+    );
+  };
+}
+
+function begunTry(
+  { environment, exampleId, policyStep: version }: GroupLease,
+  { length: earlier }: readonly unknown[],
+  budget: RolloutBudget | undefined,
+): Parameters<ChunkProgress['begin']>[1] {
+  return { environment, exampleId, version, earlier, budget };
+}
+
+function leasedTo(
+  { name, store, lineage }: RunHandle,
+  place: Place,
+  { attempt: { ofChunk, retry }, progress }: PlayersAround,
+): LeasedTo {
+  return {
+    store,
+    run: name,
+    workflow: name,
+    lineage,
+    group: String(place.group),
+    index: place.index,
+    attempt: leaseAttempt(ofChunk, retry),
+    onTaken: (sandbox) => progress.sandbox(place, sandbox),
+  };
 }
 
 /** Turns of a deterministic environment are stored with the next part of the chunk; a call waits until it is stored. */
@@ -144,6 +186,16 @@ export function recordTurn(
 async function storeCall(journal: RolloutJournal, until: AbortSignal): Promise<void> {
   await journal.settle(until);
   await failpoint('call.stored');
+}
+
+function samplingOf(
+  { temperature }: GroupLease,
+  entry: Pick<EnvironmentSpec, 'sampling'>,
+  { sampling, teacher }: Pick<RunSpec, 'sampling' | 'teacher'>,
+): SamplingSettings {
+  const fallback = entry.sampling ?? sampling;
+  const own = temperature === undefined ? fallback : { ...fallback, temperature };
+  return teacher?.role === 'samples' ? taughtSampling(teacher.sampling, own) : own;
 }
 
 /** The teacher's sampling. The prompt is rendered for the policy, so its template arguments are the policy's. */

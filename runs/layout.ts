@@ -43,6 +43,10 @@ export const layout = {
   /** Named by content, across lineages: many commits may refer to the same object. */
   pools: (digest: string) => `${layout.allPools()}${digest.slice(0, 16)}.json`,
   allPools: () => 'pools/',
+  /** What a worker says of a chunk that it plays, for people who look. */
+  inPlay: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>, chunk: string) =>
+    `${layout.allInPlay(lineage)}step_${step}.groups_${first}-${last}.${chunk}.json`,
+  allInPlay: (lineage: string) => `${branch(lineage)}in_play/`,
   allRounds: (lineage: string) => `${branch(lineage)}rollouts/`,
   /** All rounds of a step. */
   rounds: (lineage: string, step: number) => `${layout.allRounds(lineage)}step_${step}/`,
@@ -202,6 +206,14 @@ export function chunkOfResults(folder: string): RoundPlace | null {
 
 function results(lineage: string, environment: string, run: string): string {
   return `${layout.allResults(lineage)}${environment}--${run.replaceAll('/', '--')}/`;
+}
+
+/** The chunk that a key of `layout.inPlay` is of; null for another key. */
+export function chunkInPlayOf(key: string): Required<RoundPlace> | null {
+  const match = /(?:^|\/)in_play\/step_(\d+)\.groups_(\d+)-(\d+)\.([^/]+)\.json$/.exec(key);
+  if (!match) return null;
+  const [, step, first, last, chunk] = match;
+  return { lineage: lineageOf(key), step: Number(step), first: Number(first), last: Number(last), chunk: chunk! };
 }
 
 /** Null for a key that is of no notice. */

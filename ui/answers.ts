@@ -209,6 +209,15 @@ export interface RolloutsAnswer {
   readonly counts: Readonly<Record<'environment' | 'outcome' | 'end', Readonly<Record<string, number>>>>;
 }
 
+/** `/api/runs/RUN/playing?environment=…&limit=…` and `/api/runs/RUN/playing-one?group=…&index=…` */
+export type {
+  ListedRollout,
+  ListedRollouts,
+  RolloutProgress,
+  TurnFrom,
+  TurnProgress,
+} from '../core/rl/rollout/progress.ts';
+
 export interface TurnAnswer {
   /**
    * The agent that says the turn, in an episode of several, with its reward and advantage: `solver 2, reward 1,

@@ -1,5 +1,7 @@
 import { RatchetError } from '../core/errors.ts';
 import { rolloutOrders, type RolloutFilter, type RolloutOrder } from '../runs/rollout-index/search.ts';
+import { listInPlay } from '../runs/progress/listed-rollouts.ts';
+import { progressOf } from '../runs/progress/rollout-progress.ts';
 import type { RunSource } from './run-source.ts';
 
 export class BadRequest extends Error {}
@@ -23,6 +25,13 @@ export const routes: Readonly<Record<string, Route>> = {
       from: countIn(asked, 'from', 0),
     });
   },
+  playing: (source, asked) =>
+    listInPlay(source.place, {
+      environment: asked.get('environment') || undefined,
+      limit: Math.min(rolloutsMax, countIn(asked, 'limit', 100)),
+    }),
+  'playing-one': (source, asked) =>
+    progressOf(source.place, { group: countIn(asked, 'group'), index: countIn(asked, 'index') }),
   histogram: (source, asked) => source.rollouts.histogram(asked.get('environment') || null),
   history: (source) => source.history.tell(),
   evals: (source) => source.evaluations.list(),

@@ -102,6 +102,11 @@ export interface Policy {
   sample(messages: readonly ChatMessage[], options?: SampleOptions): Promise<Turn>;
   /** Calls that earlier attempts of this rollout finished, set aside or not, in the order in which they did. */
   readonly earlier?: readonly Turn[];
+  /**
+   * Takes over calls of `earlier` that will not come again: their program goes on in a snapshot that was taken after them.
+   * They are turns of the rollout as if they had been asked for. Ids that are not among `earlier` are left out.
+   */
+  keep?(ids: readonly string[]): void;
   /** Text of each token, for programs that ask for log probabilities; missing = the policy gives no tokens. */
   tokenTexts?(tokenIds: readonly number[]): string[];
   /** Tokens of a prompt, for programs that ask before they send it; missing = only the server knows. */
@@ -175,6 +180,10 @@ export interface RolloutPlace {
 /** Takes sandboxes of the kind that the environment's entry names, under leases that this rollout owns. */
 export interface RolloutSandboxes {
   take(request: LeaseRequest, options: Pick<TakeOptions, 'deadlineS' | 'waitS' | 'signal'>): Promise<LeasedSandbox>;
+  /** Begins the keys of this rollout's snapshots. */
+  readonly snapshotPrefix: string;
+  /** Removes snapshots whose keys begin so. */
+  removeSnapshots(prefix: string): Promise<void>;
 }
 
 export interface JudgeOptions {

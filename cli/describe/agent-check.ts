@@ -92,12 +92,16 @@ function scoreLine({ score }: ProgramSpec): string {
 }
 
 /** Which of the ways back an agent has, and what a death costs there. */
-function deathLine({ sandbox, isDeterministic }: ProgramSpec): string {
+function deathLine({ sandbox, isDeterministic, resume }: ProgramSpec): string {
+  if (resume !== null) {
+    const often = resume.every === 1 ? 'each turn' : `${resume.every} turns`;
+    return `goes on from its state: ${resume.command.join(' ')} in the newest snapshot of its sandbox, which is taken after ${often}. Turns before it are kept, and those after it are answered from the store where the calls are the same. That costs the time since the snapshot, and the turn under way`;
+  }
   const { snapshots } = sandboxTraits(sandbox.pool.provider);
   const where =
     sandbox.setup !== null && sandbox.snapshot && snapshots ? 'the snapshot after its set-up' : 'a fresh sandbox';
   const same = isDeterministic ? '' : ', as long as it makes the same calls';
-  return `it starts again in ${where}; calls that it had finished are answered from the store${same}. That costs the time of its own work between them, and no token`;
+  return `replay of calls: it starts again in ${where}; calls that it had finished are answered from the store${same}. That costs the time of its own work between them, and no token`;
 }
 
 function playedLines({ outcome, reward, metrics, error, turns, program }: ScoredRollout): string[] {

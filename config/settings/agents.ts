@@ -138,6 +138,18 @@ const sandbox = {
   cpus: setting(positive(), 'processors', {}),
 };
 
+const resume = {
+  command: required(
+    words(),
+    'of an agent that keeps its own record in its sandbox: after a death the sandbox is restored from its newest snapshot, and this is run in place of `command`. It goes on from that record with its next call; turns before the snapshot are kept',
+  ),
+  every: setting(
+    whole(1),
+    'turns between two snapshots of the sandbox, each taken while the program waits for an answer',
+    { default: 1 },
+  ),
+};
+
 const judge = {
   base_url: required(baseUrl(), 'OpenAI-compatible API of the judge'),
   model: required(text(), 'the model there'),
@@ -194,12 +206,14 @@ export const agentSettings = {
   ...program,
 };
 export const agentTables = {
+  resume: optionalTable(resume),
   sandbox: optionalTable({ ...pool, ...sandbox }),
   score: optionalTable({ ...scoring, ...scoreFile, judge: optionalTable(judge) }),
   models: listOf(others, (items) => items.optional()),
 };
 export const alsoOfEvaluated = {
   ...meaning(agentSettings, (key) => (key === 'kind' ? 'as in `[[env]]`' : 'the same')),
+  resume: optionalTable(meaning(resume, () => 'the same')),
   sandbox: optionalTable(meaning({ ...pool, ...sandbox }, () => 'the same')),
   score: optionalTable({
     ...meaning({ ...scoring, ...scoreFile }, () => 'the same'),
@@ -250,6 +264,7 @@ export const ProgramSpec = z.strictObject({
   turnTimeoutS: z.number().positive().nullable(),
   toolTimeoutS: z.number().positive().nullable(),
   exitCodes: z.array(z.int()).min(1),
+  resume: z.strictObject(specFields(resume)).nullable().default(null),
   sandbox: z.strictObject({ ...specFields(sandbox), files: CopiedFiles.nullable(), pool: SandboxPoolSpec }),
   score: z.strictObject({
     ...specFields(scoring),
@@ -279,6 +294,7 @@ export function programSpec(entry: WrittenAgent): ProgramSpec | undefined {
     turnTimeoutS: entry.turn_timeout ?? null,
     toolTimeoutS: entry.tool_timeout ?? null,
     exitCodes: entry.exit_codes ?? [0],
+    resume: entry.resume === undefined ? null : inSpec(resume, entry.resume),
     sandbox: { ...inSpec(sandbox, sandboxed), files: fileRef(sandboxed.files), pool: poolSpec(sandboxed) },
     score: {
       ...inSpec(scoring, score),

@@ -70,6 +70,8 @@ export interface Budget {
   reserve(use: Use, signal?: AbortSignal): Promise<Reservation | OverBudget>;
   /** Takes over what an earlier attempt of the rollout used, which is settled in the budgets around it. */
   adopt(use: Use): void;
+  /** What the rollout has used, and what is reserved. */
+  used(): Amounts;
   /** Left of each limit of the rollout and around it, less what is reserved; without the unlimited ones. */
   left(): Readonly<Partial<Record<BudgetUnit | 'wallS', number>>>;
 }

@@ -76,6 +76,13 @@ export interface ProgramScore {
   readonly timeoutS: number;
 }
 
+export interface ProgramResume {
+  /** Run in the snapshot in place of `command`. */
+  readonly command: readonly string[];
+  /** Turns between two snapshots. */
+  readonly every: number;
+}
+
 /** A program that owns its loop: an environment of kind `agent`. */
 export interface AgentProgram {
   readonly command: readonly string[];
@@ -91,6 +98,8 @@ export interface AgentProgram {
   readonly toolTimeoutS: number | null;
   /** Exit codes after which the rollout is scored. */
   readonly exitCodes: readonly number[];
+  /** How it goes on in a snapshot of its sandbox after a death; null = it starts again. */
+  readonly resume: ProgramResume | null;
   readonly sandbox: ProgramSandbox;
   readonly score: ProgramScore;
   readonly models: readonly OtherModel[];

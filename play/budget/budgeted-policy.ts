@@ -36,6 +36,14 @@ export function withinToolCalls(
   let reached: unknown = undefined;
   return {
     ...(policy.earlier ? { earlier: policy.earlier } : {}),
+    ...(policy.keep && {
+      keep(ids) {
+        const before = policy.turns.length;
+        policy.keep!(ids);
+        const kept = policy.turns.slice(before);
+        budget.adopt({ toolCalls: kept.reduce((sum, { toolCalls = [] }) => sum + toolCalls.length, 0) });
+      },
+    }),
     ...(policy.countTokens ? { countTokens: policy.countTokens.bind(policy) } : {}),
     ...(policy.tokenTexts ? { tokenTexts: policy.tokenTexts.bind(policy) } : {}),
     get turns() {

@@ -13,12 +13,13 @@ import {
   minus,
   noCounts,
 } from '../../core/rl/budget.ts';
+import type { BudgetInPlay } from '../../core/rl/rollout/in-play.ts';
 import {
+  type Amounts,
   type Budget,
   type BudgetLimits,
   type BudgetUnit,
   budgetUnits,
-  isOver,
   type OverBudget,
   type Reservation,
   unlimited,
@@ -91,6 +92,16 @@ export class RolloutBudget implements Budget {
 
   adopt(use: Use): void {
     this.#used = add(this.#used, this.#countsOf(use));
+  }
+
+  used(): Amounts {
+    return amountsOf(this.#used);
+  }
+
+  /** What it counts, and the limits of the rollout itself. */
+  inPlay(): BudgetInPlay {
+    const limited = Object.entries(this.#limits).filter((one): one is [string, number] => one[1] !== null);
+    return { used: this.used(), limits: Object.fromEntries(limited) };
   }
 
   left(): Readonly<Partial<Record<BudgetUnit | 'wallS', number>>> {

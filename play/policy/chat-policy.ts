@@ -71,6 +71,7 @@ export function chatPolicy(options: ChatPolicyOptions): PlayedPolicy {
   return {
     turns,
     earlier: recalled.calls,
+    keep: (ids) => void turns.push(...ids.flatMap((id) => recalled.take(id) ?? [])),
     get failure() {
       return failure;
     },

@@ -42,6 +42,13 @@ export class RecalledTurns {
     }
   }
 
+  /** Takes a call that will not be asked for again; undefined if there is none of the id. */
+  take(id: string): Turn | undefined {
+    const unasked = this.#unasked.get(promptOf(id)) ?? [];
+    const at = unasked.findIndex(({ call }) => call!.id === id);
+    return at < 0 ? undefined : unasked.splice(at, 1)[0];
+  }
+
   /** A new turn failed, so another attempt at its call may have its id. */
   release(id: string): void {
     this.#ids.delete(id);

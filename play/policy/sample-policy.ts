@@ -50,10 +50,15 @@ export interface SamplePolicyOptions {
   readonly onBegin?: (step: number) => void;
   /** Called with every sampled turn and its index in the rollout. A call returns when this has, so that it is stored. */
   readonly onTurn?: OnTurn;
+  /** Called with every turn that is taken from `recorded`; `isKept`: it was not asked for (`Policy.keep`). */
+  readonly onRecall?: (turn: Turn, isKept: boolean) => void;
 }
 
-/** `position` counts the turns of environments that ask for one after the other; of a call, those that were sampled. */
-export type OnTurn = (turn: Turn, position: number) => void | Promise<void>;
+/**
+ * `position` counts the turns of environments that ask for one after the other; of a call, those that were sampled.
+ * `seconds`: from the prompt to the turn.
+ */
+export type OnTurn = (turn: Turn, position: number, seconds?: number) => void | Promise<void>;
 
 /** A policy in one rollout: its turns, and its failure. */
 export interface PlayedPolicy extends Policy {
@@ -102,6 +107,20 @@ class SamplePolicy implements PlayedPolicy {
     return this.#recalled.calls;
   }
 
+  keep(ids: readonly string[]): void {
+    const turns = ids.flatMap((id) => this.#recalled.take(id) ?? []);
+    const continued = new Set(turns.map(({ call }) => call!.after));
+    for (const turn of turns) {
+      this.#adopt(turn, true);
+      this.turns.push(turn);
+      if (continued.has(turn.call!.id)) continue;
+      // The next prompt of its conversation begins with exactly its tokens.
+      const { promptTokenIds, tokenIds } = turn;
+      const text = this.#options.tokenizer.decode(promptTokenIds, { skipSpecialTokens: false });
+      this.#prompts.said({ text, tokenIds: promptTokenIds }, tokenIds);
+    }
+  }
+
   tokenTexts(tokenIds: readonly number[]): string[] {
     return tokenIds.map((id) => this.#options.tokenizer.tokenText(id));
   }
@@ -129,10 +148,11 @@ class SamplePolicy implements PlayedPolicy {
       if (position === null) return await this.#answer(prompt, asked);
       const known = this.#options.recorded?.length ? this.#recalled.at(position, prompt.tokenIds) : undefined;
       if (known) this.#adopt(known);
+      const from = performance.now();
       const turn = known ?? (await this.#say(position, prompt, asked));
       this.turns[position] = turn;
       this.#prompts.said(prompt, turn.tokenIds);
-      if (!known) void this.#options.onTurn?.(turn, position);
+      if (!known) void this.#options.onTurn?.(turn, position, secondsSince(from));
       return turn;
     } catch (error) {
       this.failure = error;
@@ -141,8 +161,10 @@ class SamplePolicy implements PlayedPolicy {
   }
 
   /** Takes over a turn of an earlier attempt. */
-  #adopt({ policyStep, promptTokenIds, tokenIds }: Turn): void {
+  #adopt(turn: Turn, isKept = false): void {
+    const { policyStep, promptTokenIds, tokenIds } = turn;
     this.#options.onBegin?.(policyStep);
+    this.#options.onRecall?.(turn, isKept);
     this.#options.budget?.adopt({ promptTokens: promptTokenIds.length, completionTokens: tokenIds.length });
   }
 
@@ -158,9 +180,10 @@ class SamplePolicy implements PlayedPolicy {
   }
 
   async #sampleCall(id: string, prompt: RenderedPrompt, asked: Asked): Promise<Turn> {
+    const since = performance.now();
     try {
       const turn = await this.#say(id, prompt, asked);
-      await this.#options.onTurn?.(turn, this.earlier.length + this.#sampledCalls++);
+      await this.#options.onTurn?.(turn, this.earlier.length + this.#sampledCalls++, secondsSince(since));
       return turn;
     } catch (error) {
       this.#recalled.release(id);
@@ -206,6 +229,10 @@ class SamplePolicy implements PlayedPolicy {
       ...(servedThrough === undefined ? {} : { policyStepEnd: servedThrough }),
     };
   }
+}
+
+function secondsSince(ms: number): number {
+  return Math.round(performance.now() - ms) / 1000;
 }
 
 interface Asked {

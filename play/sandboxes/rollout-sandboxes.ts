@@ -2,6 +2,7 @@ import { hostname } from 'node:os';
 import { openSandboxProvider } from '../../backends/sandboxes/index.ts';
 import type { EnvironmentEntry } from '../../backends/environments/index.ts';
 import type { RolloutSandboxes } from '../../backends/environments/types.ts';
+import type { SandboxInPlay } from '../../core/rl/rollout/in-play.ts';
 import type { LeaseOwner, SandboxPoolSpec } from '../../core/settings/sandboxes.ts';
 import { usualQuota } from './usual-quota.ts';
 import { processesOpen } from '../../host/processes-open.ts';
@@ -17,6 +18,8 @@ const pools = new Map<string, Promise<WarmSandboxes>>();
 /** A rollout that has sandboxes, and the place of runs beside which their leases are. */
 export interface LeasedTo extends Omit<LeaseOwner, 'worker'> {
   readonly store: string;
+  /** Told of each sandbox that it gets. */
+  readonly onTaken?: (sandbox: SandboxInPlay) => void;
 }
 
 /**
@@ -25,16 +28,26 @@ export interface LeasedTo extends Omit<LeaseOwner, 'worker'> {
  */
 export function sandboxesFor(
   { program }: Pick<EnvironmentEntry, 'program'>,
-  { store, ...owner }: LeasedTo,
+  { store, onTaken, ...owner }: LeasedTo,
 ): RolloutSandboxes | undefined {
   if (program === undefined) return undefined;
   const { pool, memoryMb } = program.sandbox;
   return {
+    snapshotPrefix: snapshotPrefix(owner),
+    removeSnapshots: (prefix) => new StoredSnapshots(new LeaseStore(store), thisWorker()).remove(prefix),
     async take(request, options) {
       const sandboxes = await poolOf(store, pool, memoryMb);
-      return sandboxes.take(request, { ...options, owner: { ...owner, worker: thisWorker() } });
+      const taken = await sandboxes.take(request, { ...options, owner: { ...owner, worker: thisWorker() } });
+      onTaken?.({ provider: pool.provider.kind, sinceMs: Date.now(), ...taken.lease });
+      return taken;
     },
   };
+}
+
+/** Begins the keys of the snapshots of a rollout; without an index those of its group. */
+export function snapshotPrefix({ run, lineage = '', group = '', index }: Omit<LeaseOwner, 'worker'>): string {
+  const of = [run, lineage, group].map((part) => encodeURIComponent(part)).join('/');
+  return `rollouts/${of}/${index === undefined ? '' : `${index}/`}`;
 }
 
 function poolOf(store: string, spec: SandboxPoolSpec, memoryMb: number): Promise<WarmSandboxes> {

@@ -98,6 +98,7 @@ export const storedForms = {
     },
   ),
   notes: form('notes of rollouts', new RegExp(`(?:${ofChunk}|search\\/notes\\/[^/]+)\\/notes_\\d+\\.json$`)),
+  chunkInPlay: form('a chunk in play', /in_play\/step_\d+\.groups_[^/]+\.json$/),
   pools: form('difficulty pools', /pools\/[^/]+\.json$/, { saysNone: true }),
   plan: form('the plan of a step', /batches\/step_\d+\.[^/]+\.plan\.json$/, { upgrades: [planOf24November] }),
   /** Version 1 was JSON lines, which `readTaught` recognizes by their name. */

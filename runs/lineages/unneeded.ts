@@ -1,6 +1,6 @@
 import { stat } from 'node:fs/promises';
 import path from 'node:path';
-import { layout, roundOf, stepOf } from '../layout.ts';
+import { chunkInPlayOf, layout, roundOf, stepOf } from '../layout.ts';
 import type { OpenRound, StepCommit } from '../../core/rl/run-state.ts';
 import type { Store } from '../../store/index.ts';
 import { sealedSteps } from '../versions/checkpoints.ts';
@@ -60,6 +60,9 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
           why: `rollouts of steps before the oldest checkpoint that a run can continue from (${upTo})`,
         });
     }
+    for (const key of await store.list(layout.allInPlay(lineage))) {
+      if ((stepOf(key) ?? Infinity) < head) found.push({ key, why: 'a worker that ended left it; its step is made' });
+    }
     for (const key of await store.list(layout.allResults(lineage))) {
       if ((stepOf(key) ?? Infinity) <= upTo) found.push({ key, why: `results of steps before checkpoint ${upTo}` });
     }
@@ -115,6 +118,10 @@ export async function removePlayed(
     const folder = layout.round(lineage, round.step, round.first, round.last);
     const rest = key.slice(folder.length);
     over.add(rest.includes('/') ? folder + rest.slice(0, rest.indexOf('/') + 1) : key);
+  }
+  for (const key of await store.list(layout.allInPlay(lineage))) {
+    const chunk = chunkInPlayOf(key);
+    if (chunk !== null && chunk.step < before && !playing.has(chunk.first)) over.add(key);
   }
   for (const key of leasesFirst([...over])) await store.removeAll(key);
 }

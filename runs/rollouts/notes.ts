@@ -6,6 +6,7 @@ import { noteBytesMax, notesOfRolloutBytesMax, notesOfRolloutMax } from '../../c
 import type { NotesPart, RolloutNotes, StoredNote } from '../../core/rl/rollout/notes.ts';
 import type { Rollout } from '../../core/rl/rollout/rollout.ts';
 import type { Store } from '../../store/index.ts';
+import type { Shape } from '../../store/objects.ts';
 import { decodeStored, encodeStored } from '../forms/stored-forms.ts';
 import { untilStored } from './until-stored.ts';
 
@@ -33,6 +34,8 @@ interface NotesOfRollout {
   readonly kinds: Map<string, Map<string, Held>>;
   count: number;
   bytes: number;
+  /** Number of the newest object that has some of them; null before the first is stored. */
+  newest: number | null;
 }
 
 /**
@@ -82,6 +85,22 @@ export class NotesLog {
     return new NotesOfPlace(this, place);
   }
 
+  /** Random: tells this attempt's notes from those of earlier ones. */
+  get attempt(): string {
+    return this.#attempt;
+  }
+
+  /** Where the newest notes of a rollout are; null if none are stored. */
+  newestOf(place: Place): number | null {
+    return this.#rollouts.get(nameOf(place))?.newest ?? null;
+  }
+
+  /** Values of a kind, those included that are being stored. */
+  held(place: Place, kind: string): ReadonlyMap<string, JsonValue> {
+    const held = this.#rollouts.get(nameOf(place))?.kinds.get(kind) ?? new Map<string, Held>();
+    return new Map([...held].map(([key, { value }]) => [key, value]));
+  }
+
   /** Forgets the notes of a rollout that is stored. */
   release(place: Place): void {
     this.#rollouts.delete(nameOf(place));
@@ -120,7 +139,12 @@ export class NotesLog {
   /** The first value of a key stands. */
   #hold({ kind, key, value, ...place }: StoredNote, stored: Promise<void> | null): void {
     const name = nameOf(place);
-    const rollout = this.#rollouts.get(name) ?? { kinds: new Map<string, Map<string, Held>>(), count: 0, bytes: 0 };
+    const rollout = this.#rollouts.get(name) ?? {
+      kinds: new Map<string, Map<string, Held>>(),
+      count: 0,
+      bytes: 0,
+      newest: null,
+    };
     const values = rollout.kinds.get(kind) ?? new Map<string, Held>();
     this.#rollouts.set(name, rollout);
     rollout.kinds.set(kind, values);
@@ -145,8 +169,27 @@ export class NotesLog {
   async #write(notes: readonly StoredNote[]): Promise<void> {
     if (this.#takenOver) throw this.#takenOver;
     await untilStored(() => this.#before(notes), this.#signal);
-    const other = await this.#append(notes);
+    const other = await this.#append(this.#linked(notes));
     if (other !== null) throw this.#isTakenOver();
+    this.#areIn(this.#newest, notes);
+  }
+
+  /** The first note of each rollout says where those before it are. */
+  #linked(notes: readonly StoredNote[]): StoredNote[] {
+    const linked = new Set<string>();
+    return notes.map((note) => {
+      const name = nameOf(note);
+      const before = linked.has(name) ? null : (this.#rollouts.get(name)?.newest ?? null);
+      linked.add(name);
+      return before === null ? note : { ...note, before };
+    });
+  }
+
+  #areIn(part: number, notes: readonly StoredNote[]): void {
+    for (const note of notes) {
+      const of = this.#rollouts.get(nameOf(note));
+      if (of) of.newest = part;
+    }
   }
 
   #claimed(): Promise<void> {
@@ -192,9 +235,9 @@ export class NotesLog {
     const numbers = Array.from({ length: this.#newest }, (_, i) => i + 1);
     for (let at = 0; at < numbers.length; at += readsAtOnce) {
       const parts = await Promise.all(numbers.slice(at, at + readsAtOnce).map((number) => this.#read(number)));
-      for (const part of parts) {
+      for (const [i, part] of parts.entries()) {
         this.#earlier.add(part.attempt);
-        this.#take(part);
+        this.#take(part, at + i + 1);
       }
     }
     for (;;) {
@@ -202,7 +245,7 @@ export class NotesLog {
       if (other === null) return;
       // An attempt that began after this one was opened has taken the log over; one from before only was faster.
       if (!this.#earlier.has(other.attempt)) throw this.#isTakenOver();
-      this.#take(other);
+      this.#take(other, this.#newest);
     }
   }
 
@@ -216,9 +259,10 @@ export class NotesLog {
     );
   }
 
-  #take({ attempt, notes }: NotesPart): void {
+  #take({ attempt, notes }: NotesPart, number: number): void {
     this.#first ??= attempt;
-    for (const note of notes) this.#hold(note, null);
+    for (const { before: _, ...note } of notes) this.#hold(note, null);
+    this.#areIn(number, notes);
   }
 
   /** Stores the next object; that of another attempt, which is there instead, is returned. */
@@ -309,11 +353,13 @@ function sizeOf(value: JsonValue): number {
 }
 
 function partIn(bytes: Uint8Array, key: string): NotesPart {
-  return decodeStored<NotesPart>(bytes, key, ({ attempt, notes }) => ({
-    'the name of its attempt': typeof attempt === 'string',
-    'a list of notes': Array.isArray(notes),
-  }));
+  return decodeStored<NotesPart>(bytes, key, notesShape);
 }
+
+export const notesShape: Shape = ({ attempt, notes }) => ({
+  'the name of its attempt': typeof attempt === 'string',
+  'a list of notes': Array.isArray(notes),
+});
 
 function numberOfNewest(keys: readonly string[], prefix: string): number {
   const numbers = keys

@@ -1,4 +1,5 @@
 import { failpoint } from '../../store/failpoints.ts';
+import type { RowPlace } from '../../core/rl/rollout/in-play.ts';
 import type { RecordedTurn, Rollout, Turn } from '../../core/rl/rollout/rollout.ts';
 import type { Store } from '../../store/index.ts';
 import { NotesLog } from './notes.ts';
@@ -38,11 +39,14 @@ export class RolloutJournal {
   /** Groups whose fresh rows are not to be stored. */
   readonly #released = new Set<number>();
   readonly #key: string;
+  /** Whether an earlier attempt had stored something. */
+  readonly wasBegun: boolean;
   #writing: Promise<void> | null = null;
   #notes: NotesLog | null = null;
 
-  private constructor(key: string, rollouts: Part<Rollout>, turns: TurnRows) {
+  private constructor(key: string, rollouts: Part<Rollout>, turns: TurnRows, wasBegun: boolean) {
     this.#key = key;
+    this.wasBegun = wasBegun;
     this.#rollouts = rollouts;
     this.#turns = turns;
     for (const recorded of turns.stored) this.#remember(recorded);
@@ -62,6 +66,7 @@ export class RolloutJournal {
       key,
       await Part.open<Rollout>(store, `${prefix}part_`, { keys }),
       await TurnRows.open(store, `${prefix}turns_`, keys),
+      keys.length > 0,
     );
     const before = kept.get(key);
     if (before) journal.#takeOver(before);
@@ -104,6 +109,11 @@ export class RolloutJournal {
    */
   turnsOf(place: Place): readonly Turn[] {
     return [...(this.#unfinished.get(place) ?? [])];
+  }
+
+  /** Where the newest stored turn of a running rollout is; null if none is. */
+  newestTurnOf(place: Place): RowPlace | null {
+    return this.#turns.newestOf(place);
   }
 
   /** Takes up rollouts that are stored elsewhere. */
@@ -198,7 +208,8 @@ export class RolloutJournal {
     for (const recorded of before.#turns.fresh) if (!this.has(recorded)) this.addTurn(recorded);
   }
 
-  #remember({ group, index, turn: position, ...turn }: RecordedTurn): void {
+  #remember(recorded: RecordedTurn): void {
+    const { group, index, turn: position, seconds: _, ...turn } = recorded;
     const place = { group, index };
     if (this.has(place)) return;
     const turns = this.#unfinished.get(place) ?? [];

@@ -1,16 +1,22 @@
 import { sharePrompt, wholePrompt } from '../../core/rl/rollout/shared-prompts.ts';
+import type { RowPlace } from '../../core/rl/rollout/in-play.ts';
 import type { RecordedTurn } from '../../core/rl/rollout/rollout.ts';
 import { damaged } from '../../store/objects.ts';
 import type { Store } from '../../store/index.ts';
 import { Part } from './part.ts';
 
+/** `part` is missing in a reference to the same object. */
+type RowReference = Pick<RowPlace, 'row'> & Partial<RowPlace>;
+
+interface Linked {
+  /** The rollout's row before this one: who looks at one rollout reads no other's. Missing in its first row. */
+  readonly before?: RowReference;
+}
+
 /** A turn whose prompt begins as that of an earlier row. */
-interface ContinuingTurn extends Omit<RecordedTurn, 'promptTokenIds'> {
+interface ContinuingTurn extends Omit<RecordedTurn, 'promptTokenIds'>, Linked {
   readonly promptTokenIds?: undefined;
-  readonly prompt: {
-    /** Number of the object that has that row; missing: this one. */
-    readonly part?: number;
-    readonly row: number;
+  readonly prompt: RowReference & {
     /** Ids in common with its prompt and what it sampled; then the rest. */
     readonly take: number;
     readonly rest: readonly number[];
@@ -18,14 +24,14 @@ interface ContinuingTurn extends Omit<RecordedTurn, 'promptTokenIds'> {
 }
 
 /** A row of `turns_N.jsonl`. */
-export type StoredTurn = RecordedTurn | ContinuingTurn;
+export type StoredTurn = (RecordedTurn & Linked) | ContinuingTurn;
 
 type OfRollout = Pick<RecordedTurn, 'group' | 'index'>;
 
 /** A turn, and where it is stored; null = it is not yet. */
 interface KnownTurn {
   readonly turn: RecordedTurn;
-  at: { readonly part: number; readonly row: number } | null;
+  at: RowPlace | null;
 }
 
 /**
@@ -80,6 +86,11 @@ export class TurnRows {
     this.fresh = this.fresh.filter((row) => !done.has(row));
   }
 
+  /** Where the newest stored turn of a rollout is; null if none is. */
+  newestOf(place: OfRollout): RowPlace | null {
+    return this.#ofRollout(place).findLast(({ at }) => at !== null)?.at ?? null;
+  }
+
   /** The rollout has finished, or is stored elsewhere: no row refers to its turns any more. */
   drop({ group, index }: OfRollout): void {
     this.#known.get(group)?.delete(index);
@@ -93,18 +104,21 @@ export class TurnRows {
   /** The row of a turn; `written` are the rows of the same object before it. */
   #sharing(turn: RecordedTurn, written: readonly KnownTurn[]): StoredTurn {
     const earlier = this.#ofRollout(turn);
+    const to = (one: KnownTurn): RowReference => one.at ?? { row: written.indexOf(one) };
+    const newest = earlier.at(-1);
+    const linked: Linked = newest ? { before: to(newest) } : {};
     const prompt = sharePrompt(
       turn.promptTokenIds,
       earlier.map((known) => known.turn),
     );
-    if (prompt === null) return turn;
+    if (prompt === null) return { ...turn, ...linked };
     const { promptTokenIds: _, ...rest } = turn;
     const { as, ...ids } = prompt;
-    const one = earlier[as]!;
-    return { ...rest, prompt: { ...(one.at ?? { row: written.indexOf(one) }), ...ids } };
+    return { ...rest, ...linked, prompt: { ...to(earlier[as]!), ...ids } };
   }
 
-  #whole(row: StoredTurn, part: number, where: string): RecordedTurn {
+  #whole(stored: StoredTurn, part: number, where: string): RecordedTurn {
+    const { before: _, ...row } = stored;
     if (row.promptTokenIds !== undefined) return row;
     const { prompt, ...rest } = row;
     const { part: of = part, row: line, ...ids } = prompt;

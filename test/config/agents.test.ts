@@ -51,6 +51,18 @@ describe('an agent in a run file', () => {
     assert.ok(named.includes(path.join(folder, 'agent.py')) && named.some((line) => line.startsWith('environment ')));
   });
 
+  test('may name the command that goes on in a snapshot, and how often one is taken', async (t) => {
+    const resumed = `${head}${command}${tasks}${score}[env.resume]\ncommand = ["python3", "agent.py", "--resume"]\n`;
+    const resumeOf = async (text: string) => (await load(t, text)).loaded.spec.environments[0]!.program!.resume;
+    assert.deepEqual(await resumeOf(resumed), { command: ['python3', 'agent.py', '--resume'], every: 1 });
+    assert.equal((await resumeOf(`${resumed}every = 5\n`))!.every, 5);
+    assert.equal(await resumeOf(`${head}${command}${tasks}${score}`), null);
+    assert.match(await problems(t, `${head}${command}${tasks}${score}[env.resume]\nevery = 2\n`), /env\[0\]\.resume\.command: a program and its arguments/); // prettier-ignore
+    assert.match(await problems(t, `${resumed}every = 0\n`), /env\[0\]\.resume\.every: an integer ≥ 1/);
+    const other = 'model = "preset:chars-0.4m"\n[[env]]\nid = "reverse-text"\n[env.resume]\ncommand = ["x"]\n';
+    assert.match(await problems(t, other), /kind = "agent" beside it: no other environment has such a setting/);
+  });
+
   test('needs a command, tasks and one score; what is missing is said with what to do', async (t) => {
     const said = await problems(t, head);
     assert.match(said, /env\[0\]\.command: the program beside kind = "agent", such as \["python3", "agent\.py"\]; nothing/); // prettier-ignore

@@ -30,6 +30,7 @@ const typeOfForm: Readonly<Record<keyof typeof storedForms | keyof typeof formsO
     evaluatedExample: ['runs/evaluations/evaluation-store.ts', 'ScoredExample'],
     rollout: ['core/rl/rollout/rollout.ts', 'Rollout'],
     notes: ['core/rl/rollout/notes.ts', 'NotesPart'],
+    chunkInPlay: ['core/rl/rollout/in-play.ts', 'ChunkInPlay'],
     pools: ['core/rl/sampling/pools.ts', 'Pools'],
     plan: ['core/rl/run-state.ts', 'StepPlan'],
     taught: ['core/rl/run-state.ts', 'TaughtRows'],

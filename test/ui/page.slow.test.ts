@@ -13,6 +13,7 @@ import { writeNote, writePause } from '../../runs/metrics/notices.ts';
 import { decodeRows } from '../../store/objects.ts';
 import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import { layout } from '../../runs/layout.ts';
+import { playing } from './rollouts-in-play.ts';
 import { openBrowser, openPage, picture, seriousFindings, withoutChromium } from './browser.ts';
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import { tokenOf } from './page-token.ts';
@@ -177,6 +178,32 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
     assert.match(await page.title(), /Ratchet/);
     assert.deepEqual(complaints, []);
     await context.close();
+  });
+
+  test('lists rollouts in play, and shows one turn by turn with what its program did, as text', async (t) => {
+    const { run, url } = await served(t, { isRewound: false });
+    await playing(run);
+    for (const look of looks) {
+      const { page, context, complaints } = await openPage(browser, url, look);
+      await page.getByRole('link', { name: 'recorded' }).click();
+      await page.getByRole('link', { name: 'In play', exact: true }).click();
+      await page.getByText('2 rollouts on 1 worker').waitFor();
+      await page.getByRole('link', { name: '90/1', exact: true }).click();
+      await page.getByText('tokens 120 of 500').waitFor();
+      const said = await page.locator('main').innerText();
+      for (const text of [harmful[0], harmful[1], harmful[2], 'once', 'namespace ratchet-7', 'sampled', '0.25'])
+        assert(said.includes(text), `${text} in ${said}`);
+      assert.equal(await page.locator('main img, main script, main svg[onload]').count(), 0);
+      const name = `playing-${look.width}-${look.colorScheme}`;
+      await picture(page, name);
+      assert.deepEqual(await seriousFindings(page), [], name);
+      const wide = await page.evaluate<number>('document.documentElement.scrollWidth - innerWidth');
+      assert(wide <= 0, `${name} is ${wide} pixels too wide`);
+      await page.getByRole('link', { name: 'close', exact: true }).click();
+      await page.getByText('Rollout 90/1').waitFor({ state: 'detached' });
+      assert.deepEqual(complaints, [], name);
+      await context.close();
+    }
   });
 
   test('shows episodes of several agents, and stays in shape whatever they said', async (t) => {

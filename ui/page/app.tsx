@@ -6,6 +6,7 @@ import { Evaluated, EvalsView } from './evals-view.tsx';
 import { clock, figure } from './figures.ts';
 import { HistoryView } from './history-view.tsx';
 import { addressOf, useAnswer, useRoute, useTick } from './hooks.ts';
+import { PlayingView } from './playing-view.tsx';
 import { RolloutsView } from './rollouts-view.tsx';
 import { RunView } from './run-view.tsx';
 import { Scrolls } from './scrolls.tsx';
@@ -28,8 +29,11 @@ const views: readonly {
   readonly name: string;
   readonly title: string;
   readonly View: (props: ViewProps) => JSX.Element;
+  /** A report has nothing of it. */
+  readonly isLive?: true;
 }[] = [
   { name: '', title: 'Run', View: RunView },
+  { name: 'playing', title: 'In play', View: PlayingView, isLive: true },
   { name: 'rollouts', title: 'Rollouts', View: RolloutsView },
   { name: 'ledger', title: 'Ledger', View: HistoryView },
   { name: 'evals', title: 'Evals', View: EvalsView },
@@ -71,7 +75,8 @@ function RunPage({
     [source, run],
   );
   const { overview, offset, trouble } = told;
-  const shown = views.find((view) => view.name === name) ?? views[0]!;
+  const offered = views.filter(({ isLive }) => !(isLive && settings.isReport));
+  const shown = offered.find((view) => view.name === name) ?? offered[0]!;
   useEffect(() => {
     document.title = overview ? `${run} · ${overview.step}/${overview.maxSteps} · Ratchet` : `${run} · Ratchet`;
   }, [run, overview?.step, overview?.maxSteps]);
@@ -87,7 +92,7 @@ function RunPage({
           {run}
         </h1>
         <nav aria-label="views">
-          {views.map(({ name, title }) => (
+          {offered.map(({ name, title }) => (
             <a href={addressOf(run, name)} aria-current={shown.name === name ? 'page' : undefined}>
               {title}
             </a>

@@ -40,6 +40,7 @@ export async function openAgent({ id, program, given }: AgentEntry): Promise<Env
     evalDataset: held.dataset,
     rubric: { functions: [{ name: 'reward', weight: 1, score: () => Promise.reject(new Error(neverAlone)) }] },
     isDeterministic: program.isDeterministic,
+    saysState: program.resume !== null,
     scoring: score.command === null ? 'stored' : 'in_place',
     async rollout(example: Example, policy: Policy, place?: RolloutPlace): Promise<RolloutRecord> {
       const where: Pick<RolloutPlace, 'dataset' | 'signal' | 'sandboxes'> = place ?? {

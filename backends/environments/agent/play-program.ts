@@ -1,18 +1,21 @@
 import { programOutputBytesMax, programSecondsMax } from '../../../core/limits.ts';
 import { RatchetError } from '../../../core/errors.ts';
+import { encodeRanges } from '../../../core/rl/ledger.ts';
 import { onAbort } from '../../../core/on-abort.ts';
 import { present } from '../../../core/present.ts';
 import type { ProgramRun, ProgramStop } from '../../../core/rl/rollout/program-run.ts';
+import type { Turn } from '../../../core/rl/rollout/rollout.ts';
 import type { AgentProgram } from '../../../core/settings/programs.ts';
 import { withoutSecrets } from '../../../config/toml/secrets.ts';
-import type { CommandResult, RunningCommand, Sandbox, SandboxFile } from '../../sandboxes/types.ts';
+import type { CommandResult, LeaseBill, RunningCommand, Sandbox, SandboxFile } from '../../sandboxes/types.ts';
 import { tookLonger } from '../score.ts';
 import type { Policy, RolloutPlace, RolloutRecord, RolloutSandboxes } from '../types.ts';
 import { secretsHere } from '../variables.ts';
 import { openCapture } from './capture/capture.ts';
-import type { Capture, OtherModel } from './capture/types.ts';
+import type { CallTime, Capture, OtherModel } from './capture/types.ts';
 import { collectFiles } from './collected-files.ts';
 import { howItFailed, type ProgramSandbox, SetupFailed, takeProgramSandbox } from './program-sandbox.ts';
+import { ProgramSnapshots } from './program-snapshots.ts';
 import { scoreInSandbox } from './score-in-sandbox.ts';
 import { type Task, taskJson } from './tasks.ts';
 import { type CallsOver, WatchedPolicy } from './watched-policy.ts';
@@ -42,44 +45,82 @@ export interface PlayedProgram {
 /** Failures of the program or its sandbox are the record's outcome; those of the policy, and refusals, are thrown. */
 export async function playProgram(played: PlayedProgram): Promise<RolloutRecord> {
   const { program, policy, place, others } = played;
-  const watched = new WatchedPolicy(policy, program);
+  const snapshots = await openSnapshots(played);
+  const watched = new WatchedPolicy(policy, program, snapshots ? () => snapshots.beside() : undefined);
+  const times = new Map<Turn, CallTime>();
   const capture = await openCapture({
     policy: watched,
     model: policyModel,
     aliases: ['*'],
     others,
     signal: place.signal,
-    ...present({ notes: place.notes, budget: place.budget }),
+    onTurn: (turn, time) => void times.set(turn, time),
+    ...present({ notes: place.notes, budget: place.budget, resumed: snapshots?.resumed ?? undefined }),
     ...(place.budget && { beside: { budget: () => ({ ...place.budget!.left() }) } }),
   });
   try {
-    return await inSandbox(played, capture, watched);
+    return withTimes(await inSandbox({ ...played, snapshots }, capture, watched), times);
   } finally {
     watched.end();
     await capture.close();
   }
 }
 
-async function inSandbox(played: PlayedProgram, capture: Capture, watched: WatchedPolicy): Promise<RolloutRecord> {
-  const { program, task, files, place, sandboxes } = played;
+/** null where the program cannot go on in one, or nothing of the rollout outlives this process. */
+async function openSnapshots({ program, policy, place, sandboxes }: PlayedProgram): Promise<ProgramSnapshots | null> {
+  const { resume } = program;
+  if (resume === null || place.notes === undefined || policy.keep === undefined) return null;
+  const earlier = new Set((policy.earlier ?? []).flatMap(({ call }) => call?.id ?? []));
+  return ProgramSnapshots.open({ program: { ...program, resume }, notes: place.notes, sandboxes, earlier });
+}
+
+/** How long each turn took is stored beside them: the turns themselves are the same in every attempt. */
+function withTimes(record: RolloutRecord, times: ReadonlyMap<Turn, CallTime>): RolloutRecord {
+  const { turns, program } = record;
+  if (program === undefined) return record;
+  const seconds = turns.map((turn) => rounded(times.get(turn)?.seconds ?? 0));
+  const recalled = encodeRanges(turns.flatMap((turn, i) => (times.get(turn)?.isRecalled === true ? [i] : [])));
+  return { ...record, program: { ...program, turns: { seconds, recalled } } };
+}
+
+interface Saved extends PlayedProgram {
+  readonly snapshots: ProgramSnapshots | null;
+}
+
+async function inSandbox(played: Saved, capture: Capture, watched: WatchedPolicy): Promise<RolloutRecord> {
+  const { program, task, files, place, sandboxes, snapshots } = played;
   const startedAt = performance.now();
   const seconds = place.timeLimit?.seconds ?? null;
   try {
     const { budget, signal } = place;
-    const wanted = { program, task, files, socket: capture.socket, seconds, budget, signal };
-    const { sandbox, takenAt, cut, end } = await takeProgramSandbox(sandboxes, wanted);
+    const snapshot = snapshots?.resumed?.snapshot;
+    const wanted = { program, task, files, socket: capture.socket, seconds, budget, signal, snapshot };
+    const taken = await takeProgramSandbox(sandboxes, wanted);
+    const { sandbox, takenAt, cut } = taken;
     const timeLimit = firstOf(sinceTaken(place.timeLimit, (takenAt - startedAt) / 1000), cut);
-    try {
-      return await runProgram({ ...played, sandbox, startedAt, takenAt, timeLimit }, capture, watched);
-    } finally {
-      await end();
-    }
+    const playing = runProgram({ ...played, sandbox, startedAt, takenAt, timeLimit }, capture, watched);
+    const bill = await playing.catch(() => undefined).then(() => taken.end()); // its failure is thrown below
+    return withSandbox(await playing, played, taken.lease.name, bill);
   } catch (error) {
     place.signal.throwIfAborted();
-    const why = whyOfSandbox(error);
+    const isSpoiled = snapshots?.resumed != null && isOfSnapshot(error);
+    if (isSpoiled) await snapshots.giveUp(error.message);
+    const why = isSpoiled ? `${error.code}: ${error.message}` : whyOfSandbox(error);
     if (why === null) throw error;
     return { turns: capture.turns, outcome: 'infra_failure', error: why };
   }
+}
+
+function withSandbox(
+  record: RolloutRecord,
+  { program: { sandbox }, place }: PlayedProgram,
+  name: string,
+  { seconds }: LeaseBill,
+): RolloutRecord {
+  if (record.program === undefined) return record;
+  const used = place.budget?.used();
+  const of = { provider: sandbox.pool.provider.kind, name, seconds: rounded(seconds) };
+  return { ...record, program: { ...record.program, sandbox: of, ...present({ used }) } };
 }
 
 /** A failure of this sandbox alone: a fresh one may do better. A refusal holds for each, and is thrown. */
@@ -104,7 +145,12 @@ function firstOf(own: TimeLimit | null, cut: ProgramSandbox['cut']): TimeLimit |
   return { seconds: cut.programS, fate: 'truncate', overBudget: cut.by };
 }
 
-interface Running extends PlayedProgram {
+/** The snapshot is gone, or is not what was saved: the next try begins at the start. */
+function isOfSnapshot(error: unknown): error is RatchetError {
+  return error instanceof RatchetError && /^(?:CheckpointDamaged|SandboxRefused)$/.test(error.code);
+}
+
+interface Running extends Saved {
   readonly sandbox: Sandbox;
   readonly startedAt: number;
   /** When its sandbox was there: the limit counts from then on. */
@@ -113,14 +159,15 @@ interface Running extends PlayedProgram {
 }
 
 async function runProgram(running: Running, capture: Capture, watched: WatchedPolicy): Promise<RolloutRecord> {
-  const { program, sandbox, place, id, task, startedAt, takenAt, timeLimit } = running;
+  const { program, sandbox, place, id, task, startedAt, takenAt, timeLimit, snapshots } = running;
   const told = { ...task.told, ...present({ system_prompt: place.systemPrompt }) };
   await sandbox.write(`${ownFolder}/task.json`, taskJson(id, told));
+  snapshots?.begin({ sandbox, capture, watched });
   const begunAt = performance.now();
   const leftS = timeLimit ? timeLimit.seconds - (begunAt - takenAt) / 1000 : null;
   const command = await sandbox.start(
     {
-      argv: program.command as [string, ...string[]],
+      argv: (snapshots?.resumed ? program.resume! : program).command as [string, ...string[]],
       env: environmentOf(running, capture),
       timeoutS: Math.max(0, Math.ceil(leftS ?? programSecondsMax)) + 1,
       outputBytesMax: programOutputBytesMax,
@@ -134,8 +181,10 @@ async function runProgram(running: Running, capture: Capture, watched: WatchedPo
   place.signal.throwIfAborted();
   const result = await command.wait();
   await capture.close();
-  const run = programRun(result, { capture, stopped, begunAt, startedAt });
+  const run = { ...programRun(result, { capture, stopped, begunAt, startedAt }), ...snapshots?.report() };
   const ended = outcomeOf(run, { running, capture, watched });
+  if (ended.outcome === 'infra_failure')
+    await snapshots?.programFailed(ended.error, { isKilled: run.signal !== undefined && run.stopped === undefined });
   if ('error' in ended) return { turns: capture.turns, program: run, ...ended };
   const collected = await collectFiles(sandbox, program.score.collect);
   const whole = { ...run, ...(program.score.collect.length === 0 ? {} : { files: collected }) };
@@ -209,7 +258,7 @@ function programRun(
     readonly startedAt: number;
   },
 ): ProgramRun {
-  const { sampled, recalled, others } = capture.calls;
+  const { sampled, recalled, others, kept } = capture.calls;
   const aside = capture.setAside();
   const clean = (text: string): string => withoutSecrets(text, [...secretsHere(), capture.key]);
   return {
@@ -220,7 +269,7 @@ function programRun(
     setupS: rounded((begunAt - startedAt) / 1000),
     stdout: clean(result.stdout),
     stderr: clean(result.stderr),
-    calls: { sampled, recalled, others },
+    calls: { sampled, recalled, others, ...(kept > 0 ? { kept } : {}) },
     ...(aside && {
       setAside: {
         turns: aside.turns.length,

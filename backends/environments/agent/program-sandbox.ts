@@ -26,6 +26,8 @@ export interface WantedSandbox {
   /** Of the rollout; missing = nothing is limited. */
   readonly budget: Budget | undefined;
   readonly signal: AbortSignal;
+  /** The work folder at its start; missing = its files, and what its set-up makes of them. */
+  readonly snapshot?: SnapshotRef | undefined;
 }
 
 /** A sandbox with what its rollout's budget made of its time. */
@@ -46,6 +48,7 @@ const setupsMax = 256;
 /** A sandbox with all files of its task, set up. Throws `SetupFailed`, and what the provider throws. */
 export async function takeProgramSandbox(sandboxes: RolloutSandboxes, wanted: WantedSandbox): Promise<ProgramSandbox> {
   const { program } = wanted;
+  if (wanted.snapshot !== undefined) return take(sandboxes, wanted, wanted.snapshot);
   const { setup, snapshot } = program.sandbox;
   if (setup === null) return take(sandboxes, wanted, null);
   const digest = snapshot ? setupDigest(wanted) : null;
@@ -186,6 +189,8 @@ export function howItFailed({ code, signal }: Pick<CommandResult, 'code' | 'sign
 /** Sandboxes of a provider without leases: for a person who looks at an environment, and for tests. */
 export function unleased(provider: SandboxProvider): RolloutSandboxes {
   return {
+    snapshotPrefix: `look/${randomUUID()}/`,
+    removeSnapshots: () => Promise.resolve(), // they are in memory, and few
     async take(request, { signal }) {
       const name = `ratchet-${randomUUID()}`;
       const startedAt = performance.now();

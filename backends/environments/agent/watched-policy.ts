@@ -6,6 +6,9 @@ interface CallDeadlines {
   readonly toolTimeoutS: number | null;
 }
 
+/** Begun with a call that comes while no other is under way, and done before its answer leaves. */
+type Beside = () => Promise<void>;
+
 /** Why a program is stopped by its calls. */
 export type CallsOver = 'turn' | 'tool';
 
@@ -22,13 +25,18 @@ export class WatchedPolicy implements Policy {
   /** Calls that were made, answered or not. */
   calls = 0;
 
-  constructor(policy: Policy, deadlines: CallDeadlines) {
+  readonly #beside: Beside | undefined;
+
+  constructor(policy: Policy, deadlines: CallDeadlines, beside?: Beside) {
     this.#policy = policy;
     this.#deadlines = deadlines;
+    this.#beside = beside;
+    if (policy.keep) this.keep = (ids) => policy.keep!(ids);
     if (policy.tokenTexts) this.tokenTexts = (tokenIds) => policy.tokenTexts!(tokenIds);
     if (policy.countTokens) this.countTokens = (...asked) => policy.countTokens!(...asked);
   }
 
+  declare readonly keep?: NonNullable<Policy['keep']>;
   declare readonly tokenTexts?: NonNullable<Policy['tokenTexts']>;
   declare readonly countTokens?: NonNullable<Policy['countTokens']>;
 
@@ -56,9 +64,12 @@ export class WatchedPolicy implements Policy {
     clearTimeout(this.#idle);
     const late = this.#after(this.#deadlines.turnTimeoutS, 'turn');
     try {
-      return await this.#policy.sample(messages, options);
+      const [turn] = await Promise.all([
+        this.#policy.sample(messages, options).finally(() => clearTimeout(late)),
+        this.#underWay === 1 ? this.#beside?.() : undefined,
+      ]);
+      return turn;
     } finally {
-      clearTimeout(late);
       this.#underWay -= 1;
       if (this.#underWay === 0) this.#wait();
     }

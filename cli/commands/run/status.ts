@@ -20,9 +20,15 @@ export const statusCommand = new Command('status')
   .description('how far a run is and what it is waiting for; without a name, all runs')
   .argument('[run]')
   .option(...storeOption)
+  .option('--rollouts', 'its rollouts in play: turns, tokens, tool calls, effects, sandbox and budget of each')
+  .option('--rollout <group/index>', 'one of them, or one that has ended, turn by turn')
+  .option('--env <name>', 'with --rollouts: of this environment')
+  .option('--limit <k>', 'with --rollouts: at most this many, those in play for the longest first', '50')
   .option('--json', 'as one JSON object')
-  .action(async (run, options) => {
+  .action(async (run, { rollouts, rollout, env, limit, ...options }) => {
     if (run === undefined) return listRuns(options);
+    if (rollout !== undefined) return (await rolloutsInPlay()).showRollout(run, rollout, options);
+    if (rollouts) return (await rolloutsInPlay()).showRollouts(run, { environment: env, limit }, options);
     const report = await reportOf(run, options.store);
     const text = options.json ? jsonText(report, 2) : withoutControls((await describe(report)).join('\n'));
     process.stdout.write(`${text}\n`, () => {
@@ -84,4 +90,9 @@ async function askTemporal(client: Client, run: string): Promise<Told> {
 /** Read from the run's folder; null without one here, or without a commit. Imported on use: it is heavy. */
 async function readCommitted(run: string, store: string | undefined): Promise<StoredRun | null> {
   return (await import('../../stored/stored-runs.ts')).findStoredRun(run, store);
+}
+
+/** Imported on use: most askers want the status alone. */
+async function rolloutsInPlay() {
+  return import('../../stored/rollouts-in-play.ts');
 }

@@ -25,6 +25,8 @@ export interface StoredNote extends Pick<Rollout, 'group' | 'index'> {
   readonly kind: string;
   readonly key: string;
   readonly value: JsonValue;
+  /** Number of the object with the rollout's notes before this one; in its first note of an object. */
+  readonly before?: number;
 }
 
 /** What an attempt wrote down at once. The first part of an attempt claims the log for it, and has no notes. */

@@ -1,3 +1,5 @@
+import type { Amounts } from '../../settings/budgets.ts';
+
 /** What is known of an agent's program after a rollout. Plain data, stored with it. */
 export interface ProgramRun {
   /** null when a signal ended it, or the rollout ended first. */
@@ -12,7 +14,24 @@ export interface ProgramRun {
   readonly stdout: string;
   readonly stderr: string;
   /** Calls of the policy that were sampled, those that were answered from the store, and calls of other models. */
-  readonly calls: { readonly sampled: number; readonly recalled: number; readonly others: number };
+  readonly calls: {
+    readonly sampled: number;
+    readonly recalled: number;
+    readonly others: number;
+    /** Calls that were finished before the snapshot in which the program went on; absent without one. */
+    readonly kept?: number;
+  };
+  /** Snapshots for going on after a death, and why one could not be taken; absent where there are none. */
+  readonly snapshots?: { readonly taken: number; readonly error?: string };
+  /** Seconds of each turn of the rollout, in order, and which were answered from the store, as ranges of positions. */
+  readonly turns?: {
+    readonly seconds: readonly number[];
+    readonly recalled: string;
+  };
+  /** The sandbox of the last attempt; `name` is that of its lease. */
+  readonly sandbox?: { readonly provider: string; readonly name: string; readonly seconds: number };
+  /** What its budget counted; absent without a budget. */
+  readonly used?: Amounts;
   /** What an earlier attempt had sampled and this one did not ask for: its turns, their tokens, and the first difference. */
   readonly setAside?: {
     readonly turns: number;

@@ -293,6 +293,8 @@ export interface RecordedTurn extends Turn {
   readonly group: number;
   readonly index: number;
   readonly turn: number;
+  /** Seconds that sampling it took; absent where that was not measured. */
+  readonly seconds?: number;
 }
 
 /** A rollout that was unfinished when generation ended, and the number of its kept turns. */

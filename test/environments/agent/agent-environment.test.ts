@@ -157,7 +157,7 @@ describe('a program within a budget', { skip }, () => {
     const store = memoryStore(new Map());
     const shared = new SharedBudget({ ledger: new BudgetLedger(store, ''), of: 'run', limits: { ...unlimited, sandboxS: 100 }, advice: () => 'Raise it.' }); // prettier-ignore
     const program = await programHere({ agent: answers });
-    const sandboxes = { take: () => assert.fail('one was taken') };
+    const sandboxes = { ...(await sandboxesHere(program.sandbox)), take: () => assert.fail('one was taken') };
     await assert.rejects(
       play(program, {}, { budget: limited({}, [shared]), sandboxes, timeLimit: { seconds: 60, fate: 'drop' } }),
       /BudgetReached: The run's budget of 100 seconds of sandboxes is used up: 0 .* and the next call may take 240/,
@@ -251,6 +251,7 @@ describe('a program that goes wrong', { skip }, () => {
     let waitedMs = 0;
     t.mock.method(performance, 'now', () => now() + waitedMs);
     const sandboxes: RolloutSandboxes = {
+      ...leased,
       take(request, options) {
         waitedMs += 120_000;
         return leased.take(request, options);
@@ -314,6 +315,7 @@ ${answers}`;
     const leased = await sandboxesHere(program.sandbox);
     let refused = 0;
     const sandboxes: RolloutSandboxes = {
+      ...leased,
       take(request, options) {
         if (request.snapshot === undefined) return leased.take(request, options);
         refused += 1;

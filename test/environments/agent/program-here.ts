@@ -64,6 +64,7 @@ export async function programHere({
     turnTimeoutS: null,
     toolTimeoutS: null,
     exitCodes: [0],
+    resume: null,
     models: [],
     ...more,
     sandbox: {

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { type ChatMessage, contentOf, type MessageToolCall, type Turn } from '../../../../core/rl/rollout/rollout.ts';
-import { SandboxNames } from './sandbox-names.ts';
+import { type NamePair, SandboxNames } from './sandbox-names.ts';
 import type { SetAside } from './types.ts';
 
 /** A call in the tree of its rollout. */
@@ -40,6 +40,7 @@ export class CallTree {
   readonly #earlier: readonly Turn[];
   readonly #earlierAfter = new Map<string | null, Turn[]>();
   readonly #unasked: Map<string, Turn>;
+  readonly #kept = new Set<CallNode>();
   #firstDifference: SetAside['first'] = null;
 
   constructor(earlier: readonly Turn[]) {
@@ -58,7 +59,7 @@ export class CallTree {
     return { after: node, live, heard, messages: [...this.#conversation(node), ...heard] };
   }
 
-  add({ after, live, heard }: PlacedCall, turn: Turn): CallNode {
+  add({ after, live, heard }: Omit<PlacedCall, 'messages'>, turn: Turn): CallNode {
     const { id } = turn.call!;
     const isRecalled = this.#unasked.delete(id);
     const said = this.#saidIn(turn);
@@ -68,6 +69,22 @@ export class CallTree {
     this.#byId.set(id, node);
     if (!isRecalled) this.#noteDifference(above, heard);
     return node;
+  }
+
+  /** Names that the program uses, and those under which the model knows the same. */
+  names(): readonly NamePair[] {
+    return this.#names.pairs();
+  }
+
+  learn(names: readonly NamePair[]): void {
+    this.#names.learn(names);
+  }
+
+  /** A call that was finished before the snapshot in which the program goes on. */
+  keep(turn: Turn): void {
+    const { heard = [] } = turn;
+    const after = this.#byId.get(turn.call!.after ?? '') ?? null;
+    this.#kept.add(this.add({ after, live: heard, heard }, turn));
   }
 
   /** The program's side of a conversation, to the answer with this id. */
@@ -109,11 +126,20 @@ export class CallTree {
   }
 
   #step(messages: readonly ChatMessage[], node: CallNode | null, from: number): CallNode | undefined {
-    return this.#children.get(node?.id ?? null)?.find(({ live, said }) => {
+    return this.#children.get(node?.id ?? null)?.find((child) => {
+      const { live, said } = child;
       const at = from + live.length;
       // The messages after it are the question of this call.
-      return at + 1 < messages.length && isSaid(messages[at]!, said) && beginsWith(messages, from, live);
+      if (at + 1 >= messages.length || !isSaid(messages[at]!, said)) return false;
+      return beginsWith(messages, from, live) || (this.#kept.has(child) && this.#isHeardBefore(child, messages, from));
     });
+  }
+
+  /** Whether these are the messages that an earlier attempt sent with a call, up to what differs between sandboxes. */
+  #isHeardBefore({ heard }: CallNode, messages: readonly ChatMessage[], from: number): boolean {
+    const pairs = this.#agree(heard, messages.slice(from, from + heard.length));
+    if (pairs !== null) this.#names.learn(pairs);
+    return pairs !== null;
   }
 
   /** New messages as the model sees them: those of the same call of an earlier attempt, else with the names that it knows. */

@@ -14,7 +14,7 @@ import { messagesForm } from './messages-form.ts';
 import type { ApiForm, ModelAnswer, ModelCall } from './model-call.ts';
 import { NotWritten, OtherModels, Unaffordable } from './other-models.ts';
 import { responsesForm } from './responses-form.ts';
-import type { CallCounts, Capture, CaptureOptions, OtherModel } from './types.ts';
+import type { CallCounts, Capture, CaptureOptions, OtherModel, ResumedCalls } from './types.ts';
 import { Unheard } from './unheard.ts';
 
 /** Refusals in a row after which the program will not do better. */
@@ -54,18 +54,35 @@ class CapturedRollout implements Capture {
   readonly #unheard = new Unheard<CallNode>();
   readonly #ended = new AbortController();
   readonly #toldOf = new Set<string>();
-  readonly #calls = { sampled: 0, recalled: 0, others: 0, othersRecalled: 0, refused: 0 };
+  readonly #calls = { sampled: 0, recalled: 0, kept: 0, others: 0, othersRecalled: 0, refused: 0 };
   readonly #otherUsage = { promptTokens: 0, completionTokens: 0 };
   #address!: RolloutAddress;
   #refusalsInRow = 0;
 
   constructor(options: CaptureOptions) {
     this.#options = options;
-    const { policy, notes, signal, budget } = options;
+    const { policy, notes, signal, budget, resumed } = options;
     const earlier = (policy.earlier ?? []).filter(({ call }) => call !== undefined);
     this.#earlier = new Set(earlier.map(({ call }) => call!.id));
     this.#tree = new CallTree(earlier);
     this.#others = new OtherModels({ notes, tree: this.#tree, signal, budget });
+    if (resumed) this.#goOn(resumed, new Map(earlier.map((turn) => [turn.call!.id, turn])));
+  }
+
+  #goOn({ calls, names }: ResumedCalls, earlier: ReadonlyMap<string, Turn>): void {
+    const { policy, onTurn } = this.#options;
+    policy.keep?.(calls);
+    this.#tree.learn(names);
+    for (const turn of calls.flatMap((id) => earlier.get(id) ?? [])) {
+      this.#tree.keep(turn);
+      this.turns.push(turn);
+      this.#calls.kept++;
+      onTurn?.(turn, { isRecalled: true, seconds: 0 });
+    }
+  }
+
+  heard(): ResumedCalls {
+    return { calls: this.turns.map(({ call }) => call!.id), names: this.#tree.names() };
   }
 
   async open(): Promise<this> {
@@ -188,6 +205,7 @@ class CapturedRollout implements Capture {
 
   async #sample(placed: ReturnType<CallTree['place']>, { tools, maxTokens, stop }: ModelCall): Promise<CallNode> {
     const { policy, onTurn } = this.#options;
+    const since = performance.now();
     try {
       const turn = await policy.sample(placed.messages, {
         ...(tools.length === 0 ? {} : { tools }),
@@ -203,7 +221,7 @@ class CapturedRollout implements Capture {
       this.#calls[isRecalled ? 'recalled' : 'sampled']++;
       this.refusal = undefined;
       this.#refusalsInRow = 0;
-      onTurn?.(turn, { isRecalled });
+      onTurn?.(turn, { isRecalled, seconds: (performance.now() - since) / 1000 });
       return node;
     } catch (error) {
       throw this.#judged(error);

@@ -52,6 +52,11 @@ export class SandboxNames {
     this.#toLive = null;
   }
 
+  /** All names so far, for an attempt that goes on in a snapshot of this sandbox. */
+  pairs(): readonly NamePair[] {
+    return [...this.#recordedOf].map(([live, recorded]) => ({ live, recorded }));
+  }
+
   /** A text of the program with the names that the model knows. */
   toRecorded(text: string): string {
     this.#toRecorded ??= new Replacement(this.#recordedOf);

@@ -30,10 +30,26 @@ export interface CaptureOptions {
   /** Of the rollout: calls of other models are reserved in it. */
   readonly budget?: Budget;
   readonly beside?: BesideModel;
+  /** The snapshot in which the program goes on; missing = it begins at the start. */
+  readonly resumed?: ResumedCalls;
   /** Told once of each field of requests that the run's file decides instead. */
   readonly say?: (line: string) => void;
   /** Called with every turn, sampled or recalled, before its answer leaves. */
-  readonly onTurn?: (turn: Turn, call: { readonly isRecalled: boolean }) => void;
+  readonly onTurn?: (turn: Turn, call: CallTime) => void;
+}
+
+export interface CallTime {
+  readonly isRecalled: boolean;
+  /** From the call to its turn. */
+  readonly seconds: number;
+}
+
+/** What a program had heard when the snapshot was taken in which it goes on. */
+export interface ResumedCalls {
+  /** Ids of its calls, in the order in which they were answered. */
+  readonly calls: readonly string[];
+  /** Names that its sandbox has of its own, and those under which the model knows the same. */
+  readonly names: readonly { readonly live: string; readonly recorded: string }[];
 }
 
 /** Another model, as `openEndpoint` opens it. */
@@ -61,6 +77,8 @@ export interface Capture {
    */
   readonly turns: readonly Turn[];
   readonly calls: CallCounts;
+  /** What a snapshot of the sandbox has to be stored with. */
+  heard(): ResumedCalls;
   /** What an earlier attempt finished and this one did not ask for (so far), and where the two first differed. */
   setAside(): SetAside | null;
   /**
@@ -80,6 +98,8 @@ export interface CallCounts {
   /** Calls for the policy that were sampled, and that were answered from the store. */
   readonly sampled: number;
   readonly recalled: number;
+  /** Calls that were finished before the snapshot in which the program goes on. */
+  readonly kept: number;
   /** Calls for other models, and those of them that were answered from the notes. */
   readonly others: number;
   readonly othersRecalled: number;
