@@ -1,3 +1,4 @@
+import type { RunSpec } from '../config/run-spec.ts';
 import type { PlayedPart } from '../core/rl/rollout/played-part.ts';
 import type { Rollout } from '../core/rl/rollout/rollout.ts';
 import { RolloutJournal } from '../runs/rollouts/rollout-journal.ts';
@@ -69,10 +70,9 @@ export async function collectChunk(
   const opened = await openChunk(dependencies, input, attempt, { journal, cancelled });
   const wanted = opened.wanted.filter(({ place }) => !collector.has(place.group));
   for (const { place } of opened.wanted) if (collector.has(place.group)) journal.release(place.group);
-  const keepsSnapshots = opened.spec.environments.some(({ program }) => program?.resume != null);
   collector.onStored = (ordinal) => {
     journal.release(ordinal);
-    if (keepsSnapshots) void removeSnapshots(input.run, ordinal);
+    void removeSnapshots(opened.spec, input.run, ordinal);
   };
   const stored = (): StoredWork => addSizes(journal.size(), collector.size);
   attempt.goOnFrom(stored());
@@ -130,7 +130,12 @@ export async function collectChunk(
 }
 
 /** Nobody goes on with a group that is stored. What cannot be removed now is left to the retention of snapshots. */
-async function removeSnapshots({ name: run, store, lineage }: ChunkInput['run'], group: number): Promise<void> {
+async function removeSnapshots(
+  { environments }: Pick<RunSpec, 'environments'>,
+  { name: run, store, lineage }: ChunkInput['run'],
+  group: number,
+): Promise<void> {
+  if (!environments.some(({ program }) => program?.resume != null)) return;
   const prefix = snapshotPrefix({ run, lineage, group: String(group) });
   await new StoredSnapshots(new LeaseStore(store), thisWorker()).remove(prefix).catch(() => undefined);
 }

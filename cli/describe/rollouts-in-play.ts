@@ -27,13 +27,14 @@ export function describeList(run: string, list: ListedRollouts, nowMs: number): 
   ];
   const heading = ['ROLLOUT', 'ENVIRONMENT', 'VERSION', 'FOR', 'LAST TURN', 'TURNS', 'STORE', 'TOKENS', 'TOOLS', 'SANDBOX', 'WORKER', 'HEARD', '']; // prettier-ignore
   const left = matches - rollouts.length;
+  if (matches === 0) return [all.join('; '), 'none of them is of this environment (--env)'];
   return [
     all.join('; '),
     '',
     ...inColumns([heading, ...rollouts.map((one) => rowOf(one, nowMs))].map((row) => row.map(onOneLine))),
     ...(left > 0 ? ['', `${left} more: --limit, --env`] : []),
     '',
-    `one of them, turn by turn: npx ratchet-rl status ${run} --rollout ${rollouts[0] ? `${rollouts[0].group}/${rollouts[0].index}` : 'GROUP/INDEX'}`,
+    `one of them, turn by turn: npx ratchet-rl status ${run} --rollout ${rollouts[0]!.group}/${rollouts[0]!.index}`,
   ];
 }
 

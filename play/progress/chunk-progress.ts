@@ -125,12 +125,12 @@ export class ChunkProgress {
     await this.#writing;
   }
 
-  /** The chunk's attempt is over: nothing of it is in play here. */
+  /** The chunk's attempt is over: nothing of it is in play here. What the store does not remove now goes with the round. */
   async stop(): Promise<void> {
     clearInterval(this.#timer);
     await this.#writing?.catch(() => undefined); // it is removed
     const { store, key, journal } = this.#options;
-    if (this.#hasWritten || journal.wasBegun) await store.removeAll(key);
+    if (this.#hasWritten || journal.wasBegun) await store.removeAll(key).catch(() => undefined);
   }
 
   async #write(): Promise<void> {

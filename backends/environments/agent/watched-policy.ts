@@ -64,11 +64,12 @@ export class WatchedPolicy implements Policy {
     clearTimeout(this.#idle);
     const late = this.#after(this.#deadlines.turnTimeoutS, 'turn');
     try {
-      const [turn] = await Promise.all([
-        this.#policy.sample(messages, options).finally(() => clearTimeout(late)),
-        this.#underWay === 1 ? this.#beside?.() : undefined,
-      ]);
-      return turn;
+      // Both have ended before the program hears anything: a refusal lets it go on, too.
+      const beside = this.#underWay === 1 ? this.#beside?.() : undefined;
+      const sampling = this.#policy.sample(messages, options).finally(() => clearTimeout(late));
+      await Promise.allSettled([sampling, beside]);
+      await beside;
+      return await sampling;
     } finally {
       this.#underWay -= 1;
       if (this.#underWay === 0) this.#wait();

@@ -1,5 +1,6 @@
 import { readdir, readFile } from 'node:fs/promises';
 import { z } from 'zod';
+import { sharedNext } from '../../../core/shared-next.ts';
 import type { ListedSandbox } from '../types.ts';
 
 /** Sandboxes of namespaces on this machine, by the command lines of their first processes: no file has to be kept true. */
@@ -16,15 +17,22 @@ export function markOf(sandbox: ListedSandbox): string {
   return prefix + Buffer.from(JSON.stringify(sandbox)).toString('base64url');
 }
 
-/** Those of this user. A program inside a sandbox cannot pretend to be one: its process has a number in there, too. */
-export async function listSupervisors(): Promise<readonly (ListedSandbox & { readonly pid: number })[]> {
+type Supervisor = ListedSandbox & { readonly pid: number };
+
+/**
+ * Those of this user. A program inside a sandbox cannot pretend to be one: its process has a number in there, too. Looking
+ * opens files of every process, and a hundred sandboxes may end at once.
+ */
+export const listSupervisors = sharedNext(lookAtProcesses);
+
+async function lookAtProcesses(): Promise<readonly Supervisor[]> {
   const here = await depthOf('self');
   const pids = (await readdir('/proc').catch(() => [])).filter((name) => /^\d+$/.test(name));
   const found = await Promise.all(pids.map((pid) => markedProcess(pid, here)));
   return found.filter((one) => one !== null);
 }
 
-async function markedProcess(pid: string, here: Depth | null): Promise<(ListedSandbox & { pid: number }) | null> {
+async function markedProcess(pid: string, here: Depth | null): Promise<Supervisor | null> {
   const line = await readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '');
   const word = line.split('\0').find((one) => one.startsWith(prefix));
   if (word === undefined) return null;

@@ -26,7 +26,10 @@ export const statusCommand = new Command('status')
   .option('--limit <k>', 'with --rollouts: at most this many, those in play for the longest first', '50')
   .option('--json', 'as one JSON object')
   .action(async (run, { rollouts, rollout, env, limit, ...options }) => {
-    if (run === undefined) return listRuns(options);
+    if (run === undefined) {
+      if (rollouts !== undefined || rollout !== undefined) throw needsRun();
+      return listRuns(options);
+    }
     if (rollout !== undefined) return (await rolloutsInPlay()).showRollout(run, rollout, options);
     if (rollouts) return (await rolloutsInPlay()).showRollouts(run, { environment: env, limit }, options);
     const report = await reportOf(run, options.store);
@@ -90,6 +93,13 @@ async function askTemporal(client: Client, run: string): Promise<Told> {
 /** Read from the run's folder; null without one here, or without a commit. Imported on use: it is heavy. */
 async function readCommitted(run: string, store: string | undefined): Promise<StoredRun | null> {
   return (await import('../../stored/stored-runs.ts')).findStoredRun(run, store);
+}
+
+function needsRun(): RatchetError {
+  return new RatchetError(
+    'ConfigInvalid',
+    'Rollouts are those of one run: expected its name, as in npx ratchet-rl status RUN --rollouts; npx ratchet-rl runs lists the runs.',
+  );
 }
 
 /** Imported on use: most askers want the status alone. */

@@ -35,6 +35,7 @@ interface Life {
   /** Commands as the program got them. */
   readonly commands: readonly string[];
   readonly last: string;
+  readonly messages: readonly object[];
 }
 
 /** One attempt of the program. `diesAfter` = turns that it hears; `oddly` = the output of that turn is another one. */
@@ -42,18 +43,16 @@ async function live(
   t: TestContext,
   sandbox: Sandbox,
   stored: Turn[],
-  { diesAfter = Infinity, oddly = -1 }: { readonly diesAfter?: number; readonly oddly?: number } = {},
+  { diesAfter = Infinity, oddly = -1, in: saved }: Fate = {},
 ): Promise<Life> {
   const policy = scriptedPolicy({ says, recorded: [...stored], onTurn: (turn) => void stored.push(turn) });
-  const capture = await openCapture({ policy, model: 'policy', signal: new AbortController().signal });
+  const resumed = saved ? { resumed: saved.capture.heard() } : {};
+  const capture = await openCapture({ policy, model: 'policy', signal: new AbortController().signal, ...resumed });
   t.after(() => capture.close());
   const port = await capture.listenOnLoopback();
-  const messages: object[] = [
-    { role: 'system', content: `You work in ${sandbox.folder}. It is ${sandbox.clock}.` },
-    { role: 'user', content: 'Make it.' },
-  ];
+  const messages: object[] = [...(saved?.messages ?? beginning(sandbox))];
   const commands: string[] = [];
-  for (let turn = 0; turn < diesAfter; turn++) {
+  for (let turn = capture.calls.kept; turn < diesAfter; turn++) {
     const response = await fetch(`http://127.0.0.1:${port}/v1/chat/completions`, {
       method: 'POST',
       headers: { 'x-api-key': capture.key },
@@ -63,13 +62,27 @@ async function live(
     const { message } = choices[0];
     messages.push(message);
     const [call] = message.tool_calls ?? [];
-    if (!call) return { capture, asked: policy.asked.length, commands, last: message.content! };
+    if (!call) return { capture, asked: policy.asked.length, commands, last: message.content!, messages };
     const { command } = JSON.parse(call.function.arguments) as { command: string };
     commands.push(command);
     const content = turn === oddly ? 'make: *** No rule.' : output(command, sandbox);
     messages.push({ role: 'tool', tool_call_id: call.id, content });
   }
-  return { capture, asked: policy.asked.length, commands, last: '' };
+  return { capture, asked: policy.asked.length, commands, last: '', messages };
+}
+
+interface Fate {
+  readonly diesAfter?: number;
+  readonly oddly?: number;
+  /** It goes on with what this life had, in a snapshot of its sandbox. */
+  readonly in?: Life;
+}
+
+function beginning({ folder, clock }: Sandbox): object[] {
+  return [
+    { role: 'system', content: `You work in ${folder}. It is ${clock}.` },
+    { role: 'user', content: 'Make it.' },
+  ];
 }
 
 interface ToldMessage {
@@ -113,6 +126,26 @@ describe('an agent that died', () => {
     const third = await live(t, { folder: '/tmp/x', clock: '2027-01-01 00:00:00', pid: 31000 }, stored);
     assert.deepEqual([third.asked, third.capture.calls.recalled], [1, 4]);
     assert.equal(third.last, 'Done: 31000 wrote /tmp/x/out.');
+  });
+
+  test('and goes on in a snapshot of its second sandbox: its history is known, under the names of the first', async (t) => {
+    const whole: Turn[] = [];
+    const undisturbed = await live(t, first, whole);
+    const stored: Turn[] = [];
+    await live(t, first, stored, { diesAfter: 2 });
+    const saved = await live(t, second, stored, { diesAfter: 3 });
+    assert.equal(stored.length, 3);
+    const third = await live(t, second, stored, { in: saved });
+    const { kept, recalled, sampled } = third.capture.calls;
+    assert.deepEqual([kept, recalled, sampled, third.asked], [3, 0, 2, 2]);
+    assert.deepEqual(third.commands, ['make -C /tmp/agent-z7 step3'], 'it does only what came after');
+    assert.equal(third.last, 'Done: 977 wrote /tmp/agent-z7/out.');
+    assert.deepEqual(
+      third.capture.turns.map(({ text }) => text),
+      undisturbed.capture.turns.map(({ text }) => text),
+    );
+    assert.equal(trajectoryRows(third.capture.turns, 'interleaved').length, 1);
+    assert.equal(third.capture.setAside(), null);
   });
 
   test('and does something else: from there on it is sampled, and the rest of the old branch is set aside by name', async (t) => {
