@@ -133,12 +133,12 @@ export class ProgramSnapshots {
       return;
     }
     // Another call came: its thread may have changed the folder meanwhile.
-    if (watched.calls !== before) return sandboxes.removeSnapshots(key);
+    if (watched.calls !== before) return sandboxes.removeSnapshots(snapshot.key);
     const older = this.#newest;
     const note: SnapshotNote = { snapshot, names, calls: calls.slice(older?.calls ?? 0), after: older?.name ?? null };
     const name = await this.#note(note);
     this.#taken += 1;
-    this.#newest = { name, key, calls: calls.length };
+    this.#newest = { name, key: snapshot.key, calls: calls.length };
     // Nobody goes on from it: whoever has read the notes before has taken the rollout over, and `put` has failed.
     if (older) await sandboxes.removeSnapshots(older.key);
   }
