@@ -107,7 +107,7 @@ describe('sandboxes under leases', () => {
 
   test('a request without an answer keeps its place until its sandbox has come and gone', async () => {
     const { cloud, worker, accounts, leases } = await openPlace({ startMs: 60, loses: (n) => n === 1 });
-    const one = worker({ quota: 2, settleMs: 2_000 });
+    const one = worker({ quota: 2, settleMs: 8_000 });
     const leased = await one.take(request, { owner, deadlineS: 60, signal });
     assert.equal((await leases.openNames()).size, 2);
     assert.notEqual(leased.sandbox.name, undefined);
