@@ -4,7 +4,7 @@ import { onAbort } from '../../../core/on-abort.ts';
 import { present } from '../../../core/present.ts';
 import type { ProgramRun, ProgramStop } from '../../../core/rl/rollout/program-run.ts';
 import type { AgentProgram } from '../../../core/settings/programs.ts';
-import { withoutSecrets } from '../../../config/toml/secrets.ts';
+import { secretValues, withoutSecrets } from '../../../config/toml/secrets.ts';
 import type { CommandResult, RunningCommand, Sandbox, SandboxFile } from '../../sandboxes/types.ts';
 import { tookLonger } from '../score.ts';
 import type { Policy, RolloutPlace, RolloutRecord, RolloutSandboxes } from '../types.ts';
@@ -41,7 +41,7 @@ export interface PlayedProgram {
 
 /** Failures of the program or its sandbox are the record's outcome; those of the policy, and refusals, are thrown. */
 export async function playProgram(played: PlayedProgram): Promise<RolloutRecord> {
-  const { program, policy, place, others } = played;
+  const { program, policy, place, others, variables } = played;
   const watched = new WatchedPolicy(policy, program);
   const capture = await openCapture({
     policy: watched,
@@ -49,6 +49,7 @@ export async function playProgram(played: PlayedProgram): Promise<RolloutRecord>
     aliases: ['*'],
     others,
     signal: place.signal,
+    secrets: secretValues(variables),
     ...present({ notes: place.notes }),
     ...(place.budget && { beside: { budget: () => ({ ...place.budget!.left() }) } }),
   });
@@ -202,6 +203,7 @@ function programRun(
     stdout: clean(result.stdout),
     stderr: clean(result.stderr),
     calls: { sampled, recalled, others },
+    ...(capture.ignored.length === 0 ? {} : { ignored: capture.ignored }),
     ...(aside && {
       setAside: {
         turns: aside.turns.length,

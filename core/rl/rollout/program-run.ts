@@ -13,6 +13,8 @@ export interface ProgramRun {
   readonly stderr: string;
   /** Calls of the policy that were sampled, those that were answered from the store, and calls of other models. */
   readonly calls: { readonly sampled: number; readonly recalled: number; readonly others: number };
+  /** Fields of its calls that had no effect: the run's file decides how the policy is sampled. */
+  readonly ignored?: readonly string[];
   /** What an earlier attempt had sampled and this one did not ask for: its turns, their tokens, and the first difference. */
   readonly setAside?: {
     readonly turns: number;

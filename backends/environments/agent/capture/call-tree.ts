@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import { type ChatMessage, contentOf, type MessageToolCall, type Turn } from '../../../../core/rl/rollout/rollout.ts';
+import type { CallMemory, ModelCall } from './model-call.ts';
 import { SandboxNames } from './sandbox-names.ts';
 import type { SetAside } from './types.ts';
 
@@ -12,10 +13,12 @@ export interface PlacedCall {
   readonly heard: readonly ChatMessage[];
   /** The whole conversation, as the model sees it. */
   readonly messages: readonly ChatMessage[];
+  /** The conversation begins with instructions that the program gives anew with each call. */
+  readonly isInstructed: boolean;
 }
 
 /** A turn of this attempt, with both sides of its conversation. */
-export interface CallNode extends Pick<PlacedCall, 'after' | 'live' | 'heard'> {
+export interface CallNode extends Pick<PlacedCall, 'after' | 'live' | 'heard' | 'isInstructed'> {
   readonly turn: Turn;
   readonly id: string;
   readonly said: Said;
@@ -51,18 +54,19 @@ export class CallTree {
     }
   }
 
-  place(messages: readonly ChatMessage[]): PlacedCall {
+  place({ messages, isInstructed = false }: Pick<ModelCall, 'messages' | 'isInstructed'>): PlacedCall {
     const { node, next } = this.#walk(messages);
     const live = messages.slice(next);
     const heard = this.#recorded(node?.id ?? null, live);
-    return { after: node, live, heard, messages: [...this.#conversation(node), ...heard] };
+    const seen = [...pathTo(node).flatMap((one) => [...one.heard, ownMessage(one)]), ...heard];
+    return { after: node, live, heard, messages: seen, isInstructed };
   }
 
-  add({ after, live, heard }: PlacedCall, turn: Turn): CallNode {
+  add({ after, live, heard, isInstructed }: PlacedCall, turn: Turn): CallNode {
     const { id } = turn.call!;
     const isRecalled = this.#unasked.delete(id);
     const said = this.#saidIn(turn);
-    const node = { after, live, heard, turn, id, said };
+    const node = { after, live, heard, isInstructed, turn, id, said };
     const above = after?.id ?? null;
     this.#children.set(above, [...(this.#children.get(above) ?? []), node]);
     this.#byId.set(id, node);
@@ -71,13 +75,24 @@ export class CallTree {
   }
 
   /** The program's side of a conversation, to the answer with this id. */
-  conversation(id: string): ChatMessage[] | undefined {
-    const node = this.#byId.get(id);
-    if (node === undefined) return undefined;
-    const { content, calls } = node.said;
-    const before = node.after === null ? [] : this.conversation(node.after.id)!;
-    const answer: ChatMessage = { role: 'assistant', content, ...(calls.length === 0 ? {} : { tool_calls: calls }) };
-    return [...before, ...node.live, answer];
+  conversation(id: string): ReturnType<CallMemory['conversation']> {
+    const path = pathTo(this.#byId.get(id) ?? null);
+    const [first] = path;
+    if (first === undefined) return undefined;
+    const messages = path.flatMap(({ live, said: { content, calls } }): ChatMessage[] => [
+      ...live,
+      { role: 'assistant', content, ...besideText(calls) },
+    ]);
+    return { messages, isInstructed: first.isInstructed };
+  }
+
+  /** The latest answer to the same question, if no call has gone on from it. */
+  answerTo({ after, live }: PlacedCall): CallNode | undefined {
+    const isSameQuestion = (node: CallNode): boolean =>
+      node.live.length === live.length && beginsWith(live, 0, node.live);
+    return this.#children
+      .get(after?.id ?? null)
+      ?.findLast((node) => isSameQuestion(node) && !this.#children.has(node.id));
   }
 
   toRecorded(text: string): string {
@@ -153,17 +168,6 @@ export class CallTree {
     };
   }
 
-  /** A conversation as the model sees it: its own words are the text that it sampled. */
-  #conversation(node: CallNode | null): ChatMessage[] {
-    if (node === null) return [];
-    const { turn, id } = node;
-    const own: ChatMessage =
-      turn.said === undefined
-        ? { role: 'assistant', content: turn.text }
-        : { role: 'assistant', content: contentOf(turn), ...besideText(callsOf(turn, id)) };
-    return [...this.#conversation(node.after), ...node.heard, own];
-  }
-
   #saidIn(turn: Turn): Said {
     const toLive = (text: string): string => this.toLive(text);
     return {
@@ -187,6 +191,19 @@ export class CallTree {
 
 const shownBefore = 60;
 const shownMax = 200;
+
+/** The calls of a conversation, from the first on. */
+function pathTo(node: CallNode | null): CallNode[] {
+  const path: CallNode[] = [];
+  for (let at = node; at !== null; at = at.after) path.push(at);
+  return path.reverse();
+}
+
+/** The model's own words as it sees them: the text that it sampled. */
+function ownMessage({ turn, id }: CallNode): ChatMessage {
+  if (turn.said === undefined) return { role: 'assistant', content: turn.text };
+  return { role: 'assistant', content: contentOf(turn), ...besideText(callsOf(turn, id)) };
+}
 
 function besideText(calls: readonly MessageToolCall[]): { readonly tool_calls?: readonly MessageToolCall[] } {
   return calls.length === 0 ? {} : { tool_calls: calls };

@@ -27,8 +27,8 @@ export interface CaptureOptions {
    */
   readonly notes?: RolloutNotes;
   readonly beside?: BesideModel;
-  /** Told once of each field of requests that the run's file decides instead. */
-  readonly say?: (line: string) => void;
+  /** Values that the program has and that no turn may keep, beside the rollout's key. */
+  readonly secrets?: readonly string[];
   /** Called with every turn, sampled or recalled, before its answer leaves. */
   readonly onTurn?: (turn: Turn, call: { readonly isRecalled: boolean }) => void;
 }
@@ -55,6 +55,8 @@ export interface Capture {
    */
   readonly turns: readonly Turn[];
   readonly calls: CallCounts;
+  /** Fields of its calls that had no effect on the policy: the run's file decides, or nobody knows them. */
+  readonly ignored: readonly string[];
   /** What an earlier attempt finished and this one did not ask for (so far), and where the two first differed. */
   setAside(): SetAside | null;
   /**
@@ -66,7 +68,7 @@ export interface Capture {
   readonly refusal: unknown;
   /** Raised when `failure` is set. */
   readonly ended: AbortSignal;
-  /** Ends the calls under way and removes the socket. Idempotent. */
+  /** Ends the calls under way, whose turns need not be finished, and removes the socket. Idempotent. */
   close(): Promise<void>;
 }
 
