@@ -193,6 +193,7 @@ function programRun(
 ): ProgramRun {
   const { sampled, recalled, others } = capture.calls;
   const aside = capture.setAside();
+  const mapped = capture.mapped();
   const clean = (text: string): string => withoutSecrets(text, [...secretsHere(), capture.key]);
   return {
     exitCode: stopped === null ? result.code : null,
@@ -204,6 +205,7 @@ function programRun(
     stderr: clean(result.stderr),
     calls: { sampled, recalled, others },
     ...(capture.ignored.length === 0 ? {} : { ignored: capture.ignored }),
+    ...(Object.keys(mapped).length === 0 ? {} : { mapped }),
     ...(aside && {
       setAside: {
         turns: aside.turns.length,

@@ -3,6 +3,7 @@ import { type ChatMessage, contentOf, type MessageToolCall, type Turn } from '..
 import type { CallMemory, ModelCall } from './model-call.ts';
 import { SandboxNames } from './sandbox-names.ts';
 import type { SetAside } from './types.ts';
+import { isAlike, isOneOutput } from './volatile-outputs.ts';
 
 /** A call in the tree of its rollout. */
 export interface PlacedCall {
@@ -13,6 +14,8 @@ export interface PlacedCall {
   readonly heard: readonly ChatMessage[];
   /** The whole conversation, as the model sees it. */
   readonly messages: readonly ChatMessage[];
+  /** Tools whose outputs differ from those of the recorded call, and count as the same. */
+  readonly mapped: readonly string[];
   /** The conversation begins with instructions that the program gives anew with each call. */
   readonly isInstructed: boolean;
 }
@@ -43,6 +46,7 @@ export class CallTree {
   readonly #earlier: readonly Turn[];
   readonly #earlierAfter = new Map<string | null, Turn[]>();
   readonly #unasked: Map<string, Turn>;
+  readonly #mapped = new Map<string, number>();
   #firstDifference: SetAside['first'] = null;
 
   constructor(earlier: readonly Turn[]) {
@@ -57,14 +61,15 @@ export class CallTree {
   place({ messages, isInstructed = false }: Pick<ModelCall, 'messages' | 'isInstructed'>): PlacedCall {
     const { node, next } = this.#walk(messages);
     const live = messages.slice(next);
-    const heard = this.#recorded(node?.id ?? null, live);
+    const { heard, mapped } = this.#recorded(node, live);
     const seen = [...pathTo(node).flatMap((one) => [...one.heard, ownMessage(one)]), ...heard];
-    return { after: node, live, heard, messages: seen, isInstructed };
+    return { after: node, live, heard, mapped, messages: seen, isInstructed };
   }
 
-  add({ after, live, heard, isInstructed }: PlacedCall, turn: Turn): CallNode {
+  add({ after, live, heard, mapped, isInstructed }: PlacedCall, turn: Turn): CallNode {
     const { id } = turn.call!;
     const isRecalled = this.#unasked.delete(id);
+    for (const tool of mapped) this.#mapped.set(tool, (this.#mapped.get(tool) ?? 0) + 1);
     const said = this.#saidIn(turn);
     const node = { after, live, heard, isInstructed, turn, id, said };
     const above = after?.id ?? null;
@@ -103,6 +108,11 @@ export class CallTree {
     return this.#names.toLive(text);
   }
 
+  /** Outputs of tools that count as the recorded ones though their texts differ, by the tool's name. */
+  mapped(): Readonly<Record<string, number>> {
+    return Object.fromEntries(this.#mapped);
+  }
+
   setAside(): SetAside | null {
     if (this.#unasked.size === 0) return null;
     const turns = this.#earlier.filter(({ call }) => this.#unasked.has(call!.id));
@@ -132,16 +142,59 @@ export class CallTree {
   }
 
   /** New messages as the model sees them: those of the same call of an earlier attempt, else with the names that it knows. */
-  #recorded(after: string | null, live: readonly ChatMessage[]): readonly ChatMessage[] {
-    const before = this.#earlierAfter.get(after) ?? [];
+  #recorded(node: CallNode | null, live: readonly ChatMessage[]): Pick<PlacedCall, 'heard' | 'mapped'> {
+    const before = this.#earlierAfter.get(node?.id ?? null) ?? [];
     const isUnasked = (turn: Turn): boolean => this.#unasked.has(turn.call!.id);
-    for (const turn of before.toSorted((a, b) => Number(isUnasked(b)) - Number(isUnasked(a)))) {
-      const pairs = this.#agree(turn.heard ?? [], live);
+    const unaskedFirst = before.toSorted((a, b) => Number(isUnasked(b)) - Number(isUnasked(a)));
+    for (const { heard = [] } of unaskedFirst) {
+      const pairs = this.#agree(heard, live);
       if (pairs === null) continue;
       this.#names.learn(pairs);
-      return turn.heard ?? [];
+      return { heard, mapped: [] };
     }
-    return live.map((message) => this.#withKnownNames(message));
+    return (
+      this.#alike(node, before.filter(isUnasked), live) ?? {
+        heard: live.map((one) => this.#withKnownNames(one)),
+        mapped: [],
+      }
+    );
+  }
+
+  /**
+   * The newest call of an earlier attempt that differs in nothing but outputs of the same calls of tools, if these are alike;
+   * or were already different each time: two attempts sent others.
+   */
+  #alike(
+    node: CallNode | null,
+    unasked: readonly Turn[],
+    live: readonly ChatMessage[],
+  ): Pick<PlacedCall, 'heard' | 'mapped'> | null {
+    const others = unasked.flatMap(({ heard = [] }) => {
+      const same = this.#sameButOutputs(heard, live);
+      return same === null ? [] : [{ heard, ...same }];
+    });
+    const isVolatile = new Set(others.map(({ heard }) => JSON.stringify(heard))).size > 1;
+    const found = others.findLast(({ outputs }) => isVolatile || outputs.every(({ was, is }) => isAlike(was, is)));
+    if (found === undefined) return null;
+    this.#names.learn(found.pairs);
+    return { heard: found.heard, mapped: found.outputs.map(({ id }) => toolOf(node, id)) };
+  }
+
+  #sameButOutputs(recorded: readonly ChatMessage[], live: readonly ChatMessage[]) {
+    if (recorded.length !== live.length) return null;
+    const outputs: { readonly id: string; readonly was: string; readonly is: string }[] = [];
+    const rest = { recorded: [] as ChatMessage[], live: [] as ChatMessage[] };
+    for (const [i, one] of recorded.entries()) {
+      const other = live[i]!;
+      if (isOneOutput(one, other) && this.#agree([one], [other]) === null) {
+        outputs.push({ id: one.tool_call_id!, was: one.content, is: other.content });
+        continue;
+      }
+      rest.recorded.push(one);
+      rest.live.push(other);
+    }
+    const pairs = this.#agree(rest.recorded, rest.live);
+    return pairs === null ? null : { outputs, pairs };
   }
 
   #agree(recorded: readonly ChatMessage[], live: readonly ChatMessage[]): ReturnType<SandboxNames['agree']> {
@@ -187,6 +240,10 @@ export class CallTree {
     const shown = (text: string): string => text.slice(from, from + shownMax);
     this.#firstDifference = { after, was: shown(was), is: shown(is) };
   }
+}
+
+function toolOf(node: CallNode | null, id: string): string {
+  return node?.said.calls.find((call) => call.id === id)?.function.name ?? 'tool';
 }
 
 const shownBefore = 60;

@@ -100,6 +100,10 @@ class CapturedRollout implements Capture {
     return this.#address.listenOnLoopback();
   }
 
+  mapped(): ReturnType<Capture['mapped']> {
+    return this.#tree.mapped();
+  }
+
   setAside(): ReturnType<Capture['setAside']> {
     return this.#tree.setAside();
   }

@@ -57,6 +57,11 @@ export interface Capture {
   readonly calls: CallCounts;
   /** Fields of its calls that had no effect on the policy: the run's file decides, or nobody knows them. */
   readonly ignored: readonly string[];
+  /**
+   * Outputs of tools that differed from those of an earlier attempt and count as the same, by the tool's name: the model
+   * sees the recorded ones.
+   */
+  mapped(): Readonly<Record<string, number>>;
   /** What an earlier attempt finished and this one did not ask for (so far), and where the two first differed. */
   setAside(): SetAside | null;
   /**
