@@ -22,6 +22,9 @@ export type StoredTurn = RecordedTurn | ContinuingTurn;
 
 type OfRollout = Pick<RecordedTurn, 'group' | 'index'>;
 
+/** Writes under way at once: a call of a program waits for its own, not for the end of the one before. */
+const writesMax = 4;
+
 /** A turn, and where it is stored; null = it is not yet. */
 interface KnownTurn {
   readonly turn: RecordedTurn;
@@ -39,6 +42,10 @@ export class TurnRows {
   fresh: RecordedTurn[] = [];
   readonly #part: Part<StoredTurn>;
   readonly #known = new Map<number, Map<number, KnownTurn[]>>();
+  /** Rows that are being written, by their write. */
+  readonly #underWay = new Map<Promise<void>, readonly RecordedTurn[]>();
+  /** The write that has not begun: whoever has rows meanwhile shares it. */
+  #next: Promise<void> | null = null;
 
   private constructor(part: Part<StoredTurn>, objects: ReadonlyMap<number, readonly StoredTurn[]>, prefix: string) {
     this.#part = part;
@@ -57,10 +64,36 @@ export class TurnRows {
     return new TurnRows(await Part.open<StoredTurn>(store, prefix, { keys, held }), held, store.uri + prefix);
   }
 
-  /** Stores fresh rows. */
+  /** Rows that are not in the store yet, in their order. */
+  get unstored(): readonly RecordedTurn[] {
+    return [...[...this.#underWay.values()].flat(), ...this.fresh];
+  }
+
+  /** Returns when the rows that are fresh and those being written are stored; rejects if a write fails, whose rows stay fresh. */
   async flush(): Promise<void> {
-    const rows = [...this.fresh];
-    if (rows.length === 0) return;
+    if (this.fresh.length > 0) this.#next ??= this.#writeNext();
+    await Promise.all([...this.#underWay.keys(), this.#next]);
+  }
+
+  async #writeNext(): Promise<void> {
+    await Promise.resolve(); // rows that come in one moment share a write
+    while (this.#underWay.size >= writesMax) await Promise.race(this.#underWay.keys()).catch(() => undefined);
+    this.#next = null;
+    const rows = this.fresh;
+    this.fresh = [];
+    const write = this.#write(rows);
+    this.#underWay.set(write, rows);
+    try {
+      await write;
+    } catch (error) {
+      this.fresh = [...rows, ...this.fresh];
+      throw error;
+    } finally {
+      this.#underWay.delete(write);
+    }
+  }
+
+  async #write(rows: readonly RecordedTurn[]): Promise<void> {
     const written: KnownTurn[] = [];
     const stored = rows.map((turn) => {
       const row = this.#sharing(turn, written);
@@ -76,8 +109,6 @@ export class TurnRows {
       for (const known of written) this.#forget(known); // the next flush writes them again
       throw error;
     }
-    const done = new Set(rows);
-    this.fresh = this.fresh.filter((row) => !done.has(row));
   }
 
   /** The rollout has finished, or is stored elsewhere: no row refers to its turns any more. */
@@ -92,7 +123,8 @@ export class TurnRows {
 
   /** The row of a turn; `written` are the rows of the same object before it. */
   #sharing(turn: RecordedTurn, written: readonly KnownTurn[]): StoredTurn {
-    const earlier = this.#ofRollout(turn);
+    // A row of another write that is under way has no place yet.
+    const earlier = this.#ofRollout(turn).filter((known) => known.at !== null || written.includes(known));
     const prompt = sharePrompt(
       turn.promptTokenIds,
       earlier.map((known) => known.turn),
