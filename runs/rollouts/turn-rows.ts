@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import { sharePrompt, wholePrompt } from '../../core/rl/rollout/shared-prompts.ts';
 import type { RecordedTurn } from '../../core/rl/rollout/rollout.ts';
 import { damaged } from '../../store/objects.ts';
@@ -22,8 +23,10 @@ export type StoredTurn = RecordedTurn | ContinuingTurn;
 
 type OfRollout = Pick<RecordedTurn, 'group' | 'index'>;
 
-/** Writes under way at once: a call of a program waits for its own, not for the end of the one before. */
+/** Writes under way at once: with a slow store a call of a program waits for its own, not for the end of the one before. */
 const writesMax = 4;
+/** Rows that come while a write is as young as this wait for its end and share the next: with a quick store each write costs more than the wait. */
+const youngMs = 3;
 
 /** A turn, and where it is stored; null = it is not yet. */
 interface KnownTurn {
@@ -77,7 +80,9 @@ export class TurnRows {
 
   async #writeNext(): Promise<void> {
     await Promise.resolve(); // rows that come in one moment share a write
-    while (this.#underWay.size >= writesMax) await Promise.race(this.#underWay.keys()).catch(() => undefined);
+    const oneEnds = async (): Promise<void> => Promise.race(this.#underWay.keys()).catch(() => undefined);
+    if (this.#underWay.size > 0) await Promise.race([oneEnds(), delay(youngMs)]);
+    while (this.#underWay.size >= writesMax) await oneEnds();
     this.#next = null;
     const rows = this.fresh;
     this.fresh = [];
