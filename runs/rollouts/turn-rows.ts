@@ -85,6 +85,7 @@ export class TurnRows {
     while (this.#underWay.size >= writesMax) await oneEnds();
     this.#next = null;
     const rows = this.fresh;
+    if (rows.length === 0) return; // they are needed no more
     this.fresh = [];
     const write = this.#write(rows);
     this.#underWay.set(write, rows);
