@@ -89,7 +89,7 @@ export function chatPolicy(options: ChatPolicyOptions): PlayedPolicy {
         void onTurn?.(said.turn, position);
         return said.turn;
       } catch (error) {
-        failure = error;
+        if (options.call?.signal?.aborted !== true) failure = error;
         throw error;
       }
     },

@@ -59,7 +59,7 @@ export type OnTurn = (turn: Turn, position: number) => void | Promise<void>;
 export interface PlayedPolicy extends Policy {
   /** Finished turns, in order. */
   readonly turns: readonly Turn[];
-  /** Error of the last call, however the environment handled it. */
+  /** Error of the last call, however the environment handled it; not of one that nobody waited for any more. */
   readonly failure: unknown;
 }
 
@@ -124,7 +124,7 @@ class SamplePolicy implements PlayedPolicy {
       const asked = { messages, heardFrom, tools, call };
       return await (position === null ? this.#answer(prompt, asked) : this.#next(prompt, asked, position));
     } catch (error) {
-      this.failure = error;
+      if (call?.signal?.aborted !== true) this.failure = error;
       throw error;
     }
   }

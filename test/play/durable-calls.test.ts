@@ -5,6 +5,7 @@ import { test } from 'node:test';
 import { temporaryFolder } from '../../backends/testing/material.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { ChatMessage, Turn } from '../../core/rl/rollout/rollout.ts';
+import { chatPolicy } from '../../play/policy/chat-policy.ts';
 import { recordTurn } from '../../play/training-players.ts';
 import { RolloutJournal } from '../../runs/rollouts/rollout-journal.ts';
 import { FileStore } from '../../store/file-store.ts';
@@ -167,4 +168,22 @@ test('a call that two attempts answered at the same time is one turn for the nex
   const [first, second] = [await ask(next, 'one'), await ask(next, 'one')];
   assert.equal(next.asked.length, 1);
   assert.notEqual(first.call!.id, second.call!.id);
+});
+
+test('a call that ends because nobody waits for it is no failure of the policy', async () => {
+  const says = (_: string, { signal }: { readonly signal?: AbortSignal | undefined }): Promise<string> =>
+    new Promise((_resolve, reject) => signal!.addEventListener('abort', () => reject(signal!.reason as Error)));
+  const token = scriptedPolicy({ says });
+  const endpoint = {
+    chat: ({ signal }: { readonly signal?: AbortSignal | undefined }) => says('', { signal }) as never,
+  };
+  const api = chatPolicy({ endpoint, fields: {} });
+  const heard = [user('say one')];
+  for (const policy of [token, api]) {
+    const gone = new AbortController();
+    const call = policy.sample(heard, { call: { after: null, heard, signal: gone.signal } });
+    setTimeout(() => gone.abort(new Error('the address is closed')), 5);
+    await assert.rejects(call);
+    assert.equal(policy.failure, undefined);
+  }
 });
