@@ -1,8 +1,12 @@
-/** Programs that ask captured policies, in a process of their own: each continues its conversation, one call after the other. */
+/**
+ * Programs that ask captured policies, in a process of their own: each continues its conversation, one call after the
+ * other. With a rate, their calls come evenly over time, whenever the answers do.
+ */
 import { once } from 'node:events';
 import { Agent, request } from 'node:http';
+import { setTimeout as delay } from 'node:timers/promises';
 
-const [{ programs, calls, atOnce }] = /** @type {any} */ (await once(process, 'message'));
+const [{ programs, calls, atOnce, ratePerS }] = /** @type {any} */ (await once(process, 'message'));
 const agent = new Agent({ keepAlive: true, maxSockets: atOnce });
 
 /** @param {{ socketPath: string, key: string }} program @param {string} body @returns {Promise<{ choices: any[] }>} */
@@ -48,10 +52,11 @@ async function play(program, n, took) {
     { role: 'user', content: `Task ${n}. ${'Make the test pass. '.repeat(20)}` },
   ];
   for (let call = 0; call < calls; call++) {
+    if (ratePerS) await delay(Math.max(0, from + (call * programs.length + n) * (1000 / ratePerS) - performance.now()));
     const body = JSON.stringify({ model: 'policy', messages, tools });
-    const from = performance.now();
+    const asked = performance.now();
     const { choices } = await ask(program, body);
-    took.push(performance.now() - from);
+    took.push(performance.now() - asked);
     const { message } = choices[0];
     messages.push(message);
     const [made] = message.tool_calls ?? [];

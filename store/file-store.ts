@@ -95,16 +95,18 @@ export class FileStore implements Store {
   async putIfAbsent(key: string, bytes: Uint8Array): Promise<{ stored: boolean; bytes: Uint8Array }> {
     const stored = await this.#inFolderOf(key, async (folder, name) => {
       const temporary = await writeTemporary(folder, [bytes]);
-      try {
-        await link(folder.at(temporary), folder.at(name));
-        await folder.sync();
-        return true;
-      } catch (error) {
-        if (!isErrno(error, 'EEXIST')) throw error;
-        return false;
-      } finally {
-        await unlink(folder.at(temporary));
-      }
+      const isLinked = await link(folder.at(temporary), folder.at(name)).then(
+        () => true,
+        async (error: unknown) => {
+          if (isErrno(error, 'EEXIST')) return false;
+          await unlink(folder.at(temporary));
+          throw error;
+        },
+      );
+      // Both at once: a temporary name may outlast a crash (`leftovers`).
+      const ends = await Promise.allSettled([isLinked ? folder.sync() : null, unlink(folder.at(temporary))]);
+      for (const end of ends) if (end.status === 'rejected') throw end.reason;
+      return isLinked;
     });
     if (stored) return { stored, bytes };
     const found = await this.#readAgreeing(key);

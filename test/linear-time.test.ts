@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { boxed, lastNumber, numberAfterHashes, withoutThinking, xmlParser } from '../backends/environments/kit.ts';
 import { SandboxNames } from '../backends/environments/agent/capture/sandbox-names.ts';
+import { isAlike } from '../backends/environments/agent/capture/volatile-outputs.ts';
 import { apisOf } from '../backends/environments/packages/package.ts';
 import { verifiersRequirement } from '../backends/environments/packages/requirement.ts';
 import { tracebackOf } from '../backends/environments/score.ts';
@@ -103,6 +104,7 @@ const readers: Readonly<Record<string, readonly [read: (text: string) => unknown
     },
     ['1', '1:', '0x', 'a1', '/tmp/', '/tmp/a', 'pid ', '[1] ', 'Nov 1 ', '2026-11-', '=', '0-', 'tmp.', '12m'],
   ],
+  'outputs of two attempts': [(text) => isAlike(text, `${text}x`), ['1', '1.', '1:,', 'a1 ', ' ']],
   'a line for the terminal': [onOneLine, ['\u001b[31m', '\r\n', '\u202e']],
 };
 

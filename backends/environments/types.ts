@@ -137,6 +137,17 @@ export interface SampledCall {
   readonly maxTokens?: number;
   /** Texts that end the turn, besides those of the run's file. */
   readonly stop?: readonly string[];
+  /** What the answer must be; a policy that cannot see to it refuses the call (`Unsupported`, its message begins with the field). */
+  readonly constraints?: CallConstraints;
+  /** Raised when nobody waits for the turn any more; it then need not be finished. */
+  readonly signal?: AbortSignal;
+}
+
+/** What a call demands of its answer, in the words of OpenAI's chat completions. */
+export interface CallConstraints {
+  /** Set if a call of a tool must be made: `"required"`, or the name of the tool. */
+  readonly toolChoice?: JsonValue;
+  readonly responseFormat?: JsonValue;
 }
 
 /** The place of a rollout, and the signal that cancels it. */

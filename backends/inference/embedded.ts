@@ -6,7 +6,7 @@ import type { PoolMember } from './pool-member.ts';
 import type { ServerPool } from './pool.ts';
 import type { Sample, SampleRequest } from './types.ts';
 import { askFor } from './all-servers.ts';
-import { samplesIn, samplingBody, withTokenIds } from './openai/openai-bodies.ts';
+import { requireFree, samplesIn, samplingBody, withTokenIds } from './openai/openai-bodies.ts';
 
 /**
  * Ratchet's own policy servers, over their OpenAI-compatible routes. Calls in one turn of the event loop are sent as
@@ -23,7 +23,8 @@ export class EmbeddedInference extends OpenAiInference {
     this.#pool = pool;
   }
 
-  override sample(request: SampleRequest): Promise<Sample> {
+  override async sample(request: SampleRequest): Promise<Sample> {
+    requireFree(request, "Ratchet's policy server");
     return new Promise((resolve, reject) => {
       if (this.#waiting.length === 0) setImmediate(() => this.#flush());
       this.#waiting.push({ request, resolve, reject });

@@ -2,6 +2,7 @@ import { asRatchetError, RatchetError } from '../../core/errors.ts';
 import type { ModuleSpec } from '../../config/run-spec.ts';
 import { importUserFunction } from '../../engine/train/user-code.ts';
 import { registerKit } from '../environments/load.ts';
+import { requireFree } from './openai/openai-bodies.ts';
 import { askPatiently } from './patience.ts';
 import type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest } from './types.ts';
 import type { ServedPolicy } from '../../core/rl/run-state.ts';
@@ -16,6 +17,7 @@ export class ModuleInference implements Inference {
   }
 
   async sample(request: SampleRequest): Promise<Sample> {
+    requireFree(request, "an engine of the user's own");
     const inference = await this.#inference();
     return askPatiently(request.signal, () =>
       inference.sample(request).catch((error: unknown) => {

@@ -6,7 +6,7 @@ import type { TinkerInferenceSpec } from '../../config/run-spec.ts';
 import { isTrouble, type SampleOutput, TinkerClient, type TinkerModel, TinkerTrouble } from '../tinker/index.ts';
 import { loadModel, pathsOf } from '../tinker/load-model.ts';
 import { orderOf, readVersion, samplerName, type TinkerVersion } from '../tinker/version-files.ts';
-import { changesDistribution } from './openai/openai-bodies.ts';
+import { changesDistribution, requireFree } from './openai/openai-bodies.ts';
 import { askPatiently } from './patience.ts';
 import type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest } from './types.ts';
 import type { ServedPolicy } from '../../core/rl/run-state.ts';
@@ -64,6 +64,9 @@ export class TinkerInference implements Inference {
   }
 
   async sample(request: SampleRequest): Promise<Sample> {
+    requireFree(request, 'a server of the Tinker API');
+    if (request.stop?.length)
+      throw new RatchetError('Unsupported', '"stop" is not supported by a server of the Tinker API. Leave it out.');
     const { promptTokenIds, maxTokens, temperature, seed, topK, topP, signal } = request;
     const { output, steps } = await this.#ask(request.policy, signal, ({ version, path }) =>
       this.#client.sample({

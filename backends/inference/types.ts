@@ -1,4 +1,5 @@
 import type { ChatMessage, ToolCall, ToolSchema } from '../../core/rl/rollout/rollout.ts';
+import type { JsonValue } from '../../core/json-value.ts';
 import type { ServedPolicy } from '../../core/rl/run-state.ts';
 import type { SamplingSettings } from '../../core/settings/rollouts.ts';
 
@@ -28,6 +29,11 @@ export interface SampleRequest extends SamplingModifiers, SamplePlace {
   readonly temperature: number;
   /** Random numbers of this turn are keyed by it and the position, never by the neighbours in a batch. */
   readonly seed: number;
+  /**
+   * Form of the answer, as OpenAI's `response_format`. The distribution is then another one. Only vLLM sees to it; other
+   * adapters throw `Unsupported`.
+   */
+  readonly responseFormat?: JsonValue;
   /** The turn will be trained on: a server whose log probabilities are unfit for that is refused (`Unsupported`). */
   readonly isTrained?: boolean;
   readonly signal?: AbortSignal | undefined;

@@ -65,10 +65,20 @@ export function refuseUnhonoured(body: object, honoured: ReadonlySet<string>, pa
   for (const [key, value] of Object.entries(body)) {
     if (honoured.has(key) || inertKeys.has(key)) continue;
     const param = path + shortened(key, 100);
-    const allowed = fixedValues.get(key);
+    const allowed = honouredValues(key);
     if (!allowed) throw new HttpError(400, `Unknown parameter "${param}". Leave it out.`, { param });
-    if (value === null || allowed.some((fixed) => JSON.stringify(fixed) === JSON.stringify(value))) continue;
+    if (isOneOf(value, allowed)) continue;
     const message = `"${param}" is not supported by this server except as ${JSON.stringify(allowed[0])}. Leave it out.`;
     throw new HttpError(400, message, { param, code: 'unsupported_parameter' });
   }
+}
+
+/** Values at which a parameter without support may be sent; undefined = nothing is known of it. */
+export function honouredValues(key: string): readonly unknown[] | undefined {
+  return fixedValues.get(key);
+}
+
+/** null stands for the default, which is always allowed. */
+export function isOneOf(value: unknown, allowed: readonly unknown[]): boolean {
+  return value === null || allowed.some((fixed) => JSON.stringify(fixed) === JSON.stringify(value));
 }

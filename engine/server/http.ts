@@ -48,7 +48,7 @@ export async function readJsonBody(request: IncomingMessage, budget: RequestBudg
   return body.length === 0 ? {} : parseBoundedJson(body);
 }
 
-async function readBody(request: IncomingMessage, budget: RequestBudget): Promise<Buffer> {
+export async function readBody(request: IncomingMessage, budget: RequestBudget): Promise<Buffer> {
   const declared = Number(request.headers['content-length'] ?? 0);
   if (declared > requestBodyBytesMax) throw bodyTooLarge();
   let body: Buffer = Buffer.alloc(0);

@@ -87,16 +87,17 @@ const toolCall = z.looseObject({
   }),
 });
 
-export const chatMessages = listOf(
-  z.looseObject({
-    role: z
-      .enum(['system', 'developer', 'user', 'assistant', 'tool'])
-      .transform((role) => (role === 'developer' ? 'system' : role)),
-    content: messageContent,
-    tool_calls: listOf(toolCall, { min: 0, max: chatToolsMax }).nullish(),
-  }),
-  { min: 1, max: chatMessagesMax },
-);
+const chatMessage = z.looseObject({
+  role: z
+    .enum(['system', 'developer', 'user', 'assistant', 'tool'])
+    .transform((role) => (role === 'developer' ? 'system' : role)),
+  content: messageContent,
+  tool_calls: listOf(toolCall, { min: 0, max: chatToolsMax }).nullish(),
+});
+
+export const chatMessages = listOf(chatMessage, { min: 1, max: chatMessagesMax });
+/** A program's history: only the size of its body is bounded. */
+export const chatHistory = listOf(chatMessage, { min: 1, max: Infinity });
 export type ChatMessages = z.infer<typeof chatMessages>;
 
 export const chatTools = listOf(

@@ -45,7 +45,7 @@ export function chatPolicy(options: ChatPolicyOptions): PlayedPolicy {
       { ...most, signal },
       (maxTokens) => {
         const given = budget ? withMaxTokens(asked, maxTokens) : asked;
-        return endpoint.chat({ messages, tools, fields: given, signal, ...place });
+        return endpoint.chat({ messages, tools, fields: given, signal: call?.signal ?? signal, ...place });
       },
       // A server that does not count is taken to have used all.
       ({ usage }) => usage ?? { promptTokens: most.promptTokens, completionTokens: most.maxTokens },
@@ -55,7 +55,7 @@ export function chatPolicy(options: ChatPolicyOptions): PlayedPolicy {
 
   /** Messages of a program have its calls, with their ids. */
   const answer = async (messages: readonly ChatMessage[], call: SampledCall, options: SampleOptions): Promise<Turn> => {
-    const known = recalled.call(promptName(JSON.stringify([messages, options.tools ?? []])));
+    const known = recalled.call(promptName(JSON.stringify([messages, options.tools ?? []]), call.constraints));
     if ('tokenIds' in known) return known;
     try {
       const { turn: said } = await say(messages, options);
@@ -91,7 +91,7 @@ export function chatPolicy(options: ChatPolicyOptions): PlayedPolicy {
         void onTurn?.(said.turn, position);
         return said.turn;
       } catch (error) {
-        failure = error;
+        if (options.call?.signal?.aborted !== true) failure = error;
         throw error;
       }
     },
@@ -115,14 +115,19 @@ function turnOf(said: Awaited<ReturnType<Endpoint['chat']>>): Turn {
   };
 }
 
-/** What a call wants less of than the evaluation allows. */
+/** What a call wants less of than the evaluation allows, and what it demands of its answer. */
 function fieldsOfCall(
-  { maxTokens, stop }: SampledCall,
+  { maxTokens, stop, constraints: { toolChoice, responseFormat } = {} }: SampledCall,
   fields: ChatPolicyOptions['fields'],
 ): Record<string, JsonValue> {
   const { max_tokens: most } = fields;
   const isLess = maxTokens !== undefined && !(typeof most === 'number' && most <= maxTokens);
-  return { ...(isLess ? { max_tokens: maxTokens } : {}), ...(stop === undefined ? {} : { stop: [...stop] }) };
+  return {
+    ...(isLess ? { max_tokens: maxTokens } : {}),
+    ...(stop === undefined ? {} : { stop: [...stop] }),
+    ...(toolChoice === undefined ? {} : { tool_choice: toolChoice }),
+    ...(responseFormat === undefined ? {} : { response_format: responseFormat }),
+  };
 }
 
 /**

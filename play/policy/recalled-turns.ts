@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import type { CallConstraints } from '../../backends/environments/types.ts';
 import type { Turn } from '../../core/rl/rollout/rollout.ts';
 
 /** Turns that earlier attempts of a rollout finished, each returned at most once in place of a new one. */
@@ -55,10 +56,12 @@ export class RecalledTurns {
   }
 }
 
-/** Name of a prompt in the ids of its calls. */
-export function promptName(content: readonly number[] | string): string {
+/** Name of a prompt in the ids of its calls; calls that demand something else of their answer have another. */
+export function promptName(content: readonly number[] | string, constraints?: CallConstraints): string {
   const bytes = typeof content === 'string' ? content : new Uint8Array(Int32Array.from(content).buffer);
-  return createHash('sha256').update(bytes).digest('hex').slice(0, 16);
+  const hash = createHash('sha256').update(bytes);
+  if (constraints !== undefined) hash.update(JSON.stringify(constraints));
+  return hash.digest('hex').slice(0, 16);
 }
 
 function promptOf(id: string): string {

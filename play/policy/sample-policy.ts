@@ -13,7 +13,7 @@ import {
   type SpeechParsers,
   tokensRead,
 } from '../../engine/speech/speech.ts';
-import type { Policy, SampleOptions } from '../../backends/environments/types.ts';
+import type { CallConstraints, Policy, SampledCall, SampleOptions } from '../../backends/environments/types.ts';
 import { heardTokens } from './heard-tokens.ts';
 import { promptName, RecalledTurns } from './recalled-turns.ts';
 import type { RolloutBudget } from '../budget/rollout-budget.ts';
@@ -64,7 +64,7 @@ export type OnTurn = (turn: Turn, position: number, seconds?: number) => void | 
 export interface PlayedPolicy extends Policy {
   /** Finished turns, in order. */
   readonly turns: readonly Turn[];
-  /** Error of the last call, however the environment handled it. */
+  /** Error of the last call, however the environment handled it; not of one that nobody waited for any more. */
   readonly failure: unknown;
 }
 
@@ -155,7 +155,7 @@ class SamplePolicy implements PlayedPolicy {
       if (!known) void this.#options.onTurn?.(turn, position, secondsSince(from));
       return turn;
     } catch (error) {
-      this.failure = error;
+      if (call?.signal?.aborted !== true) this.failure = error;
       throw error;
     }
   }
@@ -170,7 +170,7 @@ class SamplePolicy implements PlayedPolicy {
 
   /** A call of a program: any number at once, in any order. */
   async #answer(prompt: RenderedPrompt, asked: Asked): Promise<Turn> {
-    const known = this.#recalled.call(promptName(prompt.tokenIds));
+    const known = this.#recalled.call(promptName(prompt.tokenIds, asked.call?.constraints));
     const isKnown = 'tokenIds' in known;
     if (isKnown) this.#adopt(known);
     const turn = isKnown ? known : await this.#sampleCall(known.id, prompt, asked);
@@ -191,12 +191,26 @@ class SamplePolicy implements PlayedPolicy {
     }
   }
 
+  /** Refuses what sampling token by token cannot see to: models write calls in a form of their own. */
+  #constraints({ constraints = {} }: Partial<SampledCall> = {}): CallConstraints {
+    const cannot = (field: string, why: string): never => {
+      throw new RatchetError('Unsupported', `"${field}" is not supported for this policy: ${why}. Leave it out.`);
+    };
+    if (constraints.toolChoice !== undefined)
+      cannot('tool_choice', 'a call cannot be forced, only "auto" and "none" have an effect');
+    if (constraints.responseFormat !== undefined && this.#options.speak !== undefined)
+      cannot('response_format', "its turns are a teacher's");
+    return constraints;
+  }
+
   /** A new turn behind a prompt. `key` names its place in the rollout. */
   async #say(key: number | string, prompt: RenderedPrompt, asked: Asked): Promise<Turn> {
-    const { tokenizer, served, newest, isTrained, signal, place, parsers } = this.#options;
+    const { tokenizer, served, newest, isTrained, place, parsers } = this.#options;
     const { templateArguments, contextTokens = Infinity, ...sampling } = this.#options.sampling;
     const { messages, heardFrom, tools, call } = asked;
     const { tokenIds: promptTokenIds } = prompt;
+    const { responseFormat } = this.#constraints(call);
+    const signal = call?.signal ?? this.#options.signal;
     const stop = call?.stop === undefined ? sampling.stop : [...sampling.stop, ...call.stop];
     const most = Math.min(sampling.maxTokens, call?.maxTokens ?? Infinity, contextTokens - promptTokenIds.length);
     // At least one token: a prompt that leaves none is for the server to refuse, with its own message.
@@ -205,7 +219,8 @@ class SamplePolicy implements PlayedPolicy {
     this.#options.onBegin?.(policy.version.step);
     const trained = isTrained === true ? { isTrained } : {};
     const seed = this.#seedOfTurn(key);
-    const request = { ...sampling, stop, ...place, ...trained, policy, promptTokenIds, maxTokens, seed, signal };
+    const format = responseFormat === undefined ? {} : { responseFormat };
+    const request = { ...sampling, stop, ...place, ...trained, ...format, policy, promptTokenIds, maxTokens, seed, signal }; // prettier-ignore
     const sample = await this.#speak(request, { messages, tools });
     requireTokens(sample);
     requireFinite(sample);

@@ -156,11 +156,11 @@ export class RolloutJournal {
 
   /**
    * Returns when everything that was added before is in the store. Waits while the store is away or full: what waits for
-   * this must not go on without it. Rows that come while a part is written share the next one.
+   * this must not go on without it. Some parts with turns are written at once; rows that come meanwhile share the next one.
    */
   async settle(signal: AbortSignal): Promise<void> {
-    await this.#writing?.catch(() => undefined); // its rows are written again
-    await untilStored(() => this.flush(), signal);
+    await untilStored(() => Promise.all([this.#flushTurns(), this.#flushRollouts()]), signal);
+    await failpoint('generate.part');
   }
 
   /** Stores the rest, unless everything finished at once: then the chunk's own object follows right away. */
@@ -173,9 +173,20 @@ export class RolloutJournal {
   async #write(): Promise<void> {
     this.#dropReleased();
     await this.#rollouts.flush();
+    await this.#flushTurns();
+  }
+
+  async #flushTurns(): Promise<void> {
+    this.#dropReleased();
     // Turns of a rollout that has finished meanwhile are in the rollout.
     this.#turns.fresh = this.#turns.fresh.filter((recorded) => !this.has(recorded));
     await this.#turns.flush();
+  }
+
+  async #flushRollouts(): Promise<void> {
+    if (this.#rollouts.fresh.length === 0) return;
+    await this.#writing?.catch(() => undefined); // its rows are written again
+    await this.flush();
   }
 
   /** The finished rollouts of one group. */
@@ -205,7 +216,7 @@ export class RolloutJournal {
   #takeOver(before: RolloutJournal): void {
     before.#dropReleased();
     for (const rollout of before.#rollouts.fresh) if (!this.has(rollout)) this.add(rollout);
-    for (const recorded of before.#turns.fresh) if (!this.has(recorded)) this.addTurn(recorded);
+    for (const recorded of before.#turns.unstored) if (!this.has(recorded)) this.addTurn(recorded);
   }
 
   #remember(recorded: RecordedTurn): void {

@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import { sharePrompt, wholePrompt } from '../../core/rl/rollout/shared-prompts.ts';
 import type { RowPlace } from '../../core/rl/rollout/in-play.ts';
 import type { RecordedTurn } from '../../core/rl/rollout/rollout.ts';
@@ -28,6 +29,11 @@ export type StoredTurn = (RecordedTurn & Linked) | ContinuingTurn;
 
 type OfRollout = Pick<RecordedTurn, 'group' | 'index'>;
 
+/** Writes under way at once: with a slow store a call of a program waits for its own, not for the end of the one before. */
+const writesMax = 4;
+/** Rows that come while a write is as young as this wait for its end and share the next: with a quick store each write costs more than the wait. */
+const youngMs = 3;
+
 /** A turn, and where it is stored; null = it is not yet. */
 interface KnownTurn {
   readonly turn: RecordedTurn;
@@ -45,6 +51,10 @@ export class TurnRows {
   fresh: RecordedTurn[] = [];
   readonly #part: Part<StoredTurn>;
   readonly #known = new Map<number, Map<number, KnownTurn[]>>();
+  /** Rows that are being written, by their write. */
+  readonly #underWay = new Map<Promise<void>, readonly RecordedTurn[]>();
+  /** The write that has not begun: whoever has rows meanwhile shares it. */
+  #next: Promise<void> | null = null;
 
   private constructor(part: Part<StoredTurn>, objects: ReadonlyMap<number, readonly StoredTurn[]>, prefix: string) {
     this.#part = part;
@@ -63,10 +73,45 @@ export class TurnRows {
     return new TurnRows(await Part.open<StoredTurn>(store, prefix, { keys, held }), held, store.uri + prefix);
   }
 
-  /** Stores fresh rows. */
+  /** Rows that are not in the store yet, in their order. */
+  get unstored(): readonly RecordedTurn[] {
+    return [...[...this.#underWay.values()].flat(), ...this.fresh];
+  }
+
+  /** Returns when the rows that are fresh and those being written are stored; rejects if a write fails, whose rows stay fresh. */
   async flush(): Promise<void> {
-    const rows = [...this.fresh];
-    if (rows.length === 0) return;
+    if (this.fresh.length > 0) this.#next ??= this.#writeNext();
+    await Promise.all([...this.#underWay.keys(), this.#next]);
+  }
+
+  async #writeNext(): Promise<void> {
+    await Promise.resolve(); // rows that come in one moment share a write
+    const oneEnds = async (): Promise<void> => Promise.race(this.#underWay.keys()).catch(() => undefined);
+    if (this.#underWay.size > 0) await Promise.race([oneEnds(), delay(youngMs)]);
+    while (this.#underWay.size >= writesMax || this.#isBeforeFresh()) await oneEnds();
+    this.#next = null;
+    const rows = this.fresh;
+    if (rows.length === 0) return; // they are needed no more
+    this.fresh = [];
+    const write = this.#write(rows);
+    this.#underWay.set(write, rows);
+    try {
+      await write;
+    } catch (error) {
+      this.fresh = [...rows, ...this.fresh];
+      throw error;
+    } finally {
+      this.#underWay.delete(write);
+    }
+  }
+
+  /** Whether a rollout with fresh rows has others under way: its rows say where the one before them is. */
+  #isBeforeFresh(): boolean {
+    const busy = new Set([...this.#underWay.values()].flatMap((rows) => rows.map(nameOf)));
+    return busy.size > 0 && this.fresh.some((row) => busy.has(nameOf(row)));
+  }
+
+  async #write(rows: readonly RecordedTurn[]): Promise<void> {
     const written: KnownTurn[] = [];
     const stored = rows.map((turn) => {
       const row = this.#sharing(turn, written);
@@ -82,8 +127,6 @@ export class TurnRows {
       for (const known of written) this.#forget(known); // the next flush writes them again
       throw error;
     }
-    const done = new Set(rows);
-    this.fresh = this.fresh.filter((row) => !done.has(row));
   }
 
   /** Where the newest stored turn of a rollout is; null if none is. */
@@ -140,4 +183,8 @@ export class TurnRows {
     const all = this.#ofRollout(known.turn);
     all.splice(all.indexOf(known), 1);
   }
+}
+
+function nameOf({ group, index }: OfRollout): string {
+  return `${group}/${index}`;
 }

@@ -5,15 +5,17 @@ import { test } from 'node:test';
 import { temporaryFolder } from '../../backends/testing/material.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { ChatMessage, Turn } from '../../core/rl/rollout/rollout.ts';
+import { chatPolicy } from '../../play/policy/chat-policy.ts';
 import { recordTurn } from '../../play/training-players.ts';
 import { RolloutJournal } from '../../runs/rollouts/rollout-journal.ts';
 import { FileStore } from '../../store/file-store.ts';
 import type { Store } from '../../store/index.ts';
+import { until } from '../eventually.ts';
 import { scriptedPolicy } from '../environments/agent/scripted-policy.ts';
 
 const prefix = 'rollouts/step_1/groups_1-2/chunk_1_of_1/';
 const place = { group: 1, index: 0, exampleId: 0 };
-const until = new AbortController().signal;
+const never = new AbortController().signal;
 const user = (content: string): ChatMessage => ({ role: 'user', content });
 
 function openJournal(store: Store): Promise<RolloutJournal> {
@@ -25,7 +27,7 @@ function playing(journal: RolloutJournal) {
   return scriptedPolicy({
     says: (prompt, { seed }) => `${/say (\w+)/.exec(prompt)?.[1] ?? 'nothing'} ${seed % 1000}`,
     recorded: journal.turnsOf(place),
-    onTurn: (turn) => recordTurn(journal, { ...place, turn: 0, ...turn }, { onRecord: false, until }),
+    onTurn: (turn) => recordTurn(journal, { ...place, turn: 0, ...turn }, { onRecord: false, until: never }),
   });
 }
 
@@ -34,7 +36,7 @@ const ask = (policy: ReturnType<typeof scriptedPolicy>, word: string): Promise<T
   return policy.sample(heard, { call: { after: null, heard } });
 };
 
-test('a call returns when its turn is in the store, and calls that come meanwhile share a write', async (t) => {
+test('a call returns when its turn is in the store; four writes are under way at once, and what comes meanwhile shares the next', async (t) => {
   const folder = await temporaryFolder(t);
   const files = new FileStore(folder);
   const writes: (() => void)[] = [];
@@ -46,18 +48,53 @@ test('a call returns when its turn is in the store, and calls that come meanwhil
   })(folder);
   const policy = playing(await openJournal(slow));
   const returned: Turn[] = [];
-  const first = ask(policy, 'one').then((turn) => returned.push(turn));
-  while (writes.length < 1) await delay(1);
-  const others = Array.from({ length: 40 }, (_, i) => ask(policy, `w${i}`).then((turn) => returned.push(turn)));
-  await delay(100);
-  assert.deepEqual([returned.length, writes.length, (await files.list(prefix)).length], [0, 1, 0]);
+  const calls: Promise<unknown>[] = [];
+  const call = (word: string): void => void calls.push(ask(policy, word).then((turn) => returned.push(turn)));
+  for (const n of [1, 2, 3, 4]) {
+    call(`n${n}`);
+    await until('a write of its own', () => writes.length === n, { everyMs: 1 });
+  }
+  for (let i = 0; i < 40; i++) call(`w${i}`);
+  await until('all samples', () => policy.asked.length === 44, { everyMs: 1 });
+  await delay(50);
+  assert.deepEqual([returned.length, writes.length, (await files.list(prefix)).length], [0, 4, 0]);
   writes[0]!();
-  await first;
-  while (writes.length < 2) await delay(1);
+  await calls[0];
+  await until('the write of all others', () => writes.length === 5, { everyMs: 1 });
   assert.equal(returned.length, 1);
-  writes[1]!();
-  await Promise.all(others);
-  assert.deepEqual([returned.length, writes.length], [41, 2]);
+  for (const write of writes.slice(1)) write();
+  await Promise.all(calls);
+  assert.deepEqual([returned.length, writes.length], [44, 5]);
+  const again = await openJournal(files);
+  assert.deepEqual(new Set(again.turnsOf(place).map(({ call: one }) => one!.id)).size, 44);
+});
+
+test('of two writes under way the one that fails is written again, and neither refers to a row of the other', async (t) => {
+  const folder = await temporaryFolder(t);
+  const ends: (() => void)[] = [];
+  let count = 0;
+  const moody = new (class extends FileStore {
+    override async putIfAbsent(key: string, bytes: Uint8Array) {
+      const isFirst = count++ === 0;
+      if (count <= 2) await new Promise<void>((resolve) => ends.push(resolve));
+      if (isFirst) throw new RatchetError('StoreUnavailable', 'the store is away');
+      return super.putIfAbsent(key, bytes);
+    }
+  })(folder);
+  const policy = playing(await openJournal(moody));
+  const long = 'again '.repeat(50);
+  const first = ask(policy, `${long} one`);
+  await until('its write', () => ends.length === 1, { everyMs: 1 });
+  const second = ask(policy, `${long} two`);
+  await until('a second write', () => ends.length === 2, { everyMs: 1 });
+  for (const end of ends) end();
+  const turns = await Promise.all([first, second]);
+  const again = await openJournal(new FileStore(folder));
+  const inOrder = (all: readonly Turn[]) => all.toSorted((a, b) => a.call!.id.localeCompare(b.call!.id));
+  assert.deepEqual(
+    inOrder(again.turnsOf(place)).map(({ promptTokenIds }) => promptTokenIds),
+    inOrder(turns).map(({ promptTokenIds }) => promptTokenIds),
+  );
 });
 
 test('while the store is away a call waits, and is not answered without being stored', async (t) => {
@@ -131,4 +168,22 @@ test('a call that two attempts answered at the same time is one turn for the nex
   const [first, second] = [await ask(next, 'one'), await ask(next, 'one')];
   assert.equal(next.asked.length, 1);
   assert.notEqual(first.call!.id, second.call!.id);
+});
+
+test('a call that ends because nobody waits for it is no failure of the policy', async () => {
+  const says = (_: string, { signal }: { readonly signal?: AbortSignal | undefined }): Promise<string> =>
+    new Promise((_resolve, reject) => signal!.addEventListener('abort', () => reject(signal!.reason as Error)));
+  const token = scriptedPolicy({ says });
+  const endpoint = {
+    chat: ({ signal }: { readonly signal?: AbortSignal | undefined }) => says('', { signal }) as never,
+  };
+  const api = chatPolicy({ endpoint, fields: {} });
+  const heard = [user('say one')];
+  for (const policy of [token, api]) {
+    const gone = new AbortController();
+    const call = policy.sample(heard, { call: { after: null, heard, signal: gone.signal } });
+    setTimeout(() => gone.abort(new Error('the address is closed')), 5);
+    await assert.rejects(call);
+    assert.equal(policy.failure, undefined);
+  }
 });

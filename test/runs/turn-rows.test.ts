@@ -2,9 +2,11 @@ import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 import type { RecordedTurn } from '../../core/rl/rollout/rollout.ts';
 import { RolloutJournal } from '../../runs/rollouts/rollout-journal.ts';
+import { TurnRows } from '../../runs/rollouts/turn-rows.ts';
 import { FileStore } from '../../store/file-store.ts';
 import type { Store } from '../../store/index.ts';
 import { temporaryFolder } from '../../backends/testing/material.ts';
+import { until } from '../eventually.ts';
 
 const prefix = 'rollouts/step_1/groups_1-2/chunk_1_of_1/';
 const place = { group: 1, index: 0 };
@@ -132,4 +134,25 @@ test('an object that is gone is damage: the row that needs it is named', async (
     open(),
     /turns_2\.jsonl, line 1: expected a prompt that begins as the turn in line 1 of turns_1/,
   );
+});
+
+test('rows that are dropped while they wait for their write leave no object', async (t) => {
+  const files = new FileStore(await temporaryFolder(t));
+  const writes: (() => void)[] = [];
+  const slow = new (class extends FileStore {
+    override async putIfAbsent(key: string, bytes: Uint8Array) {
+      await new Promise<void>((resolve) => writes.push(resolve));
+      return files.putIfAbsent(key, bytes);
+    }
+  })(await temporaryFolder(t));
+  const rows = await TurnRows.open(slow, `${prefix}turns_`, []);
+  rows.fresh = [turnAt(0)];
+  const first = rows.flush();
+  await until('its write', () => writes.length === 1, { everyMs: 1 });
+  rows.fresh = [turnAt(1)];
+  const second = rows.flush();
+  rows.fresh = [];
+  writes[0]!();
+  await Promise.all([first, second]);
+  assert.deepEqual([writes.length, (await files.list(prefix)).length, rows.unstored], [1, 1, []]);
 });

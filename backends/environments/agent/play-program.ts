@@ -6,7 +6,7 @@ import { present } from '../../../core/present.ts';
 import type { ProgramRun, ProgramStop } from '../../../core/rl/rollout/program-run.ts';
 import type { Turn } from '../../../core/rl/rollout/rollout.ts';
 import type { AgentProgram } from '../../../core/settings/programs.ts';
-import { withoutSecrets } from '../../../config/toml/secrets.ts';
+import { secretValues, withoutSecrets } from '../../../config/toml/secrets.ts';
 import type { CommandResult, LeaseBill, RunningCommand, Sandbox, SandboxFile } from '../../sandboxes/types.ts';
 import { tookLonger } from '../score.ts';
 import type { Policy, RolloutPlace, RolloutRecord, RolloutSandboxes } from '../types.ts';
@@ -44,7 +44,7 @@ export interface PlayedProgram {
 
 /** Failures of the program or its sandbox are the record's outcome; those of the policy, and refusals, are thrown. */
 export async function playProgram(played: PlayedProgram): Promise<RolloutRecord> {
-  const { program, policy, place, others } = played;
+  const { program, policy, place, others, variables } = played;
   const snapshots = await openSnapshots(played);
   const watched = new WatchedPolicy(policy, program, snapshots ? () => snapshots.beside() : undefined);
   const times = new Map<Turn, CallTime>();
@@ -54,6 +54,7 @@ export async function playProgram(played: PlayedProgram): Promise<RolloutRecord>
     aliases: ['*'],
     others,
     signal: place.signal,
+    secrets: secretValues(variables),
     onTurn: (turn, time) => void times.set(turn, time),
     ...present({ notes: place.notes, budget: place.budget, resumed: snapshots?.resumed ?? undefined }),
     ...(place.budget && { beside: { budget: () => ({ ...place.budget!.left() }) } }),
@@ -260,6 +261,7 @@ function programRun(
 ): ProgramRun {
   const { sampled, recalled, others, kept } = capture.calls;
   const aside = capture.setAside();
+  const mapped = capture.mapped();
   const clean = (text: string): string => withoutSecrets(text, [...secretsHere(), capture.key]);
   return {
     exitCode: stopped === null ? result.code : null,
@@ -270,6 +272,8 @@ function programRun(
     stdout: clean(result.stdout),
     stderr: clean(result.stderr),
     calls: { sampled, recalled, others, ...(kept > 0 ? { kept } : {}) },
+    ...(capture.ignored.length === 0 ? {} : { ignored: capture.ignored }),
+    ...(Object.keys(mapped).length === 0 ? {} : { mapped }),
     ...(aside && {
       setAside: {
         turns: aside.turns.length,

@@ -11,7 +11,7 @@ import type { ChatRequest, Sample, SampleRequest, SamplingModifiers } from '../t
 
 /** vLLM's fields; neutral values are left to the server's equal defaults. */
 export function samplingBody(
-  request: SamplingModifiers & Pick<SampleRequest, 'maxTokens' | 'temperature'>,
+  request: SamplingModifiers & Pick<SampleRequest, 'maxTokens' | 'temperature' | 'responseFormat'>,
 ): Record<string, unknown> {
   const { topP = 1, topK = null, minP = 0, minTokens = 0, stop = [] } = request;
   const { repetitionPenalty = 1, presencePenalty = 0, frequencyPenalty = 0 } = request;
@@ -26,7 +26,14 @@ export function samplingBody(
     ...(frequencyPenalty === 0 ? {} : { frequency_penalty: frequencyPenalty }),
     ...(minTokens === 0 ? {} : { min_tokens: minTokens }),
     ...(stop.length === 0 ? {} : { stop }),
+    ...(request.responseFormat === undefined ? {} : { response_format: request.responseFormat }),
   };
+}
+
+/** Throws if an answer must have a form that the adapter cannot see to. */
+export function requireFree({ responseFormat }: Pick<SampleRequest, 'responseFormat'>, engine: string): void {
+  if (responseFormat === undefined) return;
+  throw new RatchetError('Unsupported', `"response_format" is not supported by ${engine}; vLLM has it. Leave it out.`);
 }
 
 /** Fields for `/v1/completions` that request ids and logprobs. */
@@ -54,11 +61,12 @@ const Completions = z.object({
 });
 
 /** Whether sampling is from another distribution than softmax(logits / temperature). */
-export function changesDistribution(request: SamplingModifiers): boolean {
+export function changesDistribution(request: SamplingModifiers & Pick<SampleRequest, 'responseFormat'>): boolean {
   const { topP = 1, topK = null, minP = 0, minTokens = 0 } = request;
   const { repetitionPenalty = 1, presencePenalty = 0, frequencyPenalty = 0 } = request;
   const isCut = topP < 1 || topK !== null || minP > 0 || minTokens > 0;
-  return isCut || repetitionPenalty !== 1 || presencePenalty !== 0 || frequencyPenalty !== 0;
+  const isFormed = request.responseFormat !== undefined;
+  return isCut || isFormed || repetitionPenalty !== 1 || presencePenalty !== 0 || frequencyPenalty !== 0;
 }
 
 /**

@@ -32,6 +32,13 @@ export interface ProgramRun {
   readonly sandbox?: { readonly provider: string; readonly name: string; readonly seconds: number };
   /** What its budget counted; absent without a budget. */
   readonly used?: Amounts;
+  /** Fields of its calls that had no effect: the run's file decides how the policy is sampled. */
+  readonly ignored?: readonly string[];
+  /**
+   * Outputs of tools, by the tool's name, that differed from those that an earlier attempt had and count as the same: the
+   * rollout's rows have the recorded ones, its sandbox has this attempt's.
+   */
+  readonly mapped?: Readonly<Record<string, number>>;
   /** What an earlier attempt had sampled and this one did not ask for: its turns, their tokens, and the first difference. */
   readonly setAside?: {
     readonly turns: number;

@@ -4,84 +4,13 @@ import { EventEmitter, once } from 'node:events';
 import { statSync } from 'node:fs';
 import { request as ask } from 'node:http';
 import path from 'node:path';
-import { describe, test, type TestContext } from 'node:test';
-import OpenAI from 'openai';
+import { describe, test } from 'node:test';
+import type OpenAI from 'openai';
 import { RatchetError } from '../../../core/errors.ts';
-import type { JsonValue } from '../../../core/json-value.ts';
 import { trajectoryRows } from '../../../core/rl/rollout/trajectories.ts';
-import { openCapture } from '../../../backends/environments/agent/capture/capture.ts';
-import type { RolloutNotes } from '../../../backends/environments/types.ts';
-import type { Capture, CaptureOptions } from '../../../backends/environments/agent/capture/types.ts';
-import { type Answers, callOf, type Script, scriptedPolicy, tokenizer } from './scripted-policy.ts';
-
-const lookUp: OpenAI.ChatCompletionFunctionTool & { function: { description: string; parameters: object } } = {
-  type: 'function',
-  function: {
-    name: 'look_up',
-    description: 'Looks a word up.',
-    parameters: { type: 'object', properties: { word: { type: 'string' } }, required: ['word'] },
-  },
-};
-
-/** Calls its tool once, then answers. */
-const twoTurns = (prompt: string): string =>
-  prompt.includes('<tool_response>') ? 'It means an owl.' : `Let me see.\n${callOf('look_up', { word: 'owl' })}`;
-
-async function open(
-  t: TestContext,
-  script: Script | Answers = twoTurns,
-  more: Partial<CaptureOptions> = {},
-): Promise<{ readonly capture: Capture; readonly policy: ReturnType<typeof scriptedPolicy>; readonly url: string }> {
-  const policy = scriptedPolicy(typeof script === 'function' ? { says: script } : script);
-  const capture = await openCapture({ policy, model: 'policy', signal: new AbortController().signal, ...more });
-  t.after(() => capture.close());
-  const url = `http://127.0.0.1:${await capture.listenOnLoopback()}`;
-  return { capture, policy, url };
-}
-
-const clientOf = (url: string, { key }: Capture): OpenAI =>
-  new OpenAI({ baseURL: `${url}/v1`, apiKey: key, maxRetries: 0 });
-
-async function post(
-  url: string,
-  { key }: { readonly key: string },
-  body: object,
-  headers: Record<string, string> = { 'x-api-key': key },
-): Promise<{ readonly status: number; readonly body: Json; readonly text: string }> {
-  const response = await fetch(url, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json', ...headers },
-    body: JSON.stringify(body),
-  });
-  const text = await response.text();
-  return { status: response.status, text, body: text.startsWith('{') ? (JSON.parse(text) as Json) : {} };
-}
-
-/** Fields of an answer. */
-type Json = Readonly<Record<string, unknown>>;
-
-const user = (content: string): OpenAI.ChatCompletionUserMessageParam => ({ role: 'user', content });
-
-/** Events of a stream, in order. */
-function eventsOf(text: string): { readonly event: string | undefined; readonly data: Json }[] {
-  return text
-    .split('\n\n')
-    .filter((one) => one.includes('data: {'))
-    .map((one) => ({
-      event: /^event: (.*)$/m.exec(one)?.[1],
-      data: JSON.parse(/^data: (.*)$/m.exec(one)![1]!) as Json,
-    }));
-}
-
-/** All tokens that count in the loss are those that were sampled, in one row. */
-function assertOneRow({ turns }: Capture): void {
-  const [row, ...others] = trajectoryRows(turns, 'interleaved');
-  assert.deepEqual(others, []);
-  assert.deepEqual(
-    row!.tokenIds.filter((_, t) => row!.lossMask[t] === 1),
-    turns.flatMap(({ tokenIds }) => tokenIds),
-  );
-}
+import type { CaptureOptions } from '../../../backends/environments/agent/capture/types.ts';
+import { assertOneRow, clientOf, eventsOf, keptNotes, lookUp, open, post, twoTurns, user } from './open-capture.ts';
+import { callOf, tokenizer } from './scripted-policy.ts';
 
 describe('chat completions', () => {
   for (const stream of [false, true]) {
@@ -147,9 +76,8 @@ describe('chat completions', () => {
     assert.equal(chunks.at(-1)!.usage?.completion_tokens, turn!.tokenIds.length);
   });
 
-  test('what a call wants less of is honoured; what the run decides is said once', async (t) => {
-    const said: string[] = [];
-    const { capture, policy, url } = await open(t, () => 'one two three four', { say: (line) => said.push(line) });
+  test('what a call wants less of is honoured; what the run decides is reported', async (t) => {
+    const { capture, policy, url } = await open(t, () => 'one two three four');
     const client = clientOf(url, capture);
     const body = {
       model: 'policy',
@@ -164,11 +92,8 @@ describe('chat completions', () => {
     assert.deepEqual([first.choices[0]!.finish_reason, policy.asked[0]!.maxTokens], ['length', 2]);
     assert.deepEqual(policy.asked[0]!.stop, ['three']);
     assert.equal(policy.asked[0]!.temperature, 1);
-    await client.chat.completions.create({ ...body, temperature: 0.2, tool_choice: 'required', tools: [lookUp] });
-    assert.deepEqual(
-      said.map((line) => /^A call sets (\w+)/.exec(line)?.[1]),
-      ['temperature', 'top_p', 'tool_choice'],
-    );
+    await client.chat.completions.create({ ...body, temperature: 0.2, seed: 5 });
+    assert.deepEqual(capture.ignored, ['temperature', 'top_p', 'seed']);
   });
 
   test('bad bodies, keys, models and routes are refused in the words of the API', async (t) => {
@@ -480,18 +405,3 @@ describe('the address', () => {
     assert.deepEqual([status, capture.failure, capture.ended.aborted], [503, taken, true]);
   });
 });
-
-/** Notes of a rollout, for all its attempts. */
-function keptNotes(): RolloutNotes {
-  const noted = new Map<string, Map<string, JsonValue>>();
-  const of = (kind: string) => noted.get(kind) ?? new Map<string, JsonValue>();
-  return {
-    get: (kind, key) => Promise.resolve(of(kind).get(key)),
-    put(kind, key, value) {
-      noted.set(kind, new Map([[key, value], ...of(kind)]));
-      return Promise.resolve(of(kind).get(key)!);
-    },
-    all: (kind) => Promise.resolve(of(kind)),
-    uniqueKey: (key) => Promise.resolve(`unique ${key}`),
-  };
-}

@@ -11,11 +11,14 @@ const aliveMs = 10_000;
 export class AnswerStream {
   readonly #response: ServerResponse;
   readonly #form: ApiForm;
+  readonly #outward: (text: string) => string;
   readonly #alive: NodeJS.Timeout;
 
-  constructor(response: ServerResponse, form: ApiForm) {
+  /** `outward` makes of a text what the program gets. */
+  constructor(response: ServerResponse, form: ApiForm, outward: (text: string) => string) {
     this.#response = response;
     this.#form = form;
+    this.#outward = outward;
     this.#alive = setInterval(() => this.#write(': the model is still speaking\n\n'), aliveMs);
     response.once('close', () => this.stop());
   }
@@ -23,7 +26,7 @@ export class AnswerStream {
   send(events: readonly StreamEvent[]): void {
     this.stop();
     const ending = this.#form.ending === undefined ? '' : `data: ${this.#form.ending}\n\n`;
-    this.#write(events.map(textOf).join('') + ending);
+    this.#write(this.#outward(events.map(textOf).join('')) + ending);
     this.#response.end();
   }
 

@@ -1,7 +1,9 @@
 import { createHash } from 'node:crypto';
 import { type ChatMessage, contentOf, type MessageToolCall, type Turn } from '../../../../core/rl/rollout/rollout.ts';
+import type { CallMemory, ModelCall } from './model-call.ts';
 import { type NamePair, SandboxNames } from './sandbox-names.ts';
 import type { SetAside } from './types.ts';
+import { isAlike, isOneOutput } from './volatile-outputs.ts';
 
 /** A call in the tree of its rollout. */
 export interface PlacedCall {
@@ -12,10 +14,14 @@ export interface PlacedCall {
   readonly heard: readonly ChatMessage[];
   /** The whole conversation, as the model sees it. */
   readonly messages: readonly ChatMessage[];
+  /** Tools whose outputs differ from those of the recorded call, and count as the same. */
+  readonly mapped: readonly string[];
+  /** The conversation begins with instructions that the program gives anew with each call. */
+  readonly isInstructed: boolean;
 }
 
 /** A turn of this attempt, with both sides of its conversation. */
-export interface CallNode extends Pick<PlacedCall, 'after' | 'live' | 'heard'> {
+export interface CallNode extends Pick<PlacedCall, 'after' | 'live' | 'heard' | 'isInstructed'> {
   readonly turn: Turn;
   readonly id: string;
   readonly said: Said;
@@ -41,6 +47,7 @@ export class CallTree {
   readonly #earlierAfter = new Map<string | null, Turn[]>();
   readonly #unasked: Map<string, Turn>;
   readonly #kept = new Set<CallNode>();
+  readonly #mapped = new Map<string, number>();
   #firstDifference: SetAside['first'] = null;
 
   constructor(earlier: readonly Turn[]) {
@@ -52,18 +59,20 @@ export class CallTree {
     }
   }
 
-  place(messages: readonly ChatMessage[]): PlacedCall {
+  place({ messages, isInstructed = false }: Pick<ModelCall, 'messages' | 'isInstructed'>): PlacedCall {
     const { node, next } = this.#walk(messages);
     const live = messages.slice(next);
-    const heard = this.#recorded(node?.id ?? null, live);
-    return { after: node, live, heard, messages: [...this.#conversation(node), ...heard] };
+    const { heard, mapped } = this.#recorded(node, live);
+    const seen = [...pathTo(node).flatMap((one) => [...one.heard, ownMessage(one)]), ...heard];
+    return { after: node, live, heard, mapped, messages: seen, isInstructed };
   }
 
-  add({ after, live, heard }: Omit<PlacedCall, 'messages'>, turn: Turn): CallNode {
+  add({ after, live, heard, mapped, isInstructed }: Omit<PlacedCall, 'messages'>, turn: Turn): CallNode {
     const { id } = turn.call!;
     const isRecalled = this.#unasked.delete(id);
+    for (const tool of mapped) this.#mapped.set(tool, (this.#mapped.get(tool) ?? 0) + 1);
     const said = this.#saidIn(turn);
-    const node = { after, live, heard, turn, id, said };
+    const node = { after, live, heard, isInstructed, turn, id, said };
     const above = after?.id ?? null;
     this.#children.set(above, [...(this.#children.get(above) ?? []), node]);
     this.#byId.set(id, node);
@@ -84,17 +93,28 @@ export class CallTree {
   keep(turn: Turn): void {
     const { heard = [] } = turn;
     const after = this.#byId.get(turn.call!.after ?? '') ?? null;
-    this.#kept.add(this.add({ after, live: heard, heard }, turn));
+    this.#kept.add(this.add({ after, live: heard, heard, mapped: [], isInstructed: false }, turn));
   }
 
   /** The program's side of a conversation, to the answer with this id. */
-  conversation(id: string): ChatMessage[] | undefined {
-    const node = this.#byId.get(id);
-    if (node === undefined) return undefined;
-    const { content, calls } = node.said;
-    const before = node.after === null ? [] : this.conversation(node.after.id)!;
-    const answer: ChatMessage = { role: 'assistant', content, ...(calls.length === 0 ? {} : { tool_calls: calls }) };
-    return [...before, ...node.live, answer];
+  conversation(id: string): ReturnType<CallMemory['conversation']> {
+    const path = pathTo(this.#byId.get(id) ?? null);
+    const [first] = path;
+    if (first === undefined) return undefined;
+    const messages = path.flatMap(({ live, said: { content, calls } }): ChatMessage[] => [
+      ...live,
+      { role: 'assistant', content, ...besideText(calls) },
+    ]);
+    return { messages, isInstructed: first.isInstructed };
+  }
+
+  /** The latest answer to the same question, if no call has gone on from it. */
+  answerTo({ after, live }: PlacedCall): CallNode | undefined {
+    const isSameQuestion = (node: CallNode): boolean =>
+      node.live.length === live.length && beginsWith(live, 0, node.live);
+    return this.#children
+      .get(after?.id ?? null)
+      ?.findLast((node) => isSameQuestion(node) && !this.#children.has(node.id));
   }
 
   toRecorded(text: string): string {
@@ -103,6 +123,11 @@ export class CallTree {
 
   toLive(text: string): string {
     return this.#names.toLive(text);
+  }
+
+  /** Outputs of tools that count as the recorded ones though their texts differ, by the tool's name. */
+  mapped(): Readonly<Record<string, number>> {
+    return Object.fromEntries(this.#mapped);
   }
 
   setAside(): SetAside | null {
@@ -143,16 +168,59 @@ export class CallTree {
   }
 
   /** New messages as the model sees them: those of the same call of an earlier attempt, else with the names that it knows. */
-  #recorded(after: string | null, live: readonly ChatMessage[]): readonly ChatMessage[] {
-    const before = this.#earlierAfter.get(after) ?? [];
+  #recorded(node: CallNode | null, live: readonly ChatMessage[]): Pick<PlacedCall, 'heard' | 'mapped'> {
+    const before = this.#earlierAfter.get(node?.id ?? null) ?? [];
     const isUnasked = (turn: Turn): boolean => this.#unasked.has(turn.call!.id);
-    for (const turn of before.toSorted((a, b) => Number(isUnasked(b)) - Number(isUnasked(a)))) {
-      const pairs = this.#agree(turn.heard ?? [], live);
+    const unaskedFirst = before.toSorted((a, b) => Number(isUnasked(b)) - Number(isUnasked(a)));
+    for (const { heard = [] } of unaskedFirst) {
+      const pairs = this.#agree(heard, live);
       if (pairs === null) continue;
       this.#names.learn(pairs);
-      return turn.heard ?? [];
+      return { heard, mapped: [] };
     }
-    return live.map((message) => this.#withKnownNames(message));
+    return (
+      this.#alike(node, before.filter(isUnasked), live) ?? {
+        heard: live.map((one) => this.#withKnownNames(one)),
+        mapped: [],
+      }
+    );
+  }
+
+  /**
+   * The newest call of an earlier attempt that differs in nothing but outputs of the same calls of tools, if these are alike;
+   * or were already different each time: two attempts sent others.
+   */
+  #alike(
+    node: CallNode | null,
+    unasked: readonly Turn[],
+    live: readonly ChatMessage[],
+  ): Pick<PlacedCall, 'heard' | 'mapped'> | null {
+    const others = unasked.flatMap(({ heard = [] }) => {
+      const same = this.#sameButOutputs(heard, live);
+      return same === null ? [] : [{ heard, ...same }];
+    });
+    const isVolatile = new Set(others.map(({ heard }) => JSON.stringify(heard))).size > 1;
+    const found = others.findLast(({ outputs }) => isVolatile || outputs.every(({ was, is }) => isAlike(was, is)));
+    if (found === undefined) return null;
+    this.#names.learn(found.pairs);
+    return { heard: found.heard, mapped: found.outputs.map(({ id }) => toolOf(node, id)) };
+  }
+
+  #sameButOutputs(recorded: readonly ChatMessage[], live: readonly ChatMessage[]) {
+    if (recorded.length !== live.length) return null;
+    const outputs: { readonly id: string; readonly was: string; readonly is: string }[] = [];
+    const rest = { recorded: [] as ChatMessage[], live: [] as ChatMessage[] };
+    for (const [i, one] of recorded.entries()) {
+      const other = live[i]!;
+      if (isOneOutput(one, other) && this.#agree([one], [other]) === null) {
+        outputs.push({ id: one.tool_call_id!, was: one.content, is: other.content });
+        continue;
+      }
+      rest.recorded.push(one);
+      rest.live.push(other);
+    }
+    const pairs = this.#agree(rest.recorded, rest.live);
+    return pairs === null ? null : { outputs, pairs };
   }
 
   #agree(recorded: readonly ChatMessage[], live: readonly ChatMessage[]): ReturnType<SandboxNames['agree']> {
@@ -179,17 +247,6 @@ export class CallTree {
     };
   }
 
-  /** A conversation as the model sees it: its own words are the text that it sampled. */
-  #conversation(node: CallNode | null): ChatMessage[] {
-    if (node === null) return [];
-    const { turn, id } = node;
-    const own: ChatMessage =
-      turn.said === undefined
-        ? { role: 'assistant', content: turn.text }
-        : { role: 'assistant', content: contentOf(turn), ...besideText(callsOf(turn, id)) };
-    return [...this.#conversation(node.after), ...node.heard, own];
-  }
-
   #saidIn(turn: Turn): Said {
     const toLive = (text: string): string => this.toLive(text);
     return {
@@ -211,8 +268,25 @@ export class CallTree {
   }
 }
 
+function toolOf(node: CallNode | null, id: string): string {
+  return node?.said.calls.find((call) => call.id === id)?.function.name ?? 'tool';
+}
+
 const shownBefore = 60;
 const shownMax = 200;
+
+/** The calls of a conversation, from the first on. */
+function pathTo(node: CallNode | null): CallNode[] {
+  const path: CallNode[] = [];
+  for (let at = node; at !== null; at = at.after) path.push(at);
+  return path.reverse();
+}
+
+/** The model's own words as it sees them: the text that it sampled. */
+function ownMessage({ turn, id }: CallNode): ChatMessage {
+  if (turn.said === undefined) return { role: 'assistant', content: turn.text };
+  return { role: 'assistant', content: contentOf(turn), ...besideText(callsOf(turn, id)) };
+}
 
 function besideText(calls: readonly MessageToolCall[]): { readonly tool_calls?: readonly MessageToolCall[] } {
   return calls.length === 0 ? {} : { tool_calls: calls };

@@ -3,13 +3,15 @@ import { RatchetError } from '../../../../core/errors.ts';
 import type { JsonValue } from '../../../../core/json-value.ts';
 import type { Turn } from '../../../../core/rl/rollout/rollout.ts';
 import { HttpError, toHttpError } from '../../../../engine/server/http-error.ts';
-import { shortened } from '../../../../engine/server/json.ts';
+import { sendText } from '../../../../engine/server/http.ts';
+import { parseBoundedJson, shortened } from '../../../../engine/server/json.ts';
 import { handleEffect } from '../effect-route.ts';
 import type { RolloutNotes } from '../../types.ts';
 import { AnswerStream } from './answer-stream.ts';
-import { type CallNode, CallTree } from './call-tree.ts';
+import { type CallNode, CallTree, type PlacedCall } from './call-tree.ts';
 import { chatForm } from './chat-form.ts';
-import { newKey, readBodyOf, requireKey, RolloutAddress, sendJson } from './http-server.ts';
+import { HiddenValues } from './hidden-values.ts';
+import { newKey, readBodyOf, requireKey, RolloutAddress } from './http-server.ts';
 import { messagesForm } from './messages-form.ts';
 import type { ApiForm, ModelAnswer, ModelCall } from './model-call.ts';
 import { NotWritten, OtherModels, Unaffordable } from './other-models.ts';
@@ -19,6 +21,9 @@ import { Unheard } from './unheard.ts';
 
 /** Refusals in a row after which the program will not do better. */
 const refusalsInRowMax = 8;
+
+/** Names of fields without effect that are kept for people. */
+const ignoredMax = 50;
 
 /** Errors of a call that its program may avoid: other messages, a shorter history. */
 const programsOwn: ReadonlySet<string> = new Set([
@@ -53,7 +58,11 @@ class CapturedRollout implements Capture {
   readonly #others: OtherModels;
   readonly #unheard = new Unheard<CallNode>();
   readonly #ended = new AbortController();
-  readonly #toldOf = new Set<string>();
+  readonly #closing = new AbortController();
+  /** Raised when no call is answered any more. */
+  readonly #over: AbortSignal;
+  readonly #hidden: HiddenValues;
+  readonly #ignored = new Set<string>();
   readonly #calls = { sampled: 0, recalled: 0, kept: 0, others: 0, othersRecalled: 0, refused: 0 };
   readonly #otherUsage = { promptTokens: 0, completionTokens: 0 };
   #address!: RolloutAddress;
@@ -61,11 +70,13 @@ class CapturedRollout implements Capture {
 
   constructor(options: CaptureOptions) {
     this.#options = options;
-    const { policy, notes, signal, budget, resumed } = options;
+    const { policy, notes, signal, budget, resumed, secrets = [] } = options;
+    this.#hidden = new HiddenValues(this.key, secrets);
+    this.#over = AbortSignal.any([signal, this.#closing.signal]);
     const earlier = (policy.earlier ?? []).filter(({ call }) => call !== undefined);
     this.#earlier = new Set(earlier.map(({ call }) => call!.id));
     this.#tree = new CallTree(earlier);
-    this.#others = new OtherModels({ notes, tree: this.#tree, signal, budget });
+    this.#others = new OtherModels({ notes, tree: this.#tree, signal: this.#over, budget });
     if (resumed) this.#goOn(resumed, new Map(earlier.map((turn) => [turn.call!.id, turn])));
   }
 
@@ -106,43 +117,76 @@ class CapturedRollout implements Capture {
     return this.#address.listenOnLoopback();
   }
 
+  mapped(): ReturnType<Capture['mapped']> {
+    return this.#tree.mapped();
+  }
+
   setAside(): ReturnType<Capture['setAside']> {
     return this.#tree.setAside();
   }
 
+  get ignored(): readonly string[] {
+    return [...this.#ignored];
+  }
+
   close(): Promise<void> {
+    this.#closing.abort(new Error('The address of this rollout is closed.'));
     return this.#address.close();
   }
 
   async #handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const path = (request.url ?? '/').split('?', 1)[0]!.replace(/^\/v1(?=\/)/, '');
+    const path = (request.url ?? '/')
+      .split('?', 1)[0]!
+      .replaceAll(/\/{2,}/g, '/')
+      .replace(/^\/v1(?=\/)/, '');
     const form = forms[path] ?? (path.startsWith('/messages') ? messagesForm : chatForm);
     try {
       requireKey(request, this.key);
-      await this.#route(`${request.method} ${path}`, request, response);
+      await this.#route(path, request, response);
     } catch (error) {
       const refused = toHttpError(error);
       if (refused.status < 500) this.#calls.refused++;
-      sendJson(response, refused.status, form.error(refused), refused.headers);
+      this.#send(response, refused.status, form.error(refused), refused.headers);
     }
   }
 
-  async #route(route: string, request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const [method, path] = route.split(' ') as [string, string];
+  async #route(path: string, request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { beside = {}, notes } = this.#options;
     const form = forms[path];
-    if (method === 'POST' && form !== undefined) return this.#answer(form, request, response);
-    if (route === 'POST /messages/count_tokens') {
-      const call = messagesForm.read(await readBodyOf(request), this.#tree);
-      return sendJson(response, 200, { input_tokens: this.#countTokens(call) });
+    const asks = (): Promise<unknown> => this.#body(request);
+    if (form !== undefined) {
+      requireMethod(request, path, 'POST');
+      return this.#answer(form, request, response);
     }
-    if (method === 'GET' && /^\/models(?:\/|$)/.test(path)) return this.#sendModels(path, request, response);
-    if (route === 'GET /budget' && beside.budget) return sendJson(response, 200, beside.budget());
-    if (method === 'POST' && path.startsWith(effects) && notes) {
-      const { status, body } = await this.#effect(notes, path.slice(effects.length), await readBodyOf(request));
-      return sendJson(response, status, body);
+    if (path === '/messages/count_tokens') {
+      requireMethod(request, path, 'POST');
+      const call = messagesForm.read(await asks(), this.#tree);
+      return this.#send(response, 200, { input_tokens: this.#countTokens(call) });
     }
-    throw new HttpError(404, `There is no ${shortened(route)} here.`);
+    if (/^\/models(?:\/|$)/.test(path)) {
+      requireMethod(request, path, 'GET', 'HEAD');
+      return this.#sendModels(path, request, response);
+    }
+    if (path === '/budget' && beside.budget) {
+      requireMethod(request, path, 'GET', 'HEAD');
+      return this.#send(response, 200, beside.budget());
+    }
+    if (path.startsWith(effects) && notes) {
+      requireMethod(request, path, 'POST');
+      const { status, body } = await this.#effect(notes, path.slice(effects.length), await asks());
+      return this.#send(response, status, body);
+    }
+    throw new HttpError(404, `There is no ${shortened(`${request.method} ${path}`)} here.`);
+  }
+
+  async #body(request: IncomingMessage): Promise<unknown> {
+    const body = await readBodyOf(request);
+    return body.length === 0 ? {} : parseBoundedJson(this.#hidden.inward(body));
+  }
+
+  #send(response: ServerResponse, status: number, body: unknown, headers: Readonly<Record<string, string>> = {}): void {
+    const text = this.#hidden.outward(JSON.stringify(body));
+    sendText(response, status, text, { 'content-type': 'application/json', ...headers });
   }
 
   /** Ends the rollout when the store fails or another attempt has taken it: the program must not go on. */
@@ -157,12 +201,13 @@ class CapturedRollout implements Capture {
 
   /** One call, whichever API it came by. */
   async #answer(form: ApiForm, request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const call = form.read(await readBodyOf(request), this.#tree);
-    const stream = call.isStreamed ? new AnswerStream(response, form) : null;
+    const call = form.read(await this.#body(request), this.#tree);
+    const stream = call.isStreamed ? new AnswerStream(response, form, (text) => this.#hidden.outward(text)) : null;
     try {
+      if (this.#over.aborted || this.#ended.signal.aborted) throw rolloutEnds(this.failure);
       const other = this.#otherModel(call.model);
-      const answer = await (other === null ? this.#ofPolicy(call, response) : this.#ofOther(other, call));
-      if (stream === null) sendJson(response, 200, form.whole(answer, call));
+      const answer = await (other === null ? this.#ofPolicy(call, request, response) : this.#ofOther(other, call));
+      if (stream === null) this.#send(response, 200, form.whole(answer, call));
       else stream.send(form.events(answer, call));
     } catch (error) {
       stream?.stop();
@@ -183,17 +228,23 @@ class CapturedRollout implements Capture {
     throw new HttpError(404, message, { param: 'model', code: 'model_not_found' });
   }
 
-  async #ofPolicy(call: ModelCall, response: ServerResponse): Promise<ModelAnswer> {
-    this.#sayUnhonoured(call);
-    const placed = this.#tree.place(call.messages);
-    const key = JSON.stringify([placed.after?.id, placed.heard, call.tools]);
-    const asking = this.#unheard.take(key) ?? this.#sample(placed, call);
+  async #ofPolicy(call: ModelCall, request: IncomingMessage, response: ServerResponse): Promise<ModelAnswer> {
+    if (call.refusal !== null) throw call.refusal;
+    for (const field of call.ignored) if (this.#ignored.size < ignoredMax) this.#ignored.add(field);
+    const placed = this.#tree.place(call);
+    const { tools, maxTokens, stop, constraints } = call;
+    const key = JSON.stringify([placed.after?.id, placed.heard, tools, maxTokens, stop, constraints]);
+    const heard = isRetry(request) ? this.#tree.answerTo(placed) : undefined;
+    const asking = this.#unheard.take(key) ?? (heard ? Promise.resolve(heard) : this.#sample(placed, call));
+    // Node says `finish` of an answer that a broken connection cut off as well.
+    let isHeard = false;
+    response.once('finish', () => (isHeard = !request.socket.destroyed));
     response.once('close', () => {
-      if (response.writableFinished) return;
+      if (isHeard) return;
       this.#unheard.put(key, asking, ({ turn }) => this.#forget(turn));
     });
     const node = await asking;
-    if (!response.destroyed) this.turns.push(node.turn);
+    if (!response.destroyed && !this.turns.includes(node.turn)) this.turns.push(node.turn);
     return { ...this.#answerOf(node), model: call.model };
   }
 
@@ -203,7 +254,7 @@ class CapturedRollout implements Capture {
     if (at >= 0) this.turns.splice(at, 1);
   }
 
-  async #sample(placed: ReturnType<CallTree['place']>, { tools, maxTokens, stop }: ModelCall): Promise<CallNode> {
+  async #sample(placed: PlacedCall, { tools, maxTokens, stop, constraints }: ModelCall): Promise<CallNode> {
     const { policy, onTurn } = this.#options;
     const since = performance.now();
     try {
@@ -214,6 +265,8 @@ class CapturedRollout implements Capture {
           heard: placed.heard,
           ...(maxTokens === undefined ? {} : { maxTokens }),
           ...(stop === undefined ? {} : { stop }),
+          ...(Object.keys(constraints).length === 0 ? {} : { constraints }),
+          signal: this.#over,
         },
       });
       const node = this.#tree.add(placed, turn);
@@ -230,6 +283,7 @@ class CapturedRollout implements Capture {
 
   /** Why a call was not answered, in words for the program. */
   #judged(error: unknown): HttpError {
+    if (this.#closing.signal.aborted) return rolloutEnds(error);
     const isProgramsOwn = error instanceof RatchetError && programsOwn.has(error.code);
     if (!isProgramsOwn) {
       this.#end(error);
@@ -240,7 +294,9 @@ class CapturedRollout implements Capture {
     if (this.#refusalsInRow >= refusalsInRowMax) this.#end(error);
     const isTooLong = error.code === 'PromptTooLong';
     const message = isTooLong ? `prompt is too long: ${error.message}` : error.message;
-    return new HttpError(400, message, { code: isTooLong ? 'context_length_exceeded' : error.code, cause: error });
+    const [, param] = /^"([\w.]+)"/.exec(message) ?? [];
+    const code = isTooLong ? 'context_length_exceeded' : (param && 'unsupported_parameter') || error.code;
+    return new HttpError(400, message, { ...(param === undefined ? {} : { param }), code, cause: error });
   }
 
   #end(error: unknown): void {
@@ -285,19 +341,10 @@ class CapturedRollout implements Capture {
     };
   }
 
-  #sayUnhonoured({ unhonoured }: ModelCall): void {
-    for (const field of unhonoured) {
-      if (this.#toldOf.has(field)) continue;
-      this.#toldOf.add(field);
-      this.#options.say?.(
-        `A call sets ${field}, which has no effect: the run's file decides how the policy is sampled.`,
-      );
-    }
-  }
-
-  #countTokens({ messages, tools }: ModelCall): number {
+  #countTokens(call: ModelCall): number {
     const { policy } = this.#options;
-    const own = policy.countTokens?.(this.#tree.place(messages).messages, { tools });
+    const { messages, tools } = call;
+    const own = policy.countTokens?.(this.#tree.place(call).messages, { tools });
     return own ?? Math.ceil(JSON.stringify([messages, tools]).length / charactersPerToken);
   }
 
@@ -315,11 +362,22 @@ class CapturedRollout implements Capture {
       const named = unescaped(asked);
       const found = described.find(({ id }) => id === named);
       if (found === undefined) throw new HttpError(404, 'There is no such model.', { code: 'model_not_found' });
-      return sendJson(response, 200, found);
+      return this.#send(response, 200, found);
     }
     const ends = { has_more: false, first_id: names[0], last_id: names.at(-1) };
-    sendJson(response, 200, isAnthropics ? { data: described, ...ends } : { object: 'list', data: described });
+    this.#send(response, 200, isAnthropics ? { data: described, ...ends } : { object: 'list', data: described });
   }
+}
+
+function requireMethod({ method = 'GET' }: IncomingMessage, path: string, ...allowed: string[]): void {
+  if (allowed.includes(method)) return;
+  const message = `${path} takes ${allowed.join(' and ')}, not ${method}.`;
+  throw new HttpError(405, message, { headers: { allow: allowed.join(', ') } });
+}
+
+/** OpenAI's and Anthropic's clients number their attempts: at a further one they did not get the answer of the one before. */
+function isRetry({ headers }: IncomingMessage): boolean {
+  return Number(headers['x-stainless-retry-count'] ?? 0) > 0;
 }
 
 function rolloutEnds(cause: unknown): HttpError {

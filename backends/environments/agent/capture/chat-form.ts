@@ -4,22 +4,24 @@ import { present } from '../../../../core/present.ts';
 import type { ChatMessage, ToolSchema } from '../../../../core/rl/rollout/rollout.ts';
 import { errorBody } from '../../../../engine/server/http-error.ts';
 import {
+  chatHistory,
   type ChatMessages,
-  chatMessages,
   type ChatTools,
   chatTools,
   stopStrings,
 } from '../../../../engine/server/request-parts.ts';
+import { answerFormat, chosenTools } from './constraints.ts';
 import type { ApiForm, ModelAnswer, ModelCall } from './model-call.ts';
-import { namesIn, passedOn, readBody, refuse, unhonouredIn } from './request-fields.ts';
+import { namesIn, passedOn, readBody, refuse, unreadIn } from './request-fields.ts';
 
 /** OpenAI's chat completions: POST /v1/chat/completions. */
 
 const Request = z.looseObject({
   model: z.string(),
-  messages: chatMessages,
+  messages: chatHistory,
   tools: chatTools.nullish(),
   tool_choice: z.unknown().optional(),
+  response_format: z.unknown().optional(),
   max_tokens: z.int().min(1).nullish(),
   max_completion_tokens: z.int().min(1).nullish(),
   stop: stopStrings.nullish(),
@@ -29,26 +31,30 @@ const Request = z.looseObject({
   logprobs: z.boolean().nullish(),
 });
 
-const passed = ['temperature', 'top_p', 'seed', 'stop', 'response_format', 'reasoning_effort', 'tool_choice'];
+const read = namesIn(Request);
+/** Fields that have an effect on another model, beside those that are not read here. */
+const passed = ['stop', 'response_format', 'tool_choice'];
 
 export const chatForm: ApiForm = {
   read(body) {
-    const { read, all } = readBody(Request, body);
-    if (read.n != null && read.n > 1) refuse(`"n": expected 1, got ${read.n}. Ask again for another answer.`, 'n');
+    const { read: given, all } = readBody(Request, body);
+    if (given.n != null && given.n > 1) refuse(`"n": expected 1, got ${given.n}. Ask again for another answer.`, 'n');
     if (all['functions'] != null) refuse('"functions" is not supported; send "tools".', 'functions');
-    const chosen = chosenTools(toolSchemas(read.tools ?? []), read.tool_choice);
+    const { tools, constraints } = chosenTools(toolSchemas(given.tools ?? []), given.tool_choice);
+    const others = Object.keys(all).filter((name) => !read.has(name));
     return {
-      model: read.model,
-      messages: read.messages.map(chatMessage),
-      tools: chosen.tools,
+      model: given.model,
+      messages: given.messages.map(chatMessage),
+      tools,
       ...present({
-        maxTokens: read.max_completion_tokens ?? read.max_tokens ?? undefined,
-        stop: read.stop ?? undefined,
+        maxTokens: given.max_completion_tokens ?? given.max_tokens ?? undefined,
+        stop: given.stop ?? undefined,
       }),
-      isStreamed: read.stream === true,
-      fields: passedOn(all, passed),
-      unhonoured: [...unhonouredIn(all, namesIn(Request)), ...chosen.unhonoured],
-      asked: { logprobs: read.logprobs === true, usage: read.stream_options?.include_usage === true },
+      constraints: { ...constraints, ...answerFormat(given.response_format, 'response_format') },
+      isStreamed: given.stream === true,
+      fields: passedOn(all, [...passed, ...others]),
+      ...unreadIn(all, read),
+      asked: { logprobs: given.logprobs === true, usage: given.stream_options?.include_usage === true },
     };
   },
   whole: (answer, { asked }) => ({
@@ -92,17 +98,6 @@ export const chatForm: ApiForm = {
   ending: '[DONE]',
 };
 
-/** Tools that the model is told of. A call that must be made would need sampling within a grammar. */
-export function chosenTools(
-  tools: readonly ToolSchema[],
-  choice: unknown,
-): { readonly tools: readonly ToolSchema[]; readonly unhonoured: readonly string[] } {
-  const { type = choice } = (typeof choice === 'object' && choice !== null ? choice : {}) as { type?: unknown };
-  if (type === 'none') return { tools: [], unhonoured: [] };
-  const isFree = type === null || type === undefined || type === 'auto';
-  return { tools, unhonoured: isFree ? [] : ['tool_choice'] };
-}
-
 function toolSchemas(tools: ChatTools): ToolSchema[] {
   return tools.map(({ function: { name, description, parameters, ...more } }) => ({
     type: 'function',
@@ -116,8 +111,10 @@ function toolSchemas(tools: ChatTools): ToolSchema[] {
 }
 
 /** The fields that a chat template reads. */
-function chatMessage(message: ChatMessages[number]): ChatMessage {
+function chatMessage(message: ChatMessages[number], i: number): ChatMessage {
   const { role, content, tool_calls: calls } = message;
+  for (const field of ['function_call', 'audio'])
+    if (message[field] != null) refuse(`"messages.${i}.${field}" is not supported; send "tool_calls" and texts.`, `messages.${i}.${field}`); // prettier-ignore
   const { tool_call_id: answers, name } = message as { readonly tool_call_id?: unknown; readonly name?: unknown };
   return {
     role,
@@ -164,12 +161,15 @@ function usageOf({ usage: { promptTokens, completionTokens } }: ModelAnswer): Re
 }
 
 function logprobsOf({ tokens }: ModelAnswer, { logprobs }: ModelCall['asked']): object | null {
-  if (logprobs !== true || tokens === null) return null;
-  const content = tokens().map(({ text, logprob }) => ({
+  return logprobs !== true || tokens === null ? null : { content: tokenLogprobs(tokens), refusal: null };
+}
+
+/** Sampled tokens with their log probabilities, as both of OpenAI's APIs write them. */
+export function tokenLogprobs(tokens: NonNullable<ModelAnswer['tokens']>): object[] {
+  return tokens().map(({ text, logprob }) => ({
     token: text,
     logprob,
     bytes: [...Buffer.from(text)],
     top_logprobs: [],
   }));
-  return { content, refusal: null };
 }

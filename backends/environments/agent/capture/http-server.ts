@@ -5,9 +5,11 @@ import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import type { AddressInfo } from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
-import { HttpError } from '../../../../engine/server/http-error.ts';
-import { parseBoundedJson } from '../../../../engine/server/json.ts';
 import { isSame } from '../../../../engine/server/gate.ts';
+import { Admission } from '../../../../engine/server/generation/admission.ts';
+import { readBody } from '../../../../engine/server/http.ts';
+import { HttpError } from '../../../../engine/server/http-error.ts';
+import { shortened } from '../../../../engine/server/json.ts';
 
 export type Handle = (request: IncomingMessage, response: ServerResponse) => void;
 
@@ -80,29 +82,15 @@ export function requireKey({ headers }: IncomingMessage, key: string): void {
   throw new HttpError(401, 'Expected the key of this rollout, as "Authorization: Bearer KEY" or "x-api-key: KEY".');
 }
 
-/** Bytes of a request: a history of some ten million tokens. */
-const bodyBytesMax = 64 * 2 ** 20;
+/** Bounds the bodies that all rollouts of this process send at once. */
+const admission = new Admission();
 
-export async function readBodyOf(request: IncomingMessage): Promise<unknown> {
-  const chunks: Buffer[] = [];
-  let size = 0;
-  for await (const chunk of request as AsyncIterable<Buffer>) {
-    size += chunk.length;
-    if (size > bodyBytesMax)
-      throw new HttpError(413, `The body is larger than ${bodyBytesMax} bytes.`, { headers: { connection: 'close' } });
-    chunks.push(chunk);
+/** The body of a request, bounded. */
+export async function readBodyOf(request: IncomingMessage): Promise<Buffer> {
+  const { 'content-encoding': encoding = 'identity' } = request.headers;
+  if (!/^identity$/i.test(encoding)) {
+    const message = `"content-encoding": expected a body as it is, got ${JSON.stringify(shortened(encoding, 50))}.`;
+    throw new HttpError(415, message, { param: 'content-encoding' });
   }
-  return size === 0 ? {} : parseBoundedJson(Buffer.concat(chunks, size));
-}
-
-export function sendJson(
-  response: ServerResponse,
-  status: number,
-  body: unknown,
-  headers: Readonly<Record<string, string>> = {},
-): void {
-  if (response.destroyed || response.headersSent) return;
-  const bytes = Buffer.from(JSON.stringify(body));
-  response.writeHead(status, { 'content-type': 'application/json', ...headers, 'content-length': bytes.length });
-  response.end(bytes);
+  return admission.hold((budget) => readBody(request, budget));
 }

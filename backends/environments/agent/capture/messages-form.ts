@@ -2,9 +2,10 @@ import { z } from 'zod';
 import { stringifyExact } from '../../../../core/exact-json.ts';
 import { present } from '../../../../core/present.ts';
 import type { ChatMessage, ToolSchema } from '../../../../core/rl/rollout/rollout.ts';
-import { chosenTools } from './chat-form.ts';
+import { stopStrings } from '../../../../engine/server/request-parts.ts';
+import { chosenTools, constraintFields, schemaFormat } from './constraints.ts';
 import type { ApiForm, ModelAnswer, ModelCall, StreamEvent } from './model-call.ts';
-import { argumentsObject, type Fields, namesIn, passedOn, readBody, refuse, unhonouredIn } from './request-fields.ts';
+import { argumentsObject, type Fields, namesIn, passedOn, readBody, refuse, unreadIn } from './request-fields.ts';
 
 /** Anthropic's messages: POST /v1/messages. */
 
@@ -17,41 +18,49 @@ const Request = z.looseObject({
   tools: z.array(z.looseObject({ name: z.string() })).nullish(),
   tool_choice: z.unknown().optional(),
   max_tokens: z.int().min(1).nullish(),
-  stop_sequences: z.array(z.string().min(1)).nullish(),
+  stop_sequences: stopStrings.nullish(),
   stream: z.boolean().nullish(),
+  output_config: z.looseObject({ format: z.unknown().optional() }).nullish(),
+  output_format: z.unknown().optional(),
 });
 
-/** Read, or about things that this address has none of. */
-const known = new Set([...namesIn(Request), 'thinking', 'output_config', 'container', 'mcp_servers']);
+const known = namesIn(Request);
 
 export const messagesForm: ApiForm = {
   read(body) {
     const { read, all } = readBody(Request, body);
     const system = read.system == null ? '' : textOf(read.system, 'system');
-    const other: string[] = [];
-    const chosen = chosenTools(
-      (read.tools ?? []).flatMap((tool) => toolsIn(tool, other)),
-      read.tool_choice,
-    );
+    requireQuestion(read.messages);
+    const ignored: string[] = [];
+    const told = (read.tools ?? []).flatMap((tool) => toolsIn(tool, ignored));
+    const { tools, constraints: choice } = chosenTools(told, read.tool_choice);
+    if ((read.tool_choice as Fields | null | undefined)?.['disable_parallel_tool_use'] === true)
+      ignored.push('tool_choice.disable_parallel_tool_use');
+    const { format, ...effort } = read.output_config ?? {};
+    ignored.push(...Object.keys(effort).map((name) => `output_config.${name}`));
+    const constraints = { ...choice, ...schemaFormat(format ?? read.output_format, 'output_config.format') };
+    const unread = unreadIn(all, known);
+    const stop = read.stop_sequences ?? undefined;
     return {
       model: read.model,
       messages: [
         ...(system === '' ? [] : [{ role: 'system', content: system } as const]),
         ...read.messages.flatMap(({ role, content }, i) => messagesOf(role, content, `messages.${i}.content`)),
       ],
-      tools: chosen.tools,
-      ...present({ maxTokens: read.max_tokens ?? undefined, stop: read.stop_sequences ?? undefined }),
+      tools,
+      ...present({ maxTokens: read.max_tokens ?? undefined, stop }),
+      constraints,
       isStreamed: read.stream === true,
-      fields: passedOn(all, ['temperature', 'top_p']),
-      unhonoured: [...unhonouredIn(all, known), ...chosen.unhonoured, ...other.map((type) => `tools of type ${type}`)],
-      asked: { thinks: isThinking(all['thinking']) },
+      fields: { ...passedOn(all, ['temperature', 'top_p']), ...present({ stop }), ...constraintFields(constraints) },
+      refusal: unread.refusal,
+      ignored: [...unread.ignored, ...ignored, ...(hasErrors(read.messages) ? ['tool_result.is_error'] : [])],
+      asked: { thinks: isThinking(all['thinking']), stop },
     };
   },
   whole: (answer, call) => ({
     ...messageOf(answer),
     content: blocksOf(answer, call),
-    stop_reason: stopOf(answer),
-    stop_sequence: null,
+    ...stopOf(answer, call),
     usage: usageOf(answer),
   }),
   events(answer, call) {
@@ -62,7 +71,7 @@ export const messagesForm: ApiForm = {
       stop_sequence: null,
       usage: { ...usageOf(answer), output_tokens: 1 },
     };
-    const delta = { stop_reason: stopOf(answer), stop_sequence: null };
+    const delta = stopOf(answer, call);
     return [
       named('message_start', { message: begun }),
       ...blocksOf(answer, call).flatMap(eventsOfBlock),
@@ -86,16 +95,29 @@ const errorTypes: Readonly<Record<number, string>> = {
 
 type Content = string | readonly (Fields & { readonly type: string })[];
 
+type Message = { readonly role: string; readonly content: Content };
+
+/** A beginning of the answer would have to be continued within a message, which chat templates do not do. */
+function requireQuestion(messages: readonly Message[]): void {
+  if (messages.at(-1)?.role !== 'assistant') return;
+  refuse('"messages": expected a last message of the user, got one of the assistant: an answer that is begun is not supported.', 'messages'); // prettier-ignore
+}
+
+/** Templates have no place for it; programs say in the text what failed. */
+function hasErrors(messages: readonly Message[]): boolean {
+  return messages.some(({ content }) => typeof content !== 'string' && content.some((one) => one['is_error'] === true));
+}
+
 function isThinking(thinking: unknown): boolean {
   const { type } = (thinking ?? {}) as Fields;
   return type === 'enabled' || type === 'adaptive';
 }
 
 /** Tools of the vendor's own servers have a type, and no schema. */
-function toolsIn(tool: Fields & { readonly name: string }, other: string[]): ToolSchema[] {
+function toolsIn(tool: Fields & { readonly name: string }, ignored: string[]): ToolSchema[] {
   const { name, description, input_schema: parameters, type } = tool;
   if (typeof parameters !== 'object' || parameters === null) {
-    other.push(typeof type === 'string' ? type : name);
+    ignored.push(`tools of type ${typeof type === 'string' ? type : name}`);
     return [];
   }
   return [
@@ -125,7 +147,9 @@ function messagesOf(role: 'user' | 'assistant' | 'system', content: Content, par
     else {
       flush();
       const answer = (one['content'] ?? '') as Content;
-      messages.push({ role: 'tool', content: textOf(answer, param), tool_call_id: String(one['tool_use_id']) });
+      const { tool_use_id: id } = one;
+      if (typeof id !== 'string') refuse(`"${param}": expected a tool_result with its tool_use_id.`, param);
+      messages.push({ role: 'tool', content: textOf(answer, param), tool_call_id: id });
     }
   }
   flush();
@@ -176,9 +200,15 @@ function blocksOf({ content, reasoning, calls }: ModelAnswer, { asked }: ModelCa
   ];
 }
 
-function stopOf({ finishReason, calls }: ModelAnswer): string {
-  if (finishReason === 'length') return 'max_tokens';
-  return calls.length > 0 ? 'tool_use' : 'end_turn';
+/** The text that ended the turn is in its tokens alone. */
+function stopOf({ finishReason, calls, tokens }: ModelAnswer, { asked }: ModelCall): Fields {
+  const ended = (stop_reason: string, stop_sequence: string | null = null): Fields => ({ stop_reason, stop_sequence });
+  if (finishReason === 'length') return ended('max_tokens');
+  const { stop = [] } = asked as { readonly stop?: readonly string[] };
+  const said = stop.length === 0 || tokens === null ? '' : tokens().map(({ text }) => text).join(''); // prettier-ignore
+  const found = stop.find((text) => said.includes(text));
+  if (found !== undefined) return ended('stop_sequence', found);
+  return ended(calls.length > 0 ? 'tool_use' : 'end_turn');
 }
 
 function usageOf({ usage: { promptTokens, completionTokens } }: ModelAnswer): Record<string, number> {

@@ -1,20 +1,26 @@
 import type { JsonValue } from '../../../../core/json-value.ts';
 import type { ChatMessage, MessageToolCall, ToolSchema } from '../../../../core/rl/rollout/rollout.ts';
+import type { CallConstraints } from '../../types.ts';
 import type { HttpError } from '../../../../engine/server/http-error.ts';
 
 /** A program's request for a turn, whichever API it came by. */
 export interface ModelCall {
   readonly model: string;
   readonly messages: readonly ChatMessage[];
+  /** The first message is the call's `instructions`. */
+  readonly isInstructed?: boolean;
   /** Empty = it may call nothing. */
   readonly tools: readonly ToolSchema[];
   readonly maxTokens?: number;
   readonly stop?: readonly string[];
   readonly isStreamed: boolean;
+  readonly constraints: CallConstraints;
   /** Fields that a call for another model passes on, by OpenAI's names. */
   readonly fields: Readonly<Record<string, JsonValue>>;
-  /** Fields that would change what the policy says, and do not: the run's file decides. */
-  readonly unhonoured: readonly string[];
+  /** Refuses the call if it is one for the policy: it asks for what the policy cannot give. */
+  readonly refusal: HttpError | null;
+  /** Fields without effect on the policy: the run's file decides, or nobody knows them. */
+  readonly ignored: readonly string[];
   /** What the answer's form depends on, for the form that made this. */
   readonly asked: Readonly<Record<string, unknown>>;
 }
@@ -55,5 +61,7 @@ export interface ApiForm {
 
 /** Conversations by the id of their last answer, for programs that name it in place of the messages. */
 export interface CallMemory {
-  conversation(answerId: string): readonly ChatMessage[] | undefined;
+  conversation(
+    answerId: string,
+  ): { readonly messages: readonly ChatMessage[]; readonly isInstructed: boolean } | undefined;
 }

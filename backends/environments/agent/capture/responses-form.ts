@@ -3,8 +3,9 @@ import type { ChatMessage, MessageToolCall, ToolSchema } from '../../../../core/
 import { present } from '../../../../core/present.ts';
 import { errorBody, HttpError } from '../../../../engine/server/http-error.ts';
 import type { ApiForm, CallMemory, ModelAnswer, ModelCall, StreamEvent } from './model-call.ts';
-import { chosenTools } from './chat-form.ts';
-import { argumentsObject, type Fields, namesIn, passedOn, readBody, refuse, unhonouredIn } from './request-fields.ts';
+import { tokenLogprobs } from './chat-form.ts';
+import { chosenTools, constraintFields, schemaFormat } from './constraints.ts';
+import { argumentsObject, type Fields, namesIn, passedOn, readBody, refuse, unreadIn } from './request-fields.ts';
 
 /** OpenAI's responses: POST /v1/responses. Items in and out; what is named in place of sent is looked up. */
 
@@ -18,37 +19,48 @@ const Request = z.looseObject({
   max_output_tokens: z.int().min(1).nullish(),
   stream: z.boolean().nullish(),
   previous_response_id: z.string().nullish(),
+  text: z.looseObject({ format: z.unknown().optional() }).nullish(),
+  reasoning: z.looseObject({ effort: z.string().nullish() }).nullish(),
 });
-
-const passed = ['temperature', 'top_p', 'reasoning_effort'];
 
 export const responsesForm: ApiForm = {
   read(body, memory) {
     const { read, all } = readBody(Request, body);
     const { previous_response_id: previous, instructions } = read;
     const before = previous == null ? [] : remembered(previous, memory);
+    const isInstructed = instructions != null && instructions !== '';
     const items = typeof read.input === 'string' ? [{ role: 'user', content: read.input }] : read.input;
+    if (items.length === 0 && before.length === 0) refuse('"input": expected at least one item, got none.', 'input');
     const custom = new Set<string>();
-    const other: string[] = [];
-    const known = (read.tools ?? []).flatMap((tool) => toolsIn(tool, custom, other));
-    const chosen = chosenTools(known, read.tool_choice);
+    const ignored: string[] = [];
+    const known = (read.tools ?? []).flatMap((tool) => toolsIn(tool, custom, ignored));
+    const { tools, constraints: choice } = chosenTools(known, read.tool_choice);
+    const { format, ...style } = read.text ?? {};
+    const constraints = { ...choice, ...schemaFormat(format, 'text.format') };
+    const { effort } = read.reasoning ?? {};
+    ignored.push(...Object.keys(style).map((name) => `text.${name}`), ...(effort == null ? [] : ['reasoning.effort']));
+    const unread = unreadIn(all, namesIn(Request));
+    const includes = Array.isArray(all['include']) ? (all['include'] as unknown[]) : [];
     return {
       model: read.model,
       messages: [
-        ...(instructions == null || instructions === '' ? [] : [{ role: 'system', content: instructions } as const]),
+        ...(isInstructed ? [{ role: 'system', content: instructions } as const] : []),
         ...before,
         ...messagesOf(items),
       ],
-      tools: chosen.tools,
+      ...(isInstructed ? { isInstructed } : {}),
+      tools,
       ...present({ maxTokens: read.max_output_tokens ?? undefined }),
+      constraints,
       isStreamed: read.stream === true,
-      fields: passedOn(all, passed),
-      unhonoured: [
-        ...unhonouredIn(all, namesIn(Request)).filter((name) => name !== 'text' || !isPlain(all['text'])),
-        ...chosen.unhonoured,
-        ...other.map((type) => `tools of type ${type}`),
-      ],
-      asked: { custom, all },
+      fields: {
+        ...passedOn(all, ['temperature', 'top_p']),
+        ...(effort == null ? {} : { reasoning_effort: effort }),
+        ...constraintFields(constraints),
+      },
+      refusal: unread.refusal,
+      ignored: [...unread.ignored, ...ignored],
+      asked: { custom, all, logprobs: includes.includes('message.output_text.logprobs') },
     };
   },
   whole: (answer, call) => ({ ...responseOf(answer, call), ...endOf(answer), output: itemsOf(answer, call) }),
@@ -69,26 +81,21 @@ export const responsesForm: ApiForm = {
 
 type Item = Readonly<Record<string, unknown>> & { readonly type: string; readonly id: string };
 
+/** Instructions are those of each call; they are not carried on. */
 function remembered(previous: string, memory: CallMemory): readonly ChatMessage[] {
   const found = memory.conversation(previous.replace(/^resp_/, ''));
-  if (found !== undefined) return found;
+  if (found !== undefined) return found.isInstructed ? found.messages.slice(1) : found.messages;
   const message = `There is no response "${previous.slice(0, 100)}" in this rollout. Send the items in place of previous_response_id.`;
   throw new HttpError(404, message, { param: 'previous_response_id' });
 }
 
-function isPlain(text: unknown): boolean {
-  const { format, ...more } = (text ?? {}) as Fields;
-  const { type = 'text' } = (format ?? {}) as Fields;
-  return type === 'text' && Object.keys(more).every((name) => name === 'verbosity');
-}
-
 /** A tool whose argument is a free text becomes a function of one text, since models' templates know only those. */
-function toolsIn(tool: Fields & { readonly type: string }, custom: Set<string>, other: string[]): ToolSchema[] {
+function toolsIn(tool: Fields & { readonly type: string }, custom: Set<string>, ignored: string[]): ToolSchema[] {
   const { type, name, description, parameters, strict } = tool;
   if (type === 'namespace' && Array.isArray(tool['tools']))
-    return (tool['tools'] as (Fields & { readonly type: string })[]).flatMap((one) => toolsIn(one, custom, other));
+    return (tool['tools'] as (Fields & { readonly type: string })[]).flatMap((one) => toolsIn(one, custom, ignored));
   if ((type !== 'function' && type !== 'custom') || typeof name !== 'string') {
-    other.push(type);
+    ignored.push(`tools of type ${type}`);
     return [];
   }
   const text = { type: 'object', properties: { input: { type: 'string' } }, required: ['input'] };
@@ -133,7 +140,8 @@ function messagesOf(items: readonly Fields[]): ChatMessage[] {
         break;
       case 'function_call_output':
       case 'custom_tool_call_output':
-        messages.push({ role: 'tool', content: textOf(one['output'], `input.${i}.output`), tool_call_id: String(id) });
+        if (typeof id !== 'string') refuse(`"input.${i}.call_id": expected the id of the call.`, `input.${i}.call_id`);
+        messages.push({ role: 'tool', content: textOf(one['output'], `input.${i}.output`), tool_call_id: id });
         break;
       case 'reasoning':
         break; // the model's own thoughts are in its turn
@@ -189,7 +197,7 @@ function responseOf({ id, model, createdS }: ModelAnswer, { asked }: ModelCall):
     reasoning: { effort: null, summary: null },
     store: all['store'] ?? true,
     temperature: all['temperature'] ?? 1,
-    text: { format: { type: 'text' } },
+    text: all['text'] ?? { format: { type: 'text' } },
     tool_choice: all['tool_choice'] ?? 'auto',
     tools: all['tools'] ?? [],
     top_p: all['top_p'] ?? 1,
@@ -212,9 +220,10 @@ function endOf({ finishReason, usage, reasoning }: ModelAnswer): Record<string, 
   };
 }
 
-function itemsOf({ id, content, reasoning, calls }: ModelAnswer, { asked }: ModelCall): Item[] {
-  const { custom } = asked as { readonly custom: ReadonlySet<string> };
-  const text = { type: 'output_text', text: content, annotations: [], logprobs: [] };
+function itemsOf({ id, content, reasoning, calls, tokens }: ModelAnswer, { asked }: ModelCall): Item[] {
+  const { custom, logprobs } = asked as { readonly custom: ReadonlySet<string>; readonly logprobs: boolean };
+  const given = logprobs && tokens !== null ? tokenLogprobs(tokens) : [];
+  const text = { type: 'output_text', text: content, annotations: [], logprobs: given };
   const thoughts = { type: 'reasoning_text', text: reasoning };
   const isSilent = content === '' && calls.length > 0;
   return [
@@ -240,14 +249,14 @@ function eventsOfItem(whole: Item, output_index: number): StreamEvent[] {
     named('response.output_item.done', { output_index, item: whole }),
   ];
   if (whole.type === 'message') {
-    const [part] = whole['content'] as { readonly text: string }[];
+    const [part] = whole['content'] as { readonly text: string; readonly logprobs: readonly object[] }[];
     const of = { ...at, content_index: 0 };
-    const { text } = part!;
+    const { text, logprobs } = part!;
     return events(
       { status: 'in_progress', content: [] },
-      named('response.content_part.added', { ...of, part: { ...part, text: '' } }),
-      ...(text === '' ? [] : [named('response.output_text.delta', { ...of, delta: text, logprobs: [] })]),
-      named('response.output_text.done', { ...of, text, logprobs: [] }),
+      named('response.content_part.added', { ...of, part: { ...part, text: '', logprobs: [] } }),
+      ...(text === '' ? [] : [named('response.output_text.delta', { ...of, delta: text, logprobs })]),
+      named('response.output_text.done', { ...of, text, logprobs }),
       named('response.content_part.done', { ...of, part }),
     );
   }

@@ -32,8 +32,8 @@ export interface CaptureOptions {
   readonly beside?: BesideModel;
   /** The snapshot in which the program goes on; missing = it begins at the start. */
   readonly resumed?: ResumedCalls;
-  /** Told once of each field of requests that the run's file decides instead. */
-  readonly say?: (line: string) => void;
+  /** Values that the program has and that no turn may keep, beside the rollout's key. */
+  readonly secrets?: readonly string[];
   /** Called with every turn, sampled or recalled, before its answer leaves. */
   readonly onTurn?: (turn: Turn, call: CallTime) => void;
 }
@@ -79,6 +79,13 @@ export interface Capture {
   readonly calls: CallCounts;
   /** What a snapshot of the sandbox has to be stored with. */
   heard(): ResumedCalls;
+  /** Fields of its calls that had no effect on the policy: the run's file decides, or nobody knows them. */
+  readonly ignored: readonly string[];
+  /**
+   * Outputs of tools that differed from those of an earlier attempt and count as the same, by the tool's name: the model
+   * sees the recorded ones.
+   */
+  mapped(): Readonly<Record<string, number>>;
   /** What an earlier attempt finished and this one did not ask for (so far), and where the two first differed. */
   setAside(): SetAside | null;
   /**
@@ -90,7 +97,7 @@ export interface Capture {
   readonly refusal: unknown;
   /** Raised when `failure` is set. */
   readonly ended: AbortSignal;
-  /** Ends the calls under way and removes the socket. Idempotent. */
+  /** Ends the calls under way, whose turns need not be finished, and removes the socket. Idempotent. */
   close(): Promise<void>;
 }
 
