@@ -18,7 +18,6 @@ import {
   type BudgetLimits,
   type BudgetUnit,
   budgetUnits,
-  isOver,
   type OverBudget,
   type Reservation,
   unlimited,

@@ -64,7 +64,7 @@ export class OtherModels {
     const known = await this.#notes?.get(kind, id);
     const answer = known === undefined ? await this.#note(id, await this.#ask(model, call, wanted)) : answerIn(known);
     const { usage } = answer;
-    if (known !== undefined) this.#budget?.adopt({ ...(usage ?? {}), model: call.model });
+    if (known !== undefined) this.#budget?.adopt({ ...usage, model: call.model });
     return { ...this.#map(answer, (text) => this.#tree.toLive(text)), usage, id, isRecalled: known !== undefined };
   }
 
