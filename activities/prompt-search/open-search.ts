@@ -12,7 +12,6 @@ import {
 import { startOfParts, systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type { Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { present } from '../../core/present.ts';
 import { systemPromptOf } from '../../core/rl/rollout/system-prompt.ts';
 import { grantByFile, namedBySearch } from '../../load/grants/grant.ts';
 import { loadPromptSearchFile, tooSmallBudget } from '../../load/searches/load-prompt-search.ts';
@@ -75,7 +74,8 @@ export const createOpenPromptSearch =
       const stored = decodeStored<StoredPromptSearch>(bytes, key);
       requireSame(store.uri, stored, input);
       const workers = await countRolloutWorkers().catch(() => 1);
-      const limited = present({ budget: input.budget, prices: input.prices });
+      const { budget, prices } = input;
+      const limited = { ...(budget && { budget }), ...(prices && { prices }) };
       return { ...handleOf(results, { key, bytes, stored }), workers, limited };
     });
 

@@ -168,7 +168,7 @@ function reportBudget(file: GepaFile, reporter: Reporter): void {
   if (budget === undefined) return;
   const sampling = file.sampling ?? file.execution?.sampling_args ?? {};
   const isBounded = ['max_tokens', 'max_completion_tokens'].some((key) => typeof sampling[key] === 'number');
-  const say = (path: string, expected: string) => reporter.addRelation([[...path.split('.')], ['budget']], { expected, received: 'nothing' }); // prettier-ignore
+  const say = (path: string, expected: string) => reporter.addRelation([path.split('.'), ['budget']], { expected, received: 'nothing' }); // prettier-ignore
   if (!isBounded) say('sampling.max_tokens', 'most tokens of an answer beside [budget]: a call is reserved before it is made'); // prettier-ignore
   if (budget.money === undefined) return;
   if (prices === undefined)

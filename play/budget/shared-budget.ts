@@ -276,7 +276,7 @@ export class SharedBudget {
     if (this.#briefCalls > 0 || (!next.isBrief && this.#calls > 0)) return false;
     const others = Object.entries(this.#state!.holders).filter(([name]) => name !== this.#holder);
     const isLate = performance.now() - sinceMs > this.#times.answerMs;
-    const mayGiveBack = ({ isBusy, held }: BudgetHolder): boolean => isBusy || (!next.isBrief && !isNothing(held));
+    const mayGiveBack = ({ isBusy, held }: BudgetHolder): boolean => isBusy || (!next.isBrief && held.sandboxS > 0);
     const isAwaited = others.some(([, one]) =>
       one.entry > entry ? mayGiveBack(one) : !isLate && (one.isBusy || !isNothing(one.held)),
     );
