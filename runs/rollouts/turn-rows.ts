@@ -88,27 +88,32 @@ export class TurnRows {
     await Promise.resolve(); // rows that come in one moment share a write
     const oneEnds = async (): Promise<void> => Promise.race(this.#underWay.keys()).catch(() => undefined);
     if (this.#underWay.size > 0) await Promise.race([oneEnds(), delay(youngMs)]);
-    while (this.#underWay.size >= writesMax || this.#isBeforeFresh()) await oneEnds();
+    while (this.#underWay.size >= writesMax || this.#areAllBehind()) await oneEnds();
     this.#next = null;
-    const rows = this.fresh;
+    const busy = this.#busy();
+    const rows = this.fresh.filter((row) => !busy.has(nameOf(row)));
     if (rows.length === 0) return; // they are needed no more
-    this.fresh = [];
-    const write = this.#write(rows);
+    this.fresh = this.fresh.filter((row) => busy.has(nameOf(row)));
+    const write: Promise<void> = this.#write(rows)
+      .catch((error: unknown) => {
+        this.fresh = [...rows, ...this.fresh];
+        throw error;
+      })
+      .finally(() => this.#underWay.delete(write));
     this.#underWay.set(write, rows);
-    try {
-      await write;
-    } catch (error) {
-      this.fresh = [...rows, ...this.fresh];
-      throw error;
-    } finally {
-      this.#underWay.delete(write);
-    }
+    // Who waits for this one waits for the rows that could not be in it.
+    const later = this.fresh.length > 0 ? (this.#next ??= this.#writeNext()) : undefined;
+    await Promise.all([write, later]);
   }
 
-  /** Whether a rollout with fresh rows has others under way: its rows say where the one before them is. */
-  #isBeforeFresh(): boolean {
-    const busy = new Set([...this.#underWay.values()].flatMap((rows) => rows.map(nameOf)));
-    return busy.size > 0 && this.fresh.some((row) => busy.has(nameOf(row)));
+  /** Rollouts with a row under way. A row says where the one before it is, so the next one waits for that. */
+  #busy(): ReadonlySet<string> {
+    return new Set([...this.#underWay.values()].flatMap((rows) => rows.map(nameOf)));
+  }
+
+  #areAllBehind(): boolean {
+    const busy = this.#busy();
+    return this.fresh.length > 0 && this.fresh.every((row) => busy.has(nameOf(row)));
   }
 
   async #write(rows: readonly RecordedTurn[]): Promise<void> {

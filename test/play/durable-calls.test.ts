@@ -23,11 +23,12 @@ function openJournal(store: Store): Promise<RolloutJournal> {
 }
 
 /** A policy whose calls are stored in the journal, as in a run. */
-function playing(journal: RolloutJournal) {
+function playing(journal: RolloutJournal, index = 0) {
+  const of = { ...place, index };
   return scriptedPolicy({
     says: (prompt, { seed }) => `${/say (\w+)/.exec(prompt)?.[1] ?? 'nothing'} ${seed % 1000}`,
-    recorded: journal.turnsOf(place),
-    onTurn: (turn) => recordTurn(journal, { ...place, turn: 0, ...turn }, { onRecord: false, until: never }),
+    recorded: journal.turnsOf(of),
+    onTurn: (turn) => recordTurn(journal, { ...of, turn: 0, ...turn }, { onRecord: false, until: never }),
   });
 }
 
@@ -46,16 +47,17 @@ test('a call returns when its turn is in the store; four writes are under way at
       return super.putIfAbsent(key, bytes);
     }
   })(folder);
-  const policy = playing(await openJournal(slow));
+  const journal = await openJournal(slow);
+  const [policy, ...others] = Array.from({ length: 5 }, (_, index) => playing(journal, index));
   const returned: Turn[] = [];
   const calls: Promise<unknown>[] = [];
-  const call = (word: string): void => void calls.push(ask(policy, word).then((turn) => returned.push(turn)));
+  const call = (word: string, of = policy!): void => void calls.push(ask(of, word).then((turn) => returned.push(turn)));
   for (const n of [1, 2, 3, 4]) {
-    call(`n${n}`);
+    call(`n${n}`, others[n - 1]!);
     await until('a write of its own', () => writes.length === n, { everyMs: 1 });
   }
   for (let i = 0; i < 40; i++) call(`w${i}`);
-  await until('all samples', () => policy.asked.length === 44, { everyMs: 1 });
+  await until('all samples', () => policy!.asked.length === 40, { everyMs: 1 });
   await delay(50);
   assert.deepEqual([returned.length, writes.length, (await files.list(prefix)).length], [0, 4, 0]);
   writes[0]!();
@@ -66,10 +68,11 @@ test('a call returns when its turn is in the store; four writes are under way at
   await Promise.all(calls);
   assert.deepEqual([returned.length, writes.length], [44, 5]);
   const again = await openJournal(files);
-  assert.deepEqual(new Set(again.turnsOf(place).map(({ call: one }) => one!.id)).size, 44);
+  const stored = others.map((_, index) => again.turnsOf({ ...place, index: index + 1 }).length);
+  assert.deepEqual([again.turnsOf(place).length, stored], [40, [1, 1, 1, 1]]);
 });
 
-test('of two writes under way the one that fails is written again, and neither refers to a row of the other', async (t) => {
+test('of two writes under way the one that fails is written again; that of a rollout waits for the one before it', async (t) => {
   const folder = await temporaryFolder(t);
   const ends: (() => void)[] = [];
   let count = 0;
@@ -81,18 +84,20 @@ test('of two writes under way the one that fails is written again, and neither r
       return super.putIfAbsent(key, bytes);
     }
   })(folder);
-  const policy = playing(await openJournal(moody));
+  const journal = await openJournal(moody);
+  const [policy, other] = [playing(journal), playing(journal, 1)];
   const long = 'again '.repeat(50);
   const first = ask(policy, `${long} one`);
   await until('its write', () => ends.length === 1, { everyMs: 1 });
-  const second = ask(policy, `${long} two`);
+  const third = ask(policy, `${long} three`); // waits for the first
+  const second = ask(other, `${long} two`);
   await until('a second write', () => ends.length === 2, { everyMs: 1 });
   for (const end of ends) end();
-  const turns = await Promise.all([first, second]);
+  const turns = await Promise.all([first, third, second]);
   const again = await openJournal(new FileStore(folder));
   const inOrder = (all: readonly Turn[]) => all.toSorted((a, b) => a.call!.id.localeCompare(b.call!.id));
   assert.deepEqual(
-    inOrder(again.turnsOf(place)).map(({ promptTokenIds }) => promptTokenIds),
+    inOrder([0, 1].flatMap((index) => again.turnsOf({ ...place, index }))).map(({ promptTokenIds }) => promptTokenIds),
     inOrder(turns).map(({ promptTokenIds }) => promptTokenIds),
   );
 });

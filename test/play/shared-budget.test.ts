@@ -194,7 +194,7 @@ test('whatever workers do, and whenever they die, what is used never exceeds the
         }
       },
     ),
-    { numRuns: 10 }, // a refusal beside a dead worker takes its time, and each that waits has its own
+    { numRuns: 25 }, // a refusal beside a dead worker takes its time, and each that waits has its own
   );
 });
 
