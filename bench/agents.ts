@@ -217,10 +217,12 @@ ${budget === null ? '' : `[budget]\ntokens = ${budget}`}`,
   });
   const over = { is: false };
   const ending = run.handle.result().finally(() => (over.is = true));
-  const besides = [beside(over), budget === null ? [] : raiseAtPauses(run.handle, { budget, over, used: () => tokensOf(readCalls(path.join(folder, 'sampled')), name) })] as const; // prettier-ignore
+  const used = (): number => tokensOf(readCalls(path.join(folder, 'sampled')), name);
+  const raising = budget === null ? Promise.resolve([]) : raiseAtPauses(run.handle, { budget, over, used });
+  const besides = Promise.all([raising, beside(over)]);
   const summary = await ending;
   const seconds = (performance.now() - from) / 1000;
-  const [, beyond] = await Promise.all(besides);
+  const [beyond] = await besides;
   return { seconds, summary, beyond };
 }
 

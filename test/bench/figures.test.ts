@@ -33,7 +33,13 @@ test('with prefetching a step is compared with its training or the generation be
 });
 
 test('a turn counts as sampled again where the program had used its answer before', () => {
-  const call = (prompt: string, after: string, whole: string) => ({ session: '/run/one', prompt, after, whole, tokens: 5 });
+  const call = (prompt: string, after: string, whole: string) => ({
+    session: '/run/one',
+    prompt,
+    after,
+    whole,
+    tokens: 5,
+  });
   const [first, second] = [call('p', '', 'pa'), call('pau', 'pa', 'paub')];
   assert.deepEqual(resampledOf([first, second]), { finished: 0, underWay: 0 });
   assert.deepEqual(resampledOf([first, first, second, second]), { finished: 0, underWay: 2 });

@@ -53,7 +53,7 @@ test('a call returns when its turn is in the store; four writes are under way at
   const calls: Promise<unknown>[] = [];
   const call = (word: string, of = policy!): void => void calls.push(ask(of, word).then((turn) => returned.push(turn)));
   for (const n of [1, 2, 3, 4]) {
-    call(`n${n}`, others[n - 1]!);
+    call(`n${n}`, others[n - 1]);
     await until('a write of its own', () => writes.length === n, { everyMs: 1 });
   }
   for (let i = 0; i < 40; i++) call(`w${i}`);

@@ -11,7 +11,7 @@ export class HiddenValues {
     this.#key = key;
     const longestFirst = secrets.toSorted((a, b) => b.length - a.length);
     this.#inward = [[key, keyName], ...longestFirst.map((value) => [value, secretName] as const)].map(
-      ([value, name]) => [Buffer.from(JSON.stringify(value).slice(1, -1)), name!] as const,
+      ([value, name]) => [Buffer.from(JSON.stringify(value).slice(1, -1)), name] as const,
     );
   }
 
