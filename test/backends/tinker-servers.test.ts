@@ -120,6 +120,24 @@ describe('what a server does is found out by tiny steps of models that are throw
     );
   });
 
+  for (const [what, options] of [
+    ['that tells gradients', fsdp],
+    ['that tells nothing', { ...fsdp, isSilent: true }],
+  ] as const) {
+    test(`a server ${what} and no log probabilities is refused before a run learns by them`, async (t) => {
+      const server = await started(t, { ...options, hidesLogprobs: true });
+      const trainer = openTrainer(server.url);
+      t.after(() => trainer.close());
+      const untold = new RegExp(
+        `The server at ${server.url}/? tells no log probabilities: expected one for the token .*, got none\\..* "logprobs" in loss_fn_outputs`,
+      );
+      await assert.rejects(trainer.makeBase(path.join(root, 'untold'), { ...part, files: presetFiles(model) }), {
+        code: 'Unsupported',
+        message: untold,
+      });
+    });
+  }
+
   test('a loss_reduction that is another one is refused; one that cannot be measured is named', async (t) => {
     const server = await started(t, fsdp);
     const trainer = openTrainer(server.url, { reduction: 'sequence_mean' });
