@@ -5,7 +5,7 @@
  *     head     torch 2.11, transformers 5.6.2, msgspec, prime-pydantic-config, torchtitan at 23e4dfc
  *     v0.4.0   torch 2.11, transformers 4.57.6, msgspec, torchtitan at a1fdd7e, liger-kernel, pydantic-settings, tomli, tomli-w
  *     both     numpy, beartype, jaxtyping, loguru, datasets, pyzmq, tenacity, aiolimiter, orjson, rich, setproctitle, uvloop, wandb, openai, httpx,
- *              safetensors, tyro, tensorboard, prometheus-client, nvidia-ml-py, psutil, pandas, pybase64
+ *              safetensors, tyro, tensorboard, torchdata, prometheus-client, nvidia-ml-py, psutil, pandas, pybase64
  *
  * Neither vLLM nor kernels for GPUs are needed: `on-cpu/` stands in for them.
  */
