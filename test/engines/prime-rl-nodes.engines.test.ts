@@ -80,5 +80,6 @@ test(
     await node(2);
     // From the checkpoint of step 2: step 3 is repeated, and has to give what it gave.
     assert.deepEqual(await train(worker, ['4']), expected.slice(3), 'the same bits with a spare');
+    await worker.do('close'); // before the folder that it works in is removed
   },
 );
