@@ -261,6 +261,27 @@ describe('a server that holds one model', () => {
     await trainer.close().catch(() => undefined);
   });
 
+  test('trains another run while no worker has the first one, which then goes on to the same weights', async (t) => {
+    const server = await started(t, fsdp);
+    const folder = await mkdtemp(path.join(root, 'rested-'));
+    const [first, second] = [openTrainer(server.url), openTrainer(server.url)];
+    t.after(() => Promise.all([first.close(), second.close()]));
+    await first.makeBase(path.join(folder, 'v0'), { ...part, files: presetFiles(model) });
+    await first.trainStep(stepOf(0.1, 1));
+    await first.exportTo(path.join(folder, 'v1'));
+    const state = await first.saveOptimizer();
+    const expected = await first.trainStep(stepOf(0.1, 2));
+    await first.open(path.join(folder, 'v1'), part);
+    await first.restoreOptimizer(state);
+
+    first.rest();
+    await second.makeBase(path.join(folder, 'other'), { ...part, files: presetFiles(model) });
+    assert.equal(second.waitsFor(), null);
+    assert.ok((await second.trainStep(stepOf(0.1, 1))).applied);
+    second.rest();
+    assert.equal((await first.trainStep(stepOf(0.1, 2))).digest, expected.digest);
+  });
+
   test('is sampled from its latest weights: a turn says of which step they were, and a lost model is made again', async (t) => {
     const home = await mkdtemp(path.join(root, 'latest-'));
     const server = await StandInProcess.start({ folder: home, model, ...fsdp });
