@@ -95,8 +95,8 @@ def tell(connection, told):
 
 
 def become(asks, streams):
-    """Makes this fork the process that was asked for."""
-    lifeline = streams.pop()
+    """Makes this fork the process that was asked for. Where that one is dead already, nothing is seen in its folder."""
+    die_with(streams.pop())
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -110,7 +110,6 @@ def become(asks, streams):
     sys.argv = [asks["module"], *asks["arguments"]]
     known = set(sys.path)
     sys.path[:0] = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place and place not in known]
-    die_with(lifeline)
 
 
 def die_with(lifeline):
