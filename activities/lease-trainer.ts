@@ -3,6 +3,7 @@ import { RatchetError } from '../core/errors.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { claimTrainer } from './trainer-claims.ts';
+import type { PolicyTrainer } from '../learn/policy-trainer.ts';
 import type { ProcessLease } from './around/process-lease.ts';
 
 /** Signal to a run that a GPU worker now holds it. */
@@ -20,10 +21,15 @@ interface LeaseTrainerInput {
 
 /**
  * Holds this process for a run for as long as it heartbeats: its failure, or a missed heartbeat, means that the host is
- * lost. If two processes have one epoch, one holds and the other fails.
+ * lost. If two processes have one epoch, one holds and the other fails. Its end leaves nothing with the trainer that another
+ * process would wait for.
  */
 export const createLeaseTrainer =
-  (lease: ProcessLease, tell: (workflowId: string, held: TrainerLeased) => Promise<void>) =>
+  (
+    lease: ProcessLease,
+    tell: (workflowId: string, held: TrainerLeased) => Promise<void>,
+    trainer: Pick<PolicyTrainer, 'rest'>,
+  ) =>
   async ({ run, workflowId, epoch }: LeaseTrainerInput): Promise<void> =>
     withHeartbeat(async () => {
       const { cancelled } = Context.current();
@@ -37,5 +43,6 @@ export const createLeaseTrainer =
         if (ousted.reason instanceof RatchetError) throw ousted.reason;
       } finally {
         leave();
+        if (lease.isFree) trainer.rest();
       }
     });

@@ -7,9 +7,9 @@ import { createWarmUp } from './warm-up.ts';
 
 /** Queue `ratchet-train`, and the GPU process's own for holding it again: the process is taken for a run. */
 export const createLeaseActivities = (
-  { lease }: TrainDependencies,
+  { lease, trainer }: TrainDependencies,
   tell: (workflowId: string, held: TrainerLeased) => Promise<void>,
-) => ({ leaseTrainer: createLeaseTrainer(lease, tell) });
+) => ({ leaseTrainer: createLeaseTrainer(lease, tell, trainer) });
 export type LeaseActivities = ReturnType<typeof createLeaseActivities>;
 
 /** The process's own queue: one slot, one policy. */

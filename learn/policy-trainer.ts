@@ -256,6 +256,11 @@ export class PolicyTrainer {
     return this.#trainer?.waitsFor?.() ?? null;
   }
 
+  /** No run has this process now. */
+  rest(): void {
+    this.#trainer?.rest?.();
+  }
+
   /** Discards the optimizer's moments. The result of the warm-up becomes v0. */
   async resetOptimizer(): Promise<void> {
     await this.#use((trainer) => trainer.restoreOptimizer(null));

@@ -61,16 +61,18 @@ function isWithin(at, folder) {
 }
 
 /**
- * Kills them until there are none. Gives those that are still there after so long: a driver may hold a dying process.
+ * Kills them until two looks in a row see none: while the first went on, one that ended before its turn may have started another. Gives those that
+ * are still there after so long: a driver may hold a dying process.
  * @param {(folder: string) => boolean} isWanted
  * @param {number} withinMs
  * @returns {Promise<number[]>}
  */
 export async function endProcessesWhere(isWanted, withinMs) {
   const deadline = performance.now() + withinMs;
-  for (;;) {
+  for (let looksWithout = 0; ;) {
     const found = processesWhere(isWanted);
-    if (found.length === 0) return [];
+    looksWithout = found.length === 0 ? looksWithout + 1 : 0;
+    if (looksWithout === 2) return [];
     for (const pid of found) {
       try {
         process.kill(pid, 'SIGKILL');

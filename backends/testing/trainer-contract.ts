@@ -298,7 +298,9 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
       if (!exactReplay) return;
       const other = await openAt(stage);
       for (const step of [1, 2]) await stage.step(other, { loss, temperature, step });
-      assert.equal((await stage.step(trainer, { loss, temperature, step: 2 })).digest, await other.digest());
+      const expected = await other.digest();
+      other.rest?.(); // what both want may be there once
+      assert.equal((await stage.step(trainer, { loss, temperature, step: 2 })).digest, expected);
     });
 
     test('supervised steps make their rows likelier', async (t) => {

@@ -1,3 +1,4 @@
+import { RatchetError } from '../../core/errors.ts';
 import { type MaskedSample, type Rows, rowsOf, type TrainSample } from '../../core/rl/learning/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { isTinkerLoss } from '../../config/models/tinker-spec.ts';
@@ -125,6 +126,7 @@ async function inTurn<Row extends MaskedSample>(
       return false;
     }
     const sent = how.send(data).then(({ logprobs }) => {
+      requireWhole(data, logprobs);
       for (const [i, values] of logprobs.entries()) how.take(rows[places[i]!]!, values);
       under.delete(sent);
     });
@@ -135,4 +137,16 @@ async function inTurn<Row extends MaskedSample>(
   }
   await Promise.all(all);
   return true;
+}
+
+/** Throws where some are missing: a 0 in their place is the log probability of a token that was certain. */
+function requireWhole(data: readonly Datum[], logprobs: PassOutput['logprobs']): void {
+  for (const [i, { tokens }] of data.entries()) {
+    const told = logprobs[i]?.length ?? 0;
+    if (told !== tokens.length)
+      throw new RatchetError(
+        'Unsupported',
+        `The Tinker server told ${told} log probabilities of a row: expected ${tokens.length}, one for each target. A run learns by them.`,
+      );
+  }
 }

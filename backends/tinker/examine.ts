@@ -1,7 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { TinkerClient } from './client.ts';
 import { loadModel, type ModelWish } from './load-model.ts';
-import { measureAdam, measureLoss, measureLosses, measureSampling } from './measure.ts';
+import { measureAdam, measureLogprob, measureLoss, measureLosses, measureSampling } from './measure.ts';
 import type { TinkerModel } from './model.ts';
 import type { ServerFacts } from './server-facts.ts';
 import { isTrouble } from './trouble.ts';
@@ -18,8 +18,10 @@ export async function examineServer(
   const begun = { ...wish, from: null, optimizer: false };
   const model = await firstModel(client, begun, say);
   try {
-    const loss = await measureLoss(model, client.http.address.url);
-    const losses = loss && (await measureLosses(model, loss, client.http.address.url));
+    const { url } = client.http.address;
+    const loss = await measureLoss(model, url);
+    const logprob = await measureLogprob(model, url);
+    const losses = loss && (await measureLosses(model, loss, logprob));
     const linearIn = loss?.linearIn ?? 'weights';
     const adam = await measureAdam(model, linearIn);
     const models = (await holdsAnother(client, begun)) ? 'several' : 'one';

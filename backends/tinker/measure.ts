@@ -80,9 +80,20 @@ class Gauge {
   }
 }
 
+/** The log probability of a token. Throws if the server tells none. */
+export async function measureLogprob(model: TinkerModel, url: string): Promise<number> {
+  const { logprobs } = await model.forward([row('weights', 1)]);
+  const logprob = logprobs[0]?.[0];
+  if (logprob !== undefined && Number.isFinite(logprob)) return logprob;
+  throw new RatchetError(
+    'Unsupported',
+    `The server at ${url} tells no log probabilities: expected one for the token of the row that it was asked to score, got ${String(logprob ?? 'none')}. A run learns by them: use a server that returns "logprobs" in loss_fn_outputs.`,
+  );
+}
+
 /**
  * The losses that a server computes as the API says, by a row of one token with advantage A and the ratio ρ of its new to
- * its old probability; ℓ is its log probability, g the gradient of that:
+ * its old probability; ℓ is its log probability (`logprob`), g the gradient of that:
  *
  *                            A = −2, ρ = 1          A = 1, ρ = e
  *                            gradient   loss        gradient   loss
@@ -90,25 +101,22 @@ class Gauge {
  *     ppo, 0.8 to 1.2        2 g        2           0          1.2
  *     cispo, 0.8 to 1.2      2 g        2 |ℓ|       1.2 g      1.2 |ℓ|
  */
-export async function measureLosses(model: TinkerModel, { linearIn }: ServerLoss, url: string): Promise<PolicyLoss[]> {
+export async function measureLosses(
+  model: TinkerModel,
+  { linearIn }: ServerLoss,
+  logprob: number,
+): Promise<PolicyLoss[]> {
   const g = await new Gauge(model, linearLoss(linearIn)).of([row(linearIn, 1)]);
-  const { logprobs } = await model.forward([row('weights', 1)]);
-  const l = logprobs[0]?.[0];
-  if (l === undefined || !Number.isFinite(l))
-    throw new RatchetError(
-      'Unsupported',
-      `The server at ${url} tells no log probabilities: expected one for the token of the row that it was asked to score, got ${String(l ?? 'none')}. A run learns by them.`,
-    );
   const found: PolicyLoss[] = [];
   for (const lossFn of policyLosses) {
     const config = lossFn === 'importance_sampling' ? null : { clip_low_threshold: 0.8, clip_high_threshold: 1.2 };
     const gauge = new Gauge(model, { lossFn, config });
     const [plain, far] = [
-      await gauge.of([policyRow(linearIn, -2, l)]),
-      await gauge.of([policyRow(linearIn, 1, l - 1)]),
+      await gauge.of([policyRow(linearIn, -2, logprob)]),
+      await gauge.of([policyRow(linearIn, 1, logprob - 1)]),
     ];
     const isOfNorm = gauge.by === 'norm';
-    const unit = isOfNorm ? Number(g) : lossFn === 'cispo' ? Math.abs(l) : 1;
+    const unit = isOfNorm ? Number(g) : lossFn === 'cispo' ? Math.abs(logprob) : 1;
     const expected = lossFn === 'importance_sampling' ? Math.E : lossFn === 'ppo' && isOfNorm ? 0 : 1.2;
     const isSame = (reading: Reading, wanted: number): boolean =>
       typeof reading === 'number' && Math.abs(reading / unit - wanted) < tolerance * Math.max(wanted, 1);

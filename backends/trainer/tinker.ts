@@ -128,6 +128,11 @@ export class TinkerTrainer implements Trainer {
     return this.#client.http.waits.longest;
   }
 
+  /** The only model of a server is for whoever trains next: it is loaded again from its checkpoint. */
+  rest(): void {
+    if (this.#room.facts?.models === 'one' && this.#at !== null && !this.#hasMoved) this.#room.discard();
+  }
+
   async trainStep({ tellsTokens = false, ...input }: StepInput): Promise<TrainOutcome> {
     return this.#translated(async () => {
       assert(!this.#hasMoved, 'a version is what a step begins from');

@@ -90,6 +90,8 @@ export interface Trainer<State extends OptimizerState = Uint8Array> {
   restoreOptimizer(state: State | null): Promise<void>;
   /** The remote work that it waits for now, in words, for `ratchet status`; null = none. */
   waitsFor?(): string | null;
+  /** No run has the GPU worker now: gives back what others may want meanwhile. Its version stays, and the next call goes on from it. */
+  rest?(): void;
   close(): Promise<void>;
 }
 

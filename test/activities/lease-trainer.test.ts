@@ -8,6 +8,7 @@ import { createLeaseActivities } from '../../activities/index.ts';
 import type { TrainerLeased } from '../../activities/lease-trainer.ts';
 import { readJson, requireCommit } from '../../runs/run-access.ts';
 import { claimTrainer, nextTrainerEpoch } from '../../activities/trainer-claims.ts';
+import type { PolicyTrainer } from '../../learn/policy-trainer.ts';
 import { layout } from '../../runs/layout.ts';
 import { versionsPendingMax } from '../../core/limits.ts';
 import { policyName, versionName } from '../../core/names.ts';
@@ -29,20 +30,26 @@ import {
 } from './runs.ts';
 
 /** A hold under way: signals to the run, and a way to end it. */
-async function hold(t: TestContext, test: TestRun, roles: Roles, epoch: number) {
+async function hold(
+  t: TestContext,
+  test: TestRun,
+  roles: Roles,
+  epoch: number,
+  trainer: Pick<PolicyTrainer, 'rest'> = { rest: () => undefined },
+) {
   const environment = new MockActivityEnvironment();
   let tell!: (held: TrainerLeased) => void;
   const told = new Promise<TrainerLeased>((resolve) => (tell = resolve));
-  const { leaseTrainer } = createLeaseActivities({ ...roles, ...unused }, (_, held) => Promise.resolve(tell(held)));
+  const { leaseTrainer } = createLeaseActivities(
+    { ...roles, pending: null as never, trainer: trainer as PolicyTrainer },
+    (_, held) => Promise.resolve(tell(held)),
+  );
   const over = environment.run(leaseTrainer, { run: test.run, workflowId: 'words', epoch });
   over.catch(() => undefined);
   t.after(() => environment.cancel()); // its heartbeats would keep the process alive
   const held = await Promise.race([told, over.then(() => Promise.reject(new Error('it ended at once')))]);
   return { held, over, cancel: () => environment.cancel() };
 }
-
-/** Only the lease of the process counts. */
-const unused = { trainer: null as never, pending: null as never };
 
 async function until(test: TestRun, roles: Roles, step: number): Promise<Committed> {
   let last = await commitFirst(test, roles);
@@ -69,6 +76,20 @@ async function lostBeforeUpload(t: TestContext) {
 }
 
 describe('holding a GPU worker', () => {
+  test('its trainer rests when nobody has the process any more, and not while a later hold of the same run goes on', async (t) => {
+    const test = await makeRun(t);
+    const roles = openRoles();
+    let rested = 0;
+    const trainer = { rest: () => void (rested += 1) };
+    const first = await hold(t, test, roles, await nextTrainerEpoch({ run: test.run }), trainer);
+    const second = await hold(t, test, roles, await nextTrainerEpoch({ run: test.run }), trainer);
+    await first.over;
+    assert.equal(rested, 0);
+    second.cancel();
+    await assert.rejects(second.over);
+    assert.equal(rested, 1);
+  });
+
   test('a run that holds it is told the process and the epoch it asked for, and its claim is in the store', async (t) => {
     const test = await makeRun(t);
     const roles = openRoles();

@@ -120,6 +120,24 @@ describe('what a server does is found out by tiny steps of models that are throw
     );
   });
 
+  for (const [what, options] of [
+    ['that tells gradients', fsdp],
+    ['that tells nothing', { ...fsdp, isSilent: true }],
+  ] as const) {
+    test(`a server ${what} and no log probabilities is refused before a run learns by them`, async (t) => {
+      const server = await started(t, { ...options, hidesLogprobs: true });
+      const trainer = openTrainer(server.url);
+      t.after(() => trainer.close());
+      const untold = new RegExp(
+        `The server at ${server.url}/? tells no log probabilities: expected one for the token .*, got none\\..* "logprobs" in loss_fn_outputs`,
+      );
+      await assert.rejects(trainer.makeBase(path.join(root, 'untold'), { ...part, files: presetFiles(model) }), {
+        code: 'Unsupported',
+        message: untold,
+      });
+    });
+  }
+
   test('a loss_reduction that is another one is refused; one that cannot be measured is named', async (t) => {
     const server = await started(t, fsdp);
     const trainer = openTrainer(server.url, { reduction: 'sequence_mean' });
@@ -241,6 +259,27 @@ describe('a server that holds one model', () => {
     assert.equal((await next.trainStep(stepOf(0.1, 2))).digest, expected.digest);
     await next.close();
     await trainer.close().catch(() => undefined);
+  });
+
+  test('trains another run while no worker has the first one, which then goes on to the same weights', async (t) => {
+    const server = await started(t, fsdp);
+    const folder = await mkdtemp(path.join(root, 'rested-'));
+    const [first, second] = [openTrainer(server.url), openTrainer(server.url)];
+    t.after(() => Promise.all([first.close(), second.close()]));
+    await first.makeBase(path.join(folder, 'v0'), { ...part, files: presetFiles(model) });
+    await first.trainStep(stepOf(0.1, 1));
+    await first.exportTo(path.join(folder, 'v1'));
+    const state = await first.saveOptimizer();
+    const expected = await first.trainStep(stepOf(0.1, 2));
+    await first.open(path.join(folder, 'v1'), part);
+    await first.restoreOptimizer(state);
+
+    first.rest();
+    await second.makeBase(path.join(folder, 'other'), { ...part, files: presetFiles(model) });
+    assert.equal(second.waitsFor(), null);
+    assert.ok((await second.trainStep(stepOf(0.1, 1))).applied);
+    second.rest();
+    assert.equal((await first.trainStep(stepOf(0.1, 2))).digest, expected.digest);
   });
 
   test('is sampled from its latest weights: a turn says of which step they were, and a lost model is made again', async (t) => {

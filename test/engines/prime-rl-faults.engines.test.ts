@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { existsSync, writeFileSync } from 'node:fs';
+import { existsSync, rmSync, writeFileSync } from 'node:fs';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -114,6 +114,7 @@ async function killAt(
 ): Promise<string | null> {
   const isMoment = place === 'some moment';
   const pause = path.join(folder, 'pauses', place);
+  rmSync(`${pause}.reached`, { force: true }); // of the test before
   if (!isMoment) writeFileSync(pause, '');
   const done = train(trainer, step).then(
     (digest) => ({ digest }),

@@ -117,9 +117,9 @@ describe('prime-rl’s trainer', { skip }, () => {
       ['a row that is too long', () => rowOf(long), /65/],
       ['no loss', (row) => ({ ...row, lossMask: row.lossMask.map(() => 0) }), /no token/],
     ];
+    const trainer = opened(t, forks.python, 1); // closed before the folder that it works in is removed
     const pending = await temporaryFolder(t);
     process.env['RATCHET_PENDING'] = pending;
-    const trainer = opened(t, forks.python, 1);
     await trainer.open(model, allWeights);
     for (const [what, change, said] of wrong) {
       const given = rows.map((row, i) => (i === 0 || what === 'no loss' ? change(row) : row));

@@ -1,6 +1,7 @@
 """A parent that imports prime-rl's trainer once, and forks a process for each program that `forked.py` asks for: a start takes a second instead of half a minute.
 
-    python forks.py SOCKET        prints "ready"; ends with its children when its stdin closes
+    python forks.py SOCKET                prints "ready"; ends with its children when its stdin closes
+    python forks.py SOCKET COMMAND…       is the life and the exit status of that command: on a node of its own, where this process may be the first one
 
 A child has the arguments, variables, working folder and standard streams of the process that asked, dies with it, and gives it its exit status.
 This process never computes, so that its children may have threads.
@@ -14,11 +15,12 @@ import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
 
 
 class Parent:
-    def __init__(self, path):
+    def __init__(self, path, command):
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
         self.listener.listen(64)
@@ -26,15 +28,14 @@ class Parent:
         self.woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.command = subprocess.Popen(command).pid if command else None
 
     def serve(self):
         """Returns in a child, with what it is to run."""
         while True:
-            ready, _, _ = select.select([self.listener, self.woken, 0], [], [])
+            ready, _, _ = select.select([self.listener, self.woken, *([0] if self.command is None else [])], [], [])
             if 0 in ready and os.read(0, 1) == b"":
-                for pid in self.asked:
-                    os.kill(pid, signal.SIGKILL)
-                os._exit(0)
+                self.end(0)
             if self.woken in ready:
                 os.read(self.woken, 512)
                 self.reap()
@@ -54,13 +55,22 @@ class Parent:
                 tell(connection, {"pid": pid})
 
     def reap(self):
-        while self.asked:
+        while self.asked or self.command is not None:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            connection = self.asked.pop(pid)
+            if pid == self.command:
+                self.end(os.waitstatus_to_exitcode(status) % 256)
+            connection = self.asked.pop(pid, None)
+            if connection is None:
+                continue  # an orphan, which comes to the first process of a node
             tell(connection, {"status": status})
             connection.close()
+
+    def end(self, status):
+        for pid in self.asked:
+            os.kill(pid, signal.SIGKILL)
+        os._exit(status)
 
 
 def receive(connection):
@@ -85,8 +95,8 @@ def tell(connection, told):
 
 
 def become(asks, streams):
-    """Makes this fork the process that was asked for."""
-    lifeline = streams.pop()
+    """Makes this fork the process that was asked for. Where that one is dead already, nothing is seen in its folder."""
+    die_with(streams.pop())
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -100,7 +110,6 @@ def become(asks, streams):
     sys.argv = [asks["module"], *asks["arguments"]]
     known = set(sys.path)
     sys.path[:0] = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place and place not in known]
-    die_with(lifeline)
 
 
 def die_with(lifeline):
@@ -118,8 +127,9 @@ if __name__ == "__main__":
     import prime_rl.trainer.rl.train  # noqa: F401
 
     gc.freeze()
-    parent = Parent(sys.argv[1])
-    print("ready", flush=True)
+    parent = Parent(sys.argv[1], sys.argv[2:])
+    if parent.command is None:
+        print("ready", flush=True)
     request, given = parent.serve()
     become(request, given)
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)

@@ -5,7 +5,7 @@
  *     head     torch 2.11, transformers 5.6.2, msgspec, prime-pydantic-config, torchtitan at 23e4dfc
  *     v0.4.0   torch 2.11, transformers 4.57.6, msgspec, torchtitan at a1fdd7e, liger-kernel, pydantic-settings, tomli, tomli-w
  *     both     numpy, beartype, jaxtyping, loguru, datasets, pyzmq, tenacity, aiolimiter, orjson, rich, setproctitle, uvloop, wandb, openai, httpx,
- *              safetensors, tyro, tensorboard, prometheus-client, nvidia-ml-py, psutil, pandas, pybase64
+ *              safetensors, tyro, tensorboard, torchdata, prometheus-client, nvidia-ml-py, psutil, pandas, pybase64
  *
  * Neither vLLM nor kernels for GPUs are needed: `on-cpu/` stands in for them.
  */
@@ -68,28 +68,26 @@ export interface Forks {
   close(): Promise<void>;
 }
 
-/** Starts the parent; that takes half a minute. `pauses`: the folder by which its trainers can be stopped (on-cpu/pauses.py). */
-export async function startForks(installation: PrimeRl, { pauses }: { readonly pauses?: string } = {}): Promise<Forks> {
+interface Pauses {
+  /** The folder by which trainers can be stopped (on-cpu/pauses.py). */
+  readonly pauses?: string | undefined;
+}
+
+function variablesOfParent(installation: PrimeRl, { pauses }: Pauses): Readonly<Record<string, string>> {
+  return { ...variables(installation), ...(pauses === undefined ? {} : { RATCHET_PRIME_RL_PAUSES: pauses }) };
+}
+
+/** Starts the parent; that takes half a minute. */
+export async function startForks(installation: PrimeRl, pauses: Pauses = {}): Promise<Forks> {
   const folder = mkdtempSync(path.join(tmpdir(), 'prime-rl-forks-'));
   const socket = path.join(folder, 'socket');
   const parent = spawn(installation.python, ['-W', 'ignore', here('forks.py'), socket], {
-    env: {
-      ...process.env,
-      ...variables(installation),
-      ...(pauses === undefined ? {} : { RATCHET_PRIME_RL_PAUSES: pauses }),
-    },
+    env: { ...process.env, ...variablesOfParent(installation, pauses) },
     stdio: ['pipe', 'pipe', 'inherit'],
   });
   await untilReady(parent);
-  const python = writePython(folder, installation, [
-    '-IS',
-    here('forked.py'),
-    socket,
-    path.join(folder, `python-${installation.name}`),
-    installation.python,
-  ]);
   return {
-    python,
+    python: writeForked(folder, installation, socket),
     async close() {
       const ended = once(parent, 'exit');
       parent.stdin?.end();
@@ -97,6 +95,28 @@ export async function startForks(installation: PrimeRl, { pauses }: { readonly p
       rmSync(folder, { recursive: true, force: true });
     },
   };
+}
+
+/**
+ * The same on a node that sees no processes of others: the words before a command that start it there once a parent is ready, with which it ends.
+ * `folder`: an empty one.
+ */
+export function forksBefore(
+  folder: string,
+  installation: PrimeRl,
+  pauses: Pauses = {},
+): Omit<Forks, 'close'> & { readonly words: string[] } {
+  const socket = path.join(folder, 'socket');
+  const set = Object.entries(variablesOfParent(installation, pauses)).map(([name, value]) => `${name}=${value}`);
+  return {
+    python: writeForked(folder, installation, socket),
+    words: ['env', ...set, installation.python, '-W', 'ignore', here('forks.py'), socket],
+  };
+}
+
+function writeForked(folder: string, installation: PrimeRl, socket: string): string {
+  const own = path.join(folder, `python-${installation.name}`);
+  return writePython(folder, installation, ['-IS', here('forked.py'), socket, own, installation.python]);
 }
 
 async function untilReady(parent: ChildProcess): Promise<void> {

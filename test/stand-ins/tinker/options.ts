@@ -46,6 +46,8 @@ export interface StandInOptions {
   readonly takesRankZero?: boolean;
   /** Tells no gradient's norm, and no loss. */
   readonly isSilent?: boolean;
+  /** Tells no log probabilities of the rows that it is given. */
+  readonly hidesLogprobs?: boolean;
   /** Milliseconds that each call takes beyond its arithmetic, by its route's last word. */
   readonly callMs?: Readonly<Record<string, number>>;
   /** Milliseconds of a sampled token, for any number of turns at once. */

@@ -55,7 +55,7 @@ export class Training {
         const request = lossRequest(input, this.#options.replacesLosses);
         return this.#futures.promise(word, async () => {
           const logprobs = await this.#slots.get(model).forwardBackward(request);
-          return passOutput(logprobs, this.#options.isLikeTuft ? { 'loss:sum': lossSum(request, logprobs) } : {});
+          return this.#passed(logprobs, this.#options.isLikeTuft ? { 'loss:sum': lossSum(request, logprobs) } : {});
         });
       }
       case 'forward':
@@ -129,6 +129,12 @@ export class Training {
     this.#requireTurn(body);
     const { model_id: model, forward_input: input } = Forward.parse(body);
     this.#journal.requireModel(model);
-    return this.#futures.promise('forward', async () => passOutput(await this.#slots.get(model).logprobs(input.data)));
+    return this.#futures.promise('forward', async () =>
+      this.#passed(await this.#slots.get(model).logprobs(input.data)),
+    );
+  }
+
+  #passed(logprobs: readonly (readonly number[])[], metrics: Record<string, number> = {}): unknown {
+    return passOutput(this.#options.hidesLogprobs ? logprobs.map(() => []) : logprobs, metrics);
   }
 }
