@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
 import { openSandboxProvider } from '../backends/sandboxes/index.ts';
 import { hash32, uniform } from '../core/random.ts';
+import { auditLedger } from '../core/rl/ledger.ts';
 import { thisWorker } from '../play/sandboxes/lease-owner.ts';
 import { sweepSandboxes } from '../play/sandboxes/sweep.ts';
 import { LeaseStore } from '../runs/sandboxes/lease-store.ts';
@@ -18,7 +19,7 @@ import type { RunSummary } from '../workflows/train-run.ts';
 import { beyondFirst, Counter, ModelProcess, readCalls, resampledOf, tokensOf } from './agents-world.ts';
 import { type FakeRun, startFakeRun } from './fake-run.ts';
 import { type Bench, CannotMeasure, type Figures, measurement } from './measurement.ts';
-import { withProject, withStack } from './run-project.ts';
+import { readCommits, withProject, withStack } from './run-project.ts';
 import { round } from './statistics.ts';
 
 /**
@@ -37,7 +38,7 @@ import { round } from './statistics.ts';
  *   undisturbed run used, pauses there, and gets twice as much each time.
  * - `time_ratio`, goal ≤ 1.2: of the disturbed runs to undisturbed × (1 + kills per second × seconds per turn), after the tool time that
  *   replay took is subtracted (`details.replay_s`).
- * - `weights_equal`, goal true: of each run without a rollout in doubt.
+ * - `weights_equal`, goal true: of each run without a rollout in doubt (one has no reward, so its run trains others); null where each has some.
  */
 export const agents = measurement('agents', 'what agents lose when anything dies', measure)
   .option('--kills <n>', 'until so many were killed', Number, 500)
@@ -146,7 +147,7 @@ async function compareRuns(bench: Bench, world: World): Promise<Figures> {
 
   const killed: Record<Victim, number> = { worker: 0, program: 0, child: 0, server: 0, sandbox: 0 };
   const count = (): number => Object.values(killed).reduce((sum, one) => sum + one, 0);
-  const figures = { seconds: 0, runs: 0, differing: 0, failed: 0, overshoot: 0, pauses: 0 };
+  const figures = { seconds: 0, runs: 0, runsInDoubt: 0, inDoubt: 0, differing: 0, failed: 0, overshoot: 0, pauses: 0 };
   const budget = Math.round(tokensOf(readCalls(log), 'undisturbed') * options.budget);
   while (count() < options.kills && !bench.signal.aborted) {
     const name = `struck-${figures.runs + 1}`;
@@ -159,9 +160,13 @@ async function compareRuns(bench: Bench, world: World): Promise<Figures> {
     figures.pauses += run.beyond.length;
     const isSame = JSON.stringify(run.summary.ledger.counts) === JSON.stringify(alone.summary.ledger.counts);
     if (!run.summary.ledger.isSound) figures.failed += 1;
-    if (run.summary.policyDigest !== alone.summary.policyDigest) figures.differing += 1;
+    const commits = await readCommits(folder, name, 1);
+    const { once_in_doubt: inDoubt = 0 } = auditLedger(commits.map(({ outcomes }) => outcomes)).effects;
+    figures.inDoubt += inDoubt;
+    if (inDoubt > 0) figures.runsInDoubt += 1;
+    else if (run.summary.policyDigest !== alone.summary.policyDigest) figures.differing += 1;
     const again = resampledOf(readCalls(log));
-    bench.say(`${name}: ${count() - before} kills, ${round(run.seconds, 1)} s, ${JSON.stringify({ again, isSame, ledger: run.summary.ledger.counts })}`); // prettier-ignore
+    bench.say(`${name}: ${count() - before} kills, ${round(run.seconds, 1)} s, ${JSON.stringify({ again, isSame, inDoubt, ledger: run.summary.ledger.counts })}`); // prettier-ignore
   }
   return figuresOf(world, { alone: alone.seconds, killed, kills: count(), ...figures });
 }
@@ -304,6 +309,10 @@ interface Found {
   /** Seconds of the disturbed runs. */
   readonly seconds: number;
   readonly runs: number;
+  /** Runs with a once-only effect in doubt, and such effects. */
+  readonly runsInDoubt: number;
+  readonly inDoubt: number;
+  /** Other weights, without any in doubt. */
   readonly differing: number;
   readonly failed: number;
   readonly overshoot: number;
@@ -343,10 +352,12 @@ async function figuresOf(world: World, found: Found): Promise<Figures> {
     over_quota: Math.max(0, world.most - quota),
     overshoot: found.overshoot,
     time_ratio: round((seconds - replayS) / expected),
-    weights_equal: found.differing === 0,
+    weights_equal: found.runsInDoubt === runs ? null : found.differing === 0,
     details: {
       killed: found.killed,
       runs,
+      runs_in_doubt: found.runsInDoubt,
+      effects_in_doubt: found.inDoubt,
       runs_with_other_weights: found.differing,
       ledgers_not_sound: found.failed,
       pauses: found.pauses,
