@@ -109,6 +109,7 @@ const besideAgent = (table: string, entry: Table): typeof beside => {
         .split(' ')
         .map((key) => [`${table}[].${key}`, under(entry)]),
     ),
+    [`${table}[].resume`]: under({ ...entry, resume: { command: ['go', 'on'] } }),
     [`${table}[].models[]`]: under({ ...entry, models: [{ name: 'helper', base_url: 'http://localhost:1' }] }),
     [`${table}[].kind`]: under(entry),
   };
