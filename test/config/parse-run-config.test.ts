@@ -204,7 +204,7 @@ steps = 0
   test('a key in the wrong table is told where it belongs', () => {
     assert.equal(
       only(`max_tokens = 5\n${minimal}`).suggestion,
-      '"max_tokens" belongs in [sampling] or in [teacher.sampling], or in 6 other tables',
+      '"max_tokens" belongs in [sampling] or in [teacher.sampling], or in 8 other tables',
     );
     assert.equal(
       only(`${minimal}[sampling]\nbatch_size = 8\n`).suggestion,
