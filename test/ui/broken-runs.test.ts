@@ -68,7 +68,10 @@ const broken: Readonly<Record<string, Broken>> = {
       await rm(folder, { recursive: true });
       await write(folder, layout.run(), record);
     },
-    refused: [ofOneRollout, /There is no group 11 of step 6/],
+    refused: [
+      [...ofOneRollout, 'playing-one'],
+      /There is no group 11 of step 6|Rollout 11\/0 is neither in play nor scored/,
+    ],
   },
   'metrics-strange': { harm: (folder) => write(folder, layout.metrics(), `\xff\0\n${strangeRows}`) },
   'notice-half-written': { harm: (folder) => write(folder, layout.notice('main.step_3.note'), '{"kind":') },
@@ -91,7 +94,7 @@ const broken: Readonly<Record<string, Broken>> = {
       for (const name of await readdir(path.join(folder, 'rollouts'), { recursive: true }))
         if (layout.isScored(name)) await write(folder, `rollouts/${name}`, 'other bytes');
     },
-    refused: [ofOneRollout, /scored\.jsonl\.gz, line 1: expected JSON/],
+    refused: [[...ofOneRollout, 'playing-one'], /scored\.jsonl\.gz, line 1: expected JSON/],
   },
   'logs-of-other-bytes': { harm: (folder) => write(folder, layout.log(1, 'train'), Buffer.from([255, 27, 91, 10, 0])) },
 };
@@ -100,6 +103,7 @@ const asked: Readonly<Record<string, string>> = {
   series: '?name=train/reward&name=a&name=__proto__&name=constructor',
   group: '?step=6&group=11',
   tokens: '?step=6&group=11&index=0',
+  'playing-one': '?group=11&index=0',
   example: '?environment=reverse-text&id=1',
 };
 /** They are asked for one that is there. */
