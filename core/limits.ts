@@ -114,6 +114,8 @@ export const sandboxFilesBytesMax = 64 * 1024 * 1024;
 export const sandboxFilesMax = 5_000;
 /** Seconds an agent's program may take where its file says nothing: a lease needs a deadline. */
 export const programSecondsMax = 6 * 3600;
+/** Longest deadline of a rollout and its parts, 24 days: a timer of Node ends at once beyond 2³¹ milliseconds. */
+export const deadlineSecondsMax = 24 * 86_400;
 /** Seconds beyond those of a rollout that its sandbox may exist; and those of them that a budget leaves it. */
 export const sandboxEndS = 120;
 export const sandboxClosingS = 30;

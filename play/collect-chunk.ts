@@ -3,8 +3,6 @@ import type { PlayedPart } from '../core/rl/rollout/played-part.ts';
 import type { Rollout } from '../core/rl/rollout/rollout.ts';
 import { RolloutJournal } from '../runs/rollouts/rollout-journal.ts';
 import { decodeStoredRows } from '../runs/forms/stored-forms.ts';
-import { LeaseStore } from '../runs/sandboxes/lease-store.ts';
-import { StoredSnapshots } from '../runs/sandboxes/stored-snapshots.ts';
 import type { Store } from '../store/index.ts';
 import { failpoint } from '../store/failpoints.ts';
 import type { GenerateDependencies } from './policy/asked-model.ts';
@@ -24,8 +22,7 @@ import { leaveUnfinished, leftBefore } from './left-chunk.ts';
 import { timedOut } from './timed-out.ts';
 import { GroupCollector } from './group-collector.ts';
 import { byGroup, GroupsInPlay } from './groups-in-play.ts';
-import { thisWorker } from './sandboxes/lease-owner.ts';
-import { snapshotPrefix } from './sandboxes/rollout-sandboxes.ts';
+import { forgetSnapshots } from './sandboxes/rollout-sandboxes.ts';
 
 export interface CollectedChunk extends GeneratedChunk {
   /** Parts that the run may not have received. */
@@ -72,7 +69,7 @@ export async function collectChunk(
   for (const { place } of opened.wanted) if (collector.has(place.group)) journal.release(place.group);
   collector.onStored = (ordinal) => {
     journal.release(ordinal);
-    void removeSnapshots(opened.spec, input.run, ordinal);
+    void forgetSnapshotsOf(opened.spec, input.run, ordinal);
   };
   const stored = (): StoredWork => addSizes(journal.size(), collector.size);
   attempt.goOnFrom(stored());
@@ -129,15 +126,13 @@ export async function collectChunk(
   return { ...rest, parts: collector.untold };
 }
 
-/** Nobody goes on with a group that is stored. What cannot be removed now is left to the retention of snapshots. */
-async function removeSnapshots(
+async function forgetSnapshotsOf(
   { environments }: Pick<RunSpec, 'environments'>,
   { name: run, store, lineage }: ChunkInput['run'],
   group: number,
 ): Promise<void> {
-  if (!environments.some(({ program }) => program?.resume != null)) return;
-  const prefix = snapshotPrefix({ run, lineage, group: String(group) });
-  await new StoredSnapshots(new LeaseStore(store), thisWorker()).remove(prefix).catch(() => undefined);
+  const saved = environments.find(({ program }) => program?.resume != null);
+  if (saved) await forgetSnapshots(saved, { store, run, lineage, group: String(group) });
 }
 
 function openJournal(

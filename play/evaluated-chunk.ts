@@ -9,7 +9,7 @@ import { enterBudgets, type EnteredBudgets } from './budget/budgets-around.ts';
 import { EvaluatedExamples } from './evaluated-examples.ts';
 import { generateGroups, type Together } from './generate-groups.ts';
 import { byGroup } from './groups-in-play.ts';
-import { leaseAttempt } from './sandboxes/lease-owner.ts';
+import { forgetSnapshots, type LeasedTo } from './sandboxes/rollout-sandboxes.ts';
 import { playRollout } from './play-rollout.ts';
 import { type AskDependencies, silentServers } from './policy/asked-model.ts';
 import { keepVersion, openModel } from './policy/evaluated-policy.ts';
@@ -46,8 +46,8 @@ interface Opened extends EvaluateChunkInput {
   readonly systemPrompt: string | undefined;
   readonly examples: EvaluatedExamples;
   readonly cancelled: AbortSignal;
-  /** Attempt of the activity, from 1. */
-  readonly retry: number;
+  /** See `leaseAttempt`. */
+  readonly attempt: number;
   /** Tells the evaluation that no more than so many rollouts of the chunk are left. */
   readonly tellLeft: (chunk: number, left: number) => Promise<void>;
 }
@@ -64,7 +64,7 @@ export class EvaluatedChunk {
   static async open(
     dependencies: AskDependencies,
     { handle, chunk }: EvaluateChunkInput,
-    { cancelled, tellLeft, retry }: Pick<Opened, 'cancelled' | 'tellLeft' | 'retry'>,
+    { cancelled, tellLeft, attempt }: Pick<Opened, 'cancelled' | 'tellLeft' | 'attempt'>,
   ): Promise<EvaluatedChunk> {
     const { input } = await storedEvaluation(handle);
     const environments = environmentsOfEvaluation(dependencies.environments, handle);
@@ -74,7 +74,7 @@ export class EvaluatedChunk {
     const scoresGroups = environment.scoresGroups === true && !input.independentScoring;
     const of = { handle, chunk, input, scoresGroups, systemPrompt, cancelled };
     const examples = await EvaluatedExamples.open({ ...of, environment });
-    return new EvaluatedChunk({ ...of, dependencies, environments, examples, tellLeft, retry });
+    return new EvaluatedChunk({ ...of, dependencies, environments, examples, tellLeft, attempt });
   }
 
   progress(): ChunkProgress {
@@ -95,6 +95,7 @@ export class EvaluatedChunk {
     const standstill = new Standstill(input.standstillS * 1000);
     const stop = AbortSignal.any([cancelled, standstill.signal]);
     const kept = await keepVersion(dependencies, `${handle.place.prefix}chunk_${chunk}`, input);
+    examples.onRewarded = (place) => forgetSnapshots(input.environment, this.#leasedTo(place));
     const { missing, scoring } = examples.begin();
     const adopted = examples.finished;
     let left = missing.length;
@@ -134,13 +135,11 @@ export class EvaluatedChunk {
     signal: AbortSignal,
     budgets: EnteredBudgets,
   ): Promise<(place: Place, together: Together) => Promise<Rollout>> {
-    const { dependencies, environments, handle, input, systemPrompt, examples, retry } = this.#of;
+    const { dependencies, environments, handle, input, systemPrompt, examples, attempt } = this.#of;
     const { environment: entry, model, seed } = input;
     const asking = { kind: 'eval', name: handle.place.name, model, environment: entry, seed, signal } as const;
     const open = await openModel(dependencies, asking);
     const attemptsMax = input.maxRetries + 1;
-    const { store, name, prefix } = handle.place;
-    const attempt = leaseAttempt(handle.attempt, retry);
     const around = { environments, entry, dataset: 'evalDataset', systemPrompt, signal, attemptsMax, budgets } as const;
     return (place, together) => {
       const { group, index, exampleId } = place;
@@ -158,11 +157,16 @@ export class EvaluatedChunk {
         together,
         asksEmptyAgain: true,
         notes: examples.journal.notes.of(place),
-        leasedTo: { store, run: name, lineage: `evaluation ${prefix}`, group: String(group), index, attempt },
+        leasedTo: { ...this.#leasedTo(place), attempt },
         recorded: () => examples.journal.turnsOf(place),
         ...policy,
       });
     };
+  }
+
+  #leasedTo({ group, index }: Pick<Place, 'group' | 'index'>): Omit<LeasedTo, 'attempt'> {
+    const { store, name, prefix } = this.#of.handle.place;
+    return { store, run: name, lineage: `evaluation ${prefix}`, group: String(group), index };
   }
 
   /** Few rollouts are left: the evaluation may begin as many of other chunks. One that is not told does so when this one has ended. */

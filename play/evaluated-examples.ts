@@ -46,6 +46,8 @@ export class EvaluatedExamples {
   finished: number;
   failed: number;
   #refused: Rollout | null = null;
+  /** Called with each rollout once its reward is stored; those without one are played again by the next attempt. */
+  onRewarded: (place: Pick<Place, 'group' | 'index'>) => Promise<void> = () => Promise.resolve();
 
   private constructor(
     of: ExamplesOf,
@@ -144,6 +146,8 @@ export class EvaluatedExamples {
     const stored = await this.#rows.flush();
     const lines = encodeRows(stored.flatMap((example) => example.rows));
     if (stored.length > 0) await storeOf(place).append(evaluationKeys.results(place), lines);
+    for (const { group, rows } of stored)
+      for (const [index, { reward }] of rows.entries()) if (reward !== null) await this.onRewarded({ group, index });
   }
 
   /** All of it is in the store. */

@@ -2,6 +2,7 @@ import type { ChunkResult } from '../../core/eval/evaluation.ts';
 import { chunkLeftSignalName } from '../../core/names.ts';
 import { EvaluatedChunk, type EvaluateChunkInput } from '../../play/evaluated-chunk.ts';
 import type { AskDependencies } from '../../play/policy/asked-model.ts';
+import { leaseAttempt } from '../../play/sandboxes/lease-owner.ts';
 import { attemptHere, withHeartbeat } from '../around/heartbeat.ts';
 import { tellWorkflow } from '../around/tell-workflow.ts';
 
@@ -18,7 +19,8 @@ export const createEvaluateChunk =
     return withHeartbeat(
       async (cancelled, say) => {
         const tellLeft = (chunk: number, left: number) => tellWorkflow(chunkLeftSignalName, chunk, left);
-        work = await EvaluatedChunk.open(dependencies, input, { cancelled, tellLeft, retry: attemptHere() });
+        const attempt = leaseAttempt(input.handle.attempt, attemptHere());
+        work = await EvaluatedChunk.open(dependencies, input, { cancelled, tellLeft, attempt });
         say(); // a worker may die before the next heartbeat
         return work.finish();
       },

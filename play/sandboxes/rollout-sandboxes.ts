@@ -45,9 +45,19 @@ export function sandboxesFor(
 }
 
 /** Begins the keys of the snapshots of a rollout; without an index those of its group. */
-export function snapshotPrefix({ run, lineage = '', group = '', index }: Omit<LeaseOwner, 'worker'>): string {
+function snapshotPrefix({ run, lineage = '', group = '', index }: Omit<LeaseOwner, 'worker'>): string {
   const of = [run, lineage, group].map((part) => encodeURIComponent(part)).join('/');
   return `rollouts/${of}/${index === undefined ? '' : `${index}/`}`;
+}
+
+/** Nobody goes on with a rollout that is stored, or with a group. What cannot be removed now stays. */
+export async function forgetSnapshots(
+  { program }: Pick<EnvironmentEntry, 'program'>,
+  { store, ...owner }: Omit<LeasedTo, 'attempt' | 'onTaken'>,
+): Promise<void> {
+  if (program === undefined || program.resume === null) return;
+  const snapshots = new StoredSnapshots(new LeaseStore(store), thisWorker());
+  await snapshots.remove(snapshotPrefix(owner)).catch(() => undefined);
 }
 
 function poolOf(store: string, spec: SandboxPoolSpec, memoryMb: number): Promise<WarmSandboxes> {

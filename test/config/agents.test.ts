@@ -211,6 +211,14 @@ describe('an agent in a run file', () => {
       `env[0].sandbox.setup_timeout: ${late}; 11`,
       `env[0].budget.wall_seconds: ${late}; 100`,
     ]);
+    const timers = await problems(t, `${head}timeout = 2073601\ntool_timeout = 1e300\n${command}${tasks}${score}timeout = 1e308\n`); // prettier-ignore
+    for (const key of [
+      'timeout: at most 2073600 seconds, 24 days; 2073601',
+      'tool_timeout: at most 2073600',
+      'score.timeout: at most 2073600',
+    ])
+      // prettier-ignore
+      assert.ok(timers.includes(`env[0].${key}`), timers);
     const wall = await problems(t, `${head}tool_timeout = 30\n${command}${tasks}${score}[env.budget]\nwall_seconds = 20\n`); // prettier-ignore
     assert.match(wall, /^env\[0\]\.tool_timeout: at most budget\.wall_seconds \(20\), which ends/);
     await load(t, `${head}timeout = 30\n${command}${tasks}${sandbox}${score}[env.budget]\nwall_seconds = 30\n`);

@@ -1,5 +1,5 @@
 import { sandboxTraits } from '../../../core/kinds/sandboxes.ts';
-import { sandboxClosingS, sandboxEndS } from '../../../core/limits.ts';
+import { deadlineSecondsMax, sandboxClosingS, sandboxEndS } from '../../../core/limits.ts';
 import { isEnvironmentFile } from '../../../core/names.ts';
 import { sandboxLifeS } from '../../../core/settings/programs.ts';
 import { agentKeys, isTaskFile, sandboxKeys, setupUsualS } from '../agents.ts';
@@ -60,8 +60,12 @@ function* ofAgent(entry: Entry, at: At, budgets: Budgets): Relations {
 
 /** A deadline that comes after that of the whole rollout never passes. */
 function* ofDeadlines(entry: Entry, at: At): Relations {
-  const { timeout, turn_timeout: turn, tool_timeout: tool, sandbox } = entry;
+  const { timeout, turn_timeout: turn, tool_timeout: tool, sandbox, score } = entry;
   const wall = entry.budget?.wall_seconds;
+  const all = { timeout, turn_timeout: turn, tool_timeout: tool, 'budget.wall_seconds': wall, 'sandbox.setup_timeout': sandbox?.setup_timeout, 'score.timeout': score?.timeout }; // prettier-ignore
+  for (const [key, value] of Object.entries(all))
+    if (value !== undefined && value > deadlineSecondsMax)
+      yield problem(at(key), `at most ${deadlineSecondsMax} seconds, 24 days`, value);
   if (timeout !== undefined && wall !== undefined && wall > timeout)
     yield problem([at('budget.wall_seconds'), at('timeout')], `at most timeout (${timeout}), which ends the rollout before it`, wall); // prettier-ignore
   const [seconds, by] = Math.min(timeout ?? Infinity, wall ?? Infinity) === timeout ? [timeout, 'timeout'] : [wall, 'budget.wall_seconds']; // prettier-ignore

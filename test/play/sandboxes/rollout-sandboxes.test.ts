@@ -2,11 +2,13 @@ import assert from 'node:assert/strict';
 import { mkdtemp, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
+import { Readable } from 'node:stream';
 import { test } from 'node:test';
 import { pathToFileURL } from 'node:url';
-import { sandboxesFor } from '../../../play/sandboxes/rollout-sandboxes.ts';
+import { forgetSnapshots, sandboxesFor } from '../../../play/sandboxes/rollout-sandboxes.ts';
 import { leaseAttempt } from '../../../play/sandboxes/lease-owner.ts';
-import { LeaseStore } from '../../../runs/sandboxes/lease-store.ts';
+import { LeaseStore, sandboxKeys } from '../../../runs/sandboxes/lease-store.ts';
+import { StoredSnapshots } from '../../../runs/sandboxes/stored-snapshots.ts';
 import { closeProcesses } from '../../../host/processes-open.ts';
 import type { EnvironmentEntry } from '../../../backends/environments/index.ts';
 import { canSandbox, missingSandbox } from '../../environments/sandbox-here.ts';
@@ -30,6 +32,33 @@ test('a sandbox is taken, saved, and begun again from what the store has', { ski
     await second.end();
   } finally {
     await closeProcesses();
+    await rm(folder, { recursive: true, force: true });
+  }
+});
+
+test('snapshots of a stored rollout are removed, and those of the others of its group stay', async () => {
+  const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-open-leases-'));
+  const store = pathToFileURL(folder).href;
+  const pool = { provider: { kind: 'namespace', python: 'python3' }, quota: 1, warm: 0, costPerHour: 0 } as const;
+  const resume = { command: ['agent', '--resume'], every: 1 };
+  const program = { sandbox: { pool }, resume } as unknown as NonNullable<EnvironmentEntry['program']>;
+  const snapshots = new StoredSnapshots(new LeaseStore(store), 'worker');
+  const save = async (group: string, index: number): Promise<string> => {
+    const { snapshotPrefix } = sandboxesFor({ program }, { store, run: 'run', lineage: 'main', group, index })!;
+    return (await snapshots.put(`${snapshotPrefix}1`, Readable.from([Buffer.from('work')]))).key;
+  };
+  const left = async (): Promise<string[]> =>
+    (await new LeaseStore(store).store.list(sandboxKeys.snapshots())).map((key) => key.slice(sandboxKeys.snapshots().length)); // prettier-ignore
+  try {
+    const [first, second, tenth] = [await save('1', 0), await save('1', 1), await save('10', 0)];
+    const of = { store, run: 'run', lineage: 'main', group: '1' };
+    await forgetSnapshots({ program: { ...program, resume: null } }, of);
+    assert.deepEqual((await left()).toSorted(), [first, second, tenth].toSorted());
+    await forgetSnapshots({ program }, { ...of, index: 0 });
+    assert.deepEqual((await left()).toSorted(), [second, tenth].toSorted());
+    await forgetSnapshots({ program }, of);
+    assert.deepEqual(await left(), [tenth]);
+  } finally {
     await rm(folder, { recursive: true, force: true });
   }
 });
