@@ -3,7 +3,7 @@ import { openSandboxProvider } from '../../backends/sandboxes/index.ts';
 import type { EnvironmentEntry } from '../../backends/environments/index.ts';
 import type { RolloutSandboxes } from '../../backends/environments/types.ts';
 import type { SandboxInPlay } from '../../core/rl/rollout/in-play.ts';
-import type { LeaseOwner, SandboxPoolSpec } from '../../core/settings/sandboxes.ts';
+import { type LeaseOwner, ofRollouts, type SandboxPoolSpec } from '../../core/settings/sandboxes.ts';
 import { usualQuota } from './usual-quota.ts';
 import { processesOpen } from '../../host/processes-open.ts';
 import { LeaseStore } from '../../runs/sandboxes/lease-store.ts';
@@ -47,7 +47,7 @@ export function sandboxesFor(
 /** Begins the keys of the snapshots of a rollout; without an index those of its group. */
 function snapshotPrefix({ run, lineage = '', group = '', index }: Omit<LeaseOwner, 'worker'>): string {
   const of = [run, lineage, group].map((part) => encodeURIComponent(part)).join('/');
-  return `rollouts/${of}/${index === undefined ? '' : `${index}/`}`;
+  return `${ofRollouts}${of}/${index === undefined ? '' : `${index}/`}`;
 }
 
 /** Nobody goes on with a rollout that is stored, or with a group. What cannot be removed now stays. */

@@ -2,7 +2,7 @@ import { createHash, randomBytes } from 'node:crypto';
 import { createWriteStream } from 'node:fs';
 import path from 'node:path';
 import { pipeline } from 'node:stream/promises';
-import { ofThisProcess, type SnapshotRef } from '../../core/settings/sandboxes.ts';
+import { ofRollouts, ofThisProcess, type SnapshotRef } from '../../core/settings/sandboxes.ts';
 import { damaged } from '../../store/objects.ts';
 import { inTemporaryFolder } from '../../store/temporary-folder.ts';
 import { dayOf, type LeaseStore, sandboxKeys } from './lease-store.ts';
@@ -76,6 +76,17 @@ export class StoredSnapshots {
       if (day > (newest.get(name) ?? '')) newest.set(name, day);
     }
     return newest;
+  }
+
+  /** Lineages of runs whose rollouts have some, with the prefix of their keys. Those of evaluations and searches are left out. */
+  async byLineage(): Promise<readonly { readonly run: string; readonly prefix: string }[]> {
+    const found = new Map<string, string>();
+    for (const key of await this.#leases.store.list(sandboxKeys.snapshot(ofRollouts))) {
+      const [run = '', lineage = ''] = key.slice(sandboxKeys.snapshot(ofRollouts).length).split('/');
+      if (/^(?:evaluation|search)%20/.test(lineage)) continue;
+      found.set(`${ofRollouts}${run}/${lineage}/`, decodeURIComponent(run));
+    }
+    return [...found].map(([prefix, run]) => ({ run, prefix }));
   }
 
   async removeOf(worker: string): Promise<void> {

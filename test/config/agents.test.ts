@@ -59,6 +59,8 @@ describe('an agent in a run file', () => {
     assert.equal(await resumeOf(`${head}${command}${tasks}${score}`), null);
     assert.match(await problems(t, `${head}${command}${tasks}${score}[env.resume]\nevery = 2\n`), /env\[0\]\.resume\.command: a program and its arguments/); // prettier-ignore
     assert.match(await problems(t, `${resumed}every = 0\n`), /env\[0\]\.resume\.every: an integer ≥ 1/);
+    const helped = `${resumed}[[env.models]]\nname = "helper"\nbase_url = "http://localhost:1"\n`;
+    assert.match(await problems(t, helped), /env\[0\]\.resume: either \[env\.resume\] or \[\[env\.models\]\]/);
     const other = 'model = "preset:chars-0.4m"\n[[env]]\nid = "reverse-text"\n[env.resume]\ncommand = ["x"]\n';
     assert.match(await problems(t, other), /kind = "agent" beside it: no other environment has such a setting/);
   });

@@ -52,6 +52,8 @@ function* ofAgent(entry: Entry, at: At, budgets: Budgets): Relations {
     if (Object.keys(entry[key] ?? {}).length === 0) continue;
     yield problem([at(key), at('kind')], 'nothing: an agent has its command and its tasks', `a table ${key}`);
   }
+  if (entry.resume !== undefined && (entry.models ?? []).length > 0)
+    yield problem([at('resume'), at('models')], 'either [env.resume] or [[env.models]]: calls of other models before a snapshot would not be counted again', 'both'); // prettier-ignore
   yield* ofSandbox(entry, at);
   yield* ofSandboxSeconds(entry, at, budgets);
   yield* ofScore(entry, at);

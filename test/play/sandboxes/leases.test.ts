@@ -299,6 +299,19 @@ describe('sandboxes that stand ready', () => {
   });
 });
 
+test('snapshots of rollouts are kept while their run is at work, and those of evaluations by others than the sweep', async () => {
+  const { leases, sweep } = await openPlace();
+  const snapshots = new StoredSnapshots(leases, thisWorker());
+  async function* tar(): AsyncGenerator<Uint8Array> {
+    yield Buffer.from('tar');
+  }
+  const keys = ['a%20run/main/1/0/1-x', 'a%20run/main.2/1/0/1-x', 'ended/main/1/0/1-x', 'ended/evaluation%20/1/0/1-x'];
+  for (const key of keys) await snapshots.put(`rollouts/${key}`, tar());
+  await sweep({ isWorkflowRunning: async (id) => id === 'a run' });
+  const left = (await leases.store.list('')).flatMap((key) => key.split('/rollouts/')[1] ?? []);
+  assert.deepEqual(left.toSorted(), keys.filter((key) => key !== 'ended/main/1/0/1-x').toSorted());
+});
+
 test('snapshots in the store are read as they were written, or not at all', async () => {
   const leases = new LeaseStore(pathToFileURL(path.join(root, 'snapshots')).href);
   const snapshots = new StoredSnapshots(leases, thisWorker());
