@@ -15,6 +15,8 @@ type Place = Pick<Rollout, 'group' | 'index'>;
 const firstWriteMs = 2_000;
 /** A large chunk writes less often: a rollout takes a few hundred bytes. */
 const writeMsOfRollout = 2;
+/** A worker without news writes after so long all the same, so that its silence means something. */
+const quietMs = 30_000;
 
 interface ProgressOptions {
   readonly store: Store;
@@ -54,7 +56,7 @@ export class ChunkProgress {
   #timer: NodeJS.Timeout | undefined;
   #writing: Promise<void> | null = null;
   #isNews = false;
-  #hasWritten = false;
+  #writtenAtMs = -Infinity;
 
   constructor(options: ProgressOptions) {
     this.#options = options;
@@ -118,9 +120,10 @@ export class ChunkProgress {
     this.#ended += 1;
   }
 
-  /** Writes what is new. */
+  /** Writes if something is new, or nothing was for a while. */
   async write(): Promise<void> {
-    if (!this.#isNews) return;
+    const isQuiet = this.#rollouts.size > 0 && performance.now() - this.#writtenAtMs > quietMs;
+    if (!this.#isNews && !isQuiet) return;
     this.#writing ??= this.#write().finally(() => (this.#writing = null));
     await this.#writing;
   }
@@ -130,13 +133,13 @@ export class ChunkProgress {
     clearInterval(this.#timer);
     await this.#writing?.catch(() => undefined); // it is removed
     const { store, key, journal } = this.#options;
-    if (this.#hasWritten || journal.wasBegun) await store.removeAll(key).catch(() => undefined);
+    if (this.#writtenAtMs > -Infinity || journal.wasBegun) await store.removeAll(key).catch(() => undefined);
   }
 
   async #write(): Promise<void> {
     const { store, key } = this.#options;
     this.#isNews = false;
-    this.#hasWritten = true;
+    this.#writtenAtMs = performance.now();
     try {
       await store.put(key, encodeStored(key, this.#chunk()));
     } catch (error) {

@@ -77,6 +77,24 @@ async function play(
 }
 
 describe('a rollout in play', () => {
+  test('is written down again after a while without news', async (t) => {
+    const place = await newRun(t);
+    const progress = follow(place, await openJournal(place), [1]);
+    const now = performance.now.bind(performance);
+    let passedMs = 0;
+    t.mock.method(performance, 'now', () => now() + passedMs);
+    progress.begin({ group: 1, index: 0 }, { ...lease, earlier: 0, budget: undefined });
+    await progress.write();
+    const store = storeOf(place);
+    await store.removeAll(key);
+    await progress.write();
+    assert.equal(await store.read(key), null);
+    passedMs = 31_000;
+    await progress.write();
+    assert.notEqual(await store.read(key), null);
+    await progress.stop();
+  });
+
   test('is read turn by turn, from the objects that have its turns alone', async (t) => {
     const place = await newRun(t);
     const journal = await openJournal(place);
