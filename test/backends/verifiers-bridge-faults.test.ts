@@ -322,11 +322,11 @@ describe('a child that ends', { skip: installed.why }, () => {
   });
 
   test('does so when its loop hangs: it is ended for its silence', async () => {
-    const bridge = await open({ silentS: 3 });
+    const bridge = await open({ silentS: 12 });
     const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'block' });
     await assert.rejects(play(bridge, env, inputs[0]!, text('x')), {
       code: 'EnvironmentUnavailable',
-      message: /its event loop has hung for 3 s/,
+      message: /its event loop has hung for 12 s/,
     });
   });
 
