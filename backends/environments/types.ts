@@ -143,7 +143,7 @@ export interface SampledCall {
   readonly signal?: AbortSignal;
 }
 
-/** What a call demands of its answer, in the words of OpenAI's chat completions. */
+/** Demands of a call on its answer, in the words of OpenAI's chat completions. */
 export interface CallConstraints {
   /** Set if a call of a tool must be made: `"required"`, or the name of the tool. */
   readonly toolChoice?: JsonValue;

@@ -344,7 +344,7 @@ export interface NotesLogOptions {
   readonly keys?: readonly string[];
 }
 
-function nameOf({ group, index }: Place): string {
+export function nameOf({ group, index }: Place): string {
   return `${group}/${index}`;
 }
 

@@ -4,6 +4,7 @@ import type { RowPlace } from '../../core/rl/rollout/in-play.ts';
 import type { RecordedTurn } from '../../core/rl/rollout/rollout.ts';
 import { damaged } from '../../store/objects.ts';
 import type { Store } from '../../store/index.ts';
+import { nameOf } from './notes.ts';
 import { Part } from './part.ts';
 
 /** `part` is missing in a reference to the same object. */
@@ -188,8 +189,4 @@ export class TurnRows {
     const all = this.#ofRollout(known.turn);
     all.splice(all.indexOf(known), 1);
   }
-}
-
-function nameOf({ group, index }: OfRollout): string {
-  return `${group}/${index}`;
 }

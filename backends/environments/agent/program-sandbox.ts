@@ -23,7 +23,7 @@ export interface WantedSandbox {
   readonly socket: string;
   /** Seconds the program may take; null = no limit of its own. */
   readonly seconds: number | null;
-  /** Of the rollout; missing = nothing is limited. */
+  /** The rollout's budget; missing: nothing is limited. */
   readonly budget: Budget | undefined;
   readonly signal: AbortSignal;
   /** The work folder at its start; missing = its files, and what its set-up makes of them. */

@@ -3,7 +3,7 @@ import type { ToolSchema } from '../../../../core/rl/rollout/rollout.ts';
 import type { CallConstraints } from '../../types.ts';
 import { type Fields, refuse } from './request-fields.ts';
 
-/** What a call demands of its answer, in the words of OpenAI's chat completions. */
+/** Demands of a call on its answer, in the words of OpenAI's chat completions. */
 
 /** A choice of tools, in whichever API's words. */
 export interface ToolChoice {

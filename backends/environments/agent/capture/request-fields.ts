@@ -53,7 +53,7 @@ const unremarkable: ReadonlyMap<string, readonly unknown[]> = new Map(
   Object.entries({ parallel_tool_calls: [true], truncation: ['disabled'], context_management: [[]] }),
 );
 
-/** What a body asks for beyond the fields that its form reads. */
+/** Fields of a body that its form does not read. */
 export interface UnreadFields {
   /** Refuses a call for the policy; null = nothing does. */
   readonly refusal: HttpError | null;

@@ -27,7 +27,7 @@ export interface CaptureOptions {
    * attempt gets the same; missing = it has no effects, and other models are asked again.
    */
   readonly notes?: RolloutNotes;
-  /** Of the rollout: calls of other models are reserved in it. */
+  /** The rollout's budget: calls of other models are reserved in it. */
   readonly budget?: Budget;
   readonly beside?: BesideModel;
   /** The snapshot in which the program goes on; missing = it begins at the start. */
@@ -44,7 +44,7 @@ export interface CallTime {
   readonly seconds: number;
 }
 
-/** What a program had heard when the snapshot was taken in which it goes on. */
+/** The calls that a program had heard when its snapshot was taken. */
 export interface ResumedCalls {
   /** Ids of its calls, in the order in which they were answered. */
   readonly calls: readonly string[];
@@ -77,7 +77,7 @@ export interface Capture {
    */
   readonly turns: readonly Turn[];
   readonly calls: CallCounts;
-  /** What a snapshot of the sandbox has to be stored with. */
+  /** The state that is stored beside a snapshot of the sandbox. */
   heard(): ResumedCalls;
   /** Fields of its calls that had no effect on the policy: the run's file decides, or nobody knows them. */
   readonly ignored: readonly string[];
