@@ -156,6 +156,10 @@ export class OpenedFolder {
     return this.#at === this.path ? this.path : `/proc/${process.pid}/fd/${this.#handle.fd}`;
   }
 
+  get fd(): number {
+    return this.#handle.fd;
+  }
+
   /** Makes the names within durable. */
   sync(): Promise<void> {
     return this.#handle.sync();
@@ -173,15 +177,27 @@ export class OpenedFolder {
   }
 }
 
+/** `reallyWithin` may still be looked up: the check needs it, opening does not. */
+interface FolderOpening extends Omit<Opening, 'reallyWithin'> {
+  readonly reallyWithin?: Opening['reallyWithin'] | Promise<readonly string[]>;
+}
+
 /** Opens a folder that another user may have placed. Throws `NotAFile` for a link that `opening` refuses, and as Node's `open` does. */
-export async function openFolder(folder: string, opening: Opening = {}): Promise<OpenedFolder> {
-  const handle = await open(folder, O_RDONLY | O_DIRECTORY | flagsOf(opening)).catch((error: unknown) => {
-    throw opening.links === 'refused' && isErrno(error, 'ENOTDIR', 'ELOOP')
-      ? new NotAFile(folder, 'a link or a file', { isLink: true, expected: 'a folder' })
-      : error;
-  });
+export async function openFolder(
+  folder: string,
+  { reallyWithin: roots, ...opening }: FolderOpening = {},
+): Promise<OpenedFolder> {
+  const opened = open(folder, O_RDONLY | O_DIRECTORY | flagsOf(opening));
+  const [root, found] = await Promise.allSettled([roots, opened]);
+  if (found.status === 'rejected') {
+    const isLink = opening.links === 'refused' && isErrno(found.reason, 'ENOTDIR', 'ELOOP');
+    if (root.status === 'rejected') throw root.reason;
+    throw isLink ? new NotAFile(folder, 'a link or a file', { isLink: true, expected: 'a folder' }) : found.reason;
+  }
+  const handle = found.value;
   try {
-    await refuseOutside(folder, handle.fd, opening);
+    if (root.status === 'rejected') throw root.reason;
+    await refuseOutside(folder, handle.fd, { ...opening, reallyWithin: root.value });
     const real = pathOfHandle(handle.fd);
     return new OpenedFolder(handle, real ?? (await realpath(folder)), real !== null);
   } catch (error) {

@@ -3,15 +3,12 @@ import type { Dirent } from 'node:fs';
 import {
   appendFile,
   type FileHandle,
-  link,
   lstat,
   mkdir,
-  open,
   readdir,
   readlink,
   realpath,
   rename,
-  rm,
   rmdir,
   unlink,
 } from 'node:fs/promises';
@@ -29,6 +26,7 @@ import {
 } from '../host/regular-file.ts';
 import type { ObjectRef } from '../core/rl/run-state.ts';
 import { damaged } from './objects.ts';
+import { type Put, type PutDone, putThreads } from './put-threads.ts';
 import { foldTail, isLog, isTailPart, readLog, tailNameOf } from './log-tail.ts';
 import type { StagedFolder, Staging, Store } from './types.ts';
 
@@ -63,51 +61,20 @@ export class FileStore implements Store {
   }
 
   async put(key: string, bytes: Uint8Array): Promise<ObjectRef> {
-    await this.#inFolderOf(key, async (folder, name) => {
-      await this.#putInPlace(key, { folder, name, temporary: await writeTemporary(folder, [bytes]) });
-    });
-    return { key, sha256: sha256(bytes), bytes: bytes.byteLength };
+    return this.#replace(key, bytes);
   }
 
   async putFile(key: string, file: string, within = [path.dirname(file)]): Promise<ObjectRef> {
     const source = await openRegular(file, { within });
-    const hash = createHash('sha256');
-    let bytes = 0;
     try {
-      await this.#inFolderOf(key, async (folder, name) => {
-        await this.#putInPlace(key, { folder, name, temporary: await writeTemporary(folder, hashed()) });
-      });
+      return await this.#replace(key, source.fd);
     } finally {
       await source.close();
-    }
-    return { key, sha256: hash.digest('hex'), bytes };
-
-    async function* hashed(): AsyncGenerator<Uint8Array> {
-      const chunks = source.createReadStream({ highWaterMark: copyBytes, autoClose: false, start: 0 });
-      for await (const chunk of chunks as AsyncIterable<Uint8Array>) {
-        hash.update(chunk);
-        bytes += chunk.byteLength;
-        yield chunk;
-      }
     }
   }
 
   async putIfAbsent(key: string, bytes: Uint8Array): Promise<{ stored: boolean; bytes: Uint8Array }> {
-    const stored = await this.#inFolderOf(key, async (folder, name) => {
-      const temporary = await writeTemporary(folder, [bytes]);
-      const isLinked = await link(folder.at(temporary), folder.at(name)).then(
-        () => true,
-        async (error: unknown) => {
-          if (isErrno(error, 'EEXIST')) return false;
-          await unlink(folder.at(temporary));
-          throw error;
-        },
-      );
-      // Both at once: a temporary name may outlast a crash (`leftovers`).
-      const ends = await Promise.allSettled([isLinked ? folder.sync() : null, unlink(folder.at(temporary))]);
-      for (const end of ends) if (end.status === 'rejected') throw end.reason;
-      return isLinked;
-    });
+    const { isStored: stored } = await this.#put(key, { content: bytes, ifAbsent: true });
     if (stored) return { stored, bytes };
     const found = await this.#readAgreeing(key);
     if (found) return { stored, bytes: found };
@@ -278,20 +245,20 @@ export class FileStore implements Store {
     });
   }
 
-  async #putInPlace(key: string, { folder, name, temporary }: Put): Promise<void> {
-    const [from, target] = [folder.at(temporary), folder.at(name)];
-    try {
-      await rename(from, target).catch(async (error: unknown) => {
-        if (!isErrno(error, 'EISDIR')) throw error;
-        await rmdir(target); // one that holds nothing; asking again would not move it away
-        await rename(from, target);
-      });
-    } catch (error) {
-      await rm(from, { force: true });
-      const isHeld = isErrno(error, 'ENOTEMPTY') || isErrno(error, 'EEXIST') || isErrno(error, 'EISDIR');
-      throw isHeld ? damaged(this.uri + key, 'expected a file, found a folder', error) : error;
-    }
-    await folder.sync();
+  async #replace(key: string, content: Put['content']): Promise<ObjectRef> {
+    const { sha256, bytes } = await this.#put(key, { content, ifAbsent: false });
+    return { key, sha256, bytes };
+  }
+
+  #put(key: string, { content, ifAbsent }: Pick<Put, 'content' | 'ifAbsent'>): Promise<PutDone> {
+    return this.#inFolderOf(key, async (folder, name) => {
+      try {
+        return await putThreads.put({ at: folder.at(), folder: folder.fd, name, content, ifAbsent });
+      } catch (error) {
+        const isHeld = ['ENOTEMPTY', 'EEXIST', 'EISDIR'].some((code) => isErrno(error, code));
+        throw isHeld ? damaged(this.uri + key, 'expected a file, found a folder', error) : error;
+      }
+    });
   }
 
   /** Reads an object without a known sha256 until two reads in a row agree. */
@@ -383,7 +350,8 @@ export class FileStore implements Store {
   /** Creates folders one by one: after an unmount, `recursive` would recreate the run's folder on the disk below. */
   async #openMaking(folder: string, key: string): Promise<OpenedFolder> {
     try {
-      return await openFolder(folder, { reallyWithin: [await this.#realRoot(key)] });
+      // The check needs the root, opening does not.
+      return await openFolder(folder, { reallyWithin: this.#realRoot(key).then((root) => [root]) });
     } catch (error) {
       if (!isErrno(error, 'ENOENT')) throw error;
       if (folder === this.#root) {
@@ -508,38 +476,11 @@ const logBytesAtOnce = 256 * 1024 * 1024;
 /** Errors of `rename` when something of another kind, or a non-empty folder, is at the target. */
 const inTheWay = ['ENOTEMPTY', 'EEXIST', 'EISDIR', 'ENOTDIR'];
 
-/** Bytes of a file in memory while it is copied or hashed. */
+/** Bytes of a file in memory while it is hashed. */
 const copyBytes = 1024 * 1024;
 
 /** Bound on open folders while keys are listed. */
 const foldersAtOnce = 32;
-
-type Chunks = Iterable<Uint8Array> | AsyncIterable<Uint8Array>;
-
-/** A temporary file that will replace a name in its folder. */
-interface Put {
-  readonly folder: OpenedFolder;
-  readonly name: string;
-  readonly temporary: string;
-}
-
-/** Returns the temporary name. */
-async function writeTemporary(folder: OpenedFolder, content: Chunks): Promise<string> {
-  const temporary = `.tmp-${randomUUID()}`;
-  try {
-    const handle = await open(folder.at(temporary), 'wx');
-    try {
-      for await (const chunk of content) await handle.writeFile(chunk);
-      await handle.sync();
-    } finally {
-      await handle.close();
-    }
-  } catch (error) {
-    await rm(folder.at(temporary), { force: true });
-    throw error;
-  }
-  return temporary;
-}
 
 async function syncAndClose(opened: Pick<FileHandle, 'sync' | 'close'>): Promise<void> {
   try {

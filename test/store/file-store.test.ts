@@ -9,6 +9,8 @@ import { describe, test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { FileStore } from '../../store/file-store.ts';
 import { openRunStore, resolveStoreUri } from '../../store/index.ts';
+import { putNow } from '../../store/put-thread.mjs';
+import { type Put, putThreads } from '../../store/put-threads.ts';
 import { bytes, hasCode, storeContract, text } from './store.contract.ts';
 
 /** A store in a folder that does not exist yet, in a folder of its own. */
@@ -32,13 +34,30 @@ storeContract('FileStore', async (t) => {
   };
 });
 
-type Call = 'open' | 'link' | 'rename' | 'appendFile' | 'mkdir' | 'unlink';
+type Call = 'open' | 'appendFile' | 'mkdir' | 'unlink';
+type SyncCall = 'openSync' | 'linkSync' | 'renameSync' | 'writeSync' | 'fsyncSync';
 
-const failure = (code: string) => () => Promise.reject(Object.assign(new Error(`${code}: simulated`), { code }));
+const simulated = (code: string) => Object.assign(new Error(`${code}: simulated`), { code });
+const failure = (code: string) => () => Promise.reject(simulated(code));
 
 /** While `work` runs, one call of node:fs/promises is another. */
 async function withCall(t: TestContext, name: Call, call: (...args: never[]) => unknown, work: () => Promise<void>) {
-  const { mock } = t.mock.method(fs.promises, name, call);
+  await mocked(t.mock.method(fs.promises, name, call), work);
+}
+
+/** While `work` runs, one call of node:fs is another. Puts are made in this thread: its calls are those that can be replaced. */
+async function withSyncCall(
+  t: TestContext,
+  name: SyncCall,
+  call: (...args: never[]) => unknown,
+  work: () => Promise<void>,
+) {
+  const { mock } = t.mock.method(putThreads, 'put', async (put: Put) => putNow(put));
+  await mocked(t.mock.method(fs, name, call), work);
+  mock.restore();
+}
+
+async function mocked({ mock }: { readonly mock: { restore(): void } }, work: () => Promise<void>) {
   syncBuiltinESMExports();
   try {
     await work();
@@ -65,30 +84,27 @@ describe('a folder as a store', () => {
   });
 
   test('an object is on the disk before it has its name', { skip: process.platform !== 'linux' }, async (t) => {
-    const { outside, store } = await fresh(t);
-    const probe = await fs.promises.open(outside);
-    const ofHandles = Object.getPrototypeOf(probe) as fs.promises.FileHandle;
-    await probe.close();
+    const { store } = await fresh(t);
     const synced = new Set<string>();
-    // oxlint-disable-next-line typescript/unbound-method -- called with the handle
-    const { sync } = ofHandles;
-    const { mock } = t.mock.method(ofHandles, 'sync', async function (this: fs.promises.FileHandle) {
-      synced.add(path.basename(fs.readlinkSync(`/proc/self/fd/${this.fd}`)));
-      return sync.call(this);
-    });
     const named: string[] = [];
-    for (const name of ['link', 'rename'] as const) {
-      const original = fs.promises[name];
-      const call = async (from: string, to: string) => {
-        assert(synced.has(path.basename(from)), `${path.basename(to)} has its name before its bytes are on the disk`);
-        named.push(path.basename(to));
-        return original(from, to);
-      };
-      await withCall(t, name, call, async () => {
-        await (name === 'link' ? store.putIfAbsent('b', bytes('one')) : store.put('c', bytes('two')));
-      });
-    }
-    mock.restore();
+    const { fsyncSync, readlinkSync } = fs;
+    const sync = (file: number) => {
+      synced.add(path.basename(readlinkSync(`/proc/self/fd/${file}`)));
+      fsyncSync(file);
+    };
+    await withSyncCall(t, 'fsyncSync', sync, async () => {
+      for (const name of ['linkSync', 'renameSync'] as const) {
+        const original = fs[name];
+        const call = (from: string, to: string) => {
+          assert(synced.has(path.basename(from)), `${path.basename(to)} has its name before its bytes are on the disk`);
+          named.push(path.basename(to));
+          original(from, to);
+        };
+        await withSyncCall(t, name, call, async () => {
+          await (name === 'linkSync' ? store.putIfAbsent('b', bytes('one')) : store.put('c', bytes('two')));
+        });
+      }
+    });
     assert.deepEqual(named, ['b', 'c']);
     assert(synced.has('run'), 'the folder, too');
   });
@@ -100,14 +116,10 @@ describe('a folder as a store', () => {
     assert.deepEqual(await readdir(root), ['taken']);
   });
 
-  for (const operation of ['open', 'link', 'rename', 'appendFile', 'mkdir'] as const) {
+  for (const operation of ['open', 'appendFile', 'mkdir'] as const) {
     test(`a full disk (${operation}) is StoreFull, which is worth trying again`, async (t) => {
       const { store } = await fresh(t);
-      const write = {
-        put: () => store.put('a/k', bytes('1')),
-        link: () => store.putIfAbsent('a/k', bytes('1')),
-        appendFile: () => store.append('a/k', '1'),
-      }[operation === 'link' || operation === 'appendFile' ? operation : 'put'];
+      const write = () => (operation === 'appendFile' ? store.append('a/k', '1') : store.put('a/k', bytes('1')));
       await withCall(t, operation, failure('ENOSPC'), async () => {
         await assert.rejects(write, hasCode('StoreFull', 'No space left', 'a/k'));
       });
@@ -116,19 +128,21 @@ describe('a folder as a store', () => {
     });
   }
 
-  test('a disk that fills up while the bytes are written is StoreFull, and nothing half-written stays', async (t) => {
-    const { root, store } = await fresh(t);
-    const { open } = fs.promises;
-    const openFull = async (...args: Parameters<typeof open>) => {
-      const handle = await open(...args);
-      handle.writeFile = failure('ENOSPC');
-      return handle;
-    };
-    await withCall(t, 'open', openFull, async () => {
-      await assert.rejects(store.put('k', bytes('1')), hasCode('StoreFull', 'k'));
+  for (const operation of ['openSync', 'writeSync', 'fsyncSync', 'linkSync', 'renameSync'] as const) {
+    test(`a full disk (${operation}) is StoreFull, and nothing half-written stays`, async (t) => {
+      const { root, store } = await fresh(t);
+      const write = () => (operation === 'linkSync' ? store.putIfAbsent('k', bytes('1')) : store.put('k', bytes('1')));
+      const full = () => {
+        throw simulated('ENOSPC');
+      };
+      await withSyncCall(t, operation, full, async () => {
+        await assert.rejects(write, hasCode('StoreFull', 'No space left', 'k'));
+      });
+      assert.deepEqual(await readdir(root), []);
+      await write();
+      assert.equal(text(await store.read('k')), '1');
     });
-    assert.deepEqual(await readdir(root), []);
-  });
+  }
 
   test('a folder that may not be written is StoreUnavailable and names the key', async (t) => {
     const { store } = await fresh(t);
