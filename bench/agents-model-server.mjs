@@ -1,13 +1,14 @@
 /**
  * A model that answers by rule, in a process of its own that may be killed: the same version, prompt and seed give the same
- * letters. It notes every answer before it gives it.
- * `node agents-model-server.mjs PORT LOG`; the path of a request names the run.
+ * letters. Each answer takes MS milliseconds, and is noted before it is given.
+ * `node agents-model-server.mjs PORT LOG MS`; the path of a request names the run.
  */
 import { createHash } from 'node:crypto';
 import { appendFileSync } from 'node:fs';
 import { createServer } from 'node:http';
+import { setTimeout as delay } from 'node:timers/promises';
 
-const [port = '', log = ''] = process.argv.slice(2);
+const [port = '', log = '', answerMs = '0'] = process.argv.slice(2);
 // Of preset:chars-0.4m.
 const [endToken, firstLetter, letters] = [1, 72, 26];
 const answerLetters = 3;
@@ -21,7 +22,7 @@ createServer((request, response) => {
   /** @type {Buffer[]} */
   const parts = [];
   request.on('data', (part) => parts.push(part));
-  request.on('end', () => {
+  request.on('end', async () => {
     const { digest, session, promptTokenIds: prompt, seed } = JSON.parse(Buffer.concat(parts).toString());
     const chance = digestOf([digest, seed]);
     const said = Array.from({ length: answerLetters }, (_, i) => firstLetter + ((chance[i] ?? 0) % letters));
@@ -35,6 +36,7 @@ createServer((request, response) => {
       whole: nameOf([...prompt, ...tokenIds]),
       tokens: prompt.length + tokenIds.length,
     };
+    await delay(Number(answerMs));
     appendFileSync(log, `${JSON.stringify(line)}\n`);
     response.setHeader('content-type', 'application/json');
     response.end(JSON.stringify({ tokenIds, logprobs: tokenIds.map((_, i) => -0.1 - (chance[8 + i] ?? 0) / 256) }));

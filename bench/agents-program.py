@@ -27,7 +27,7 @@ def ask(messages):
 
 
 def child():
-    while subprocess.run(["sleep", "0.0301"]).returncode != 0:
+    while subprocess.run(["sleep", "0.3001"]).returncode != 0:
         pass
 
 

@@ -25,15 +25,17 @@ export interface SampledCall {
 export class ModelProcess {
   readonly #port: number;
   readonly #log: string;
+  readonly #answerMs: number;
   #child: ChildProcess | null = null;
 
-  private constructor(port: number, log: string) {
+  private constructor(port: number, log: string, answerMs: number) {
     this.#port = port;
     this.#log = log;
+    this.#answerMs = answerMs;
   }
 
-  static async open(log: string): Promise<ModelProcess> {
-    const model = new ModelProcess(await choosePort(0), log);
+  static async open(log: string, answerMs: number): Promise<ModelProcess> {
+    const model = new ModelProcess(await choosePort(0), log, answerMs);
     await model.#start();
     return model;
   }
@@ -43,7 +45,7 @@ export class ModelProcess {
   }
 
   async #start(): Promise<void> {
-    this.#child = fork(modelServer, [String(this.#port), this.#log], { execArgv: [] });
+    this.#child = fork(modelServer, [String(this.#port), this.#log, String(this.#answerMs)], { execArgv: [] });
     await once(this.#child, 'message');
   }
 

@@ -43,12 +43,18 @@ import { round } from './statistics.ts';
 export const agents = measurement('agents', 'what agents lose when anything dies', measure)
   .option('--kills <n>', 'until so many were killed', Number, 500)
   .option('--turns <n>', 'of a rollout, 50 at most: the context of the model holds no more', Number, 50)
-  .option('--rollouts <n>', 'of a run, in groups of 4', Number, 64)
+  .option('--rollouts <n>', 'of a run, in groups of 4', Number, 32)
   .option('--concurrent <n>', 'rollouts at once', Number, 8)
   .option('--quota <n>', 'sandboxes at once; 0 = two fewer than rollouts', Number, 0)
-  .option('--kill-every <s>', 'mean seconds from one kill to the next', Number, 1)
+  .option('--kill-every <s>', 'mean seconds from one kill to the next', Number, 2)
   .option('--budget <share>', 'of the undisturbed tokens: the first budget of a disturbed run', Number, 0.6)
   .option('--workers <n>', 'rollout workers', Number, 2)
+  .option(
+    '--turn-ms <ms>',
+    'the model takes for an answer: with 0 starting what was killed is all that takes time',
+    Number,
+    400,
+  )
   .option('--seed <n>', 'chooses moments and victims', Number, 1)
   .addHelpText(
     'after',
@@ -64,6 +70,7 @@ interface Options {
   readonly killEvery: number;
   readonly budget: number;
   readonly workers: number;
+  readonly turnMs: number;
   readonly seed: number;
 }
 
@@ -74,7 +81,7 @@ const program = fileURLToPath(new URL('agents-program.py', import.meta.url));
 const model = fileURLToPath(new URL('agents-model.ts', import.meta.url));
 const rolloutsPerExample = 4;
 /** Mean seconds of a program's children between two calls: what a replay does again at least. */
-const toolS = 0.0301 / 5;
+const toolS = 0.3001 / 5;
 const lookMs = 100;
 
 async function measure(bench: Bench, options: Options): Promise<Figures> {
@@ -113,7 +120,7 @@ async function withWorld(bench: Bench, place: Place): Promise<Figures> {
   await writeFile(path.join(folder, 'tasks.jsonl'), `${tasks.join('\n')}\n`);
   const counter = new Counter();
   const counterUrl = await counter.open();
-  const modelProcess = await ModelProcess.open(path.join(folder, 'sampled'));
+  const modelProcess = await ModelProcess.open(path.join(folder, 'sampled'), options.turnMs);
   const leases = new LeaseStore(resolveStoreUri('outputs', folder));
   const quota = options.quota || Math.max(1, options.concurrent - 2);
   const world: World = { ...place, modelProcess, counter, counterUrl, leases, project: await leases.project(), quota, most: 0 }; // prettier-ignore
@@ -298,7 +305,7 @@ async function pidsOf(
     return workers.flatMap(([, pid]) => pid ?? []);
   }
   if (victim === 'sandbox') return sandboxes.map(({ pid }) => pid);
-  return processesIn(sandboxes, victim === 'program' ? 'agent.py' : '0.0301');
+  return processesIn(sandboxes, victim === 'program' ? 'agent.py' : '0.3001');
 }
 
 interface Found {
