@@ -60,11 +60,8 @@ export const createLeaseGroups =
    */
   async (input: LeaseInput): Promise<LeasedRound> => {
     // One that is not counted now is at the next lease.
-    const [leased, workers, others] = await Promise.all([
-      leaseRound(input),
-      countRolloutWorkers().catch(() => undefined),
-      ask(),
-    ]);
+    const counted = countRolloutWorkers().catch(() => undefined);
+    const [leased, workers, others] = await Promise.all([leaseRound(input, counted), counted, ask()]);
     return { ...leased, ...present({ workers, otherVersions: others.length === 0 ? undefined : others }) };
   };
 
@@ -77,8 +74,8 @@ export const leaseBeside =
     return leased;
   };
 
-async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
-  const { run, step, count, groupsPerChunk = count, datasets, policy, prompts } = input;
+async function leaseRound(input: LeaseInput, counted: Promise<number | undefined>): Promise<LeasedRound> {
+  const { run, step, count, datasets, policy, prompts } = input;
   const curriculum = await curriculumUnder(run, input.curriculum, prompts ?? {});
   const spec = await specOf(run);
   const pools = await poolsOf(run, curriculum);
@@ -97,6 +94,9 @@ async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
   const first = curriculum.nextOrdinal;
   const last = state.nextOrdinal - 1;
   const key = layout.leases(run.lineage, { step, first, last });
+  // A run learns the number of workers from a lease: its first round would be one worker's.
+  const share = Math.ceil(count / Math.max(1, (await counted) ?? 1));
+  const groupsPerChunk = Math.min(input.groupsPerChunk ?? count, share);
   const ofEach = datasets.length > 1 ? groupsByEnvironment(leases) : undefined;
   const chunks = chunksOfRound(count, groupsPerChunk, ofEach).map((chunk): LeasedChunk => {
     const own = groupsOfChunk(leases, chunk);

@@ -223,6 +223,7 @@ export function openRoles(
     projectFolder = tmpdir(),
     tokenizer = openTokenizer,
     slowPlayS = Infinity,
+    workers = 1,
   }: {
     readonly environments?: Environments;
     readonly salt?: string;
@@ -237,6 +238,8 @@ export function openRoles(
     readonly tokenizer?: OpenTokenizer;
     /** A chunk is one part, however slow the machine is, unless a test is about parts. */
     readonly slowPlayS?: number;
+    /** Rollout workers that poll. */
+    readonly workers?: number;
   } = {},
 ) {
   const trainers: ChainTrainer[] = [];
@@ -273,7 +276,7 @@ export function openRoles(
     hasSearchAttributes: () => Promise.resolve(false),
     isWorkflowRunning: () => Promise.resolve(false),
     findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
-    countRolloutWorkers: () => Promise.resolve(1),
+    countRolloutWorkers: () => Promise.resolve(workers),
     otherVersions: () => Promise.resolve([]),
   });
   const activities = {

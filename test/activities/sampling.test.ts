@@ -48,6 +48,16 @@ describe('leasing groups', () => {
     assert.equal(again.curriculum.nextOrdinal, 5);
   });
 
+  test('the first round has a chunk for each worker, though a run learns how many there are from a lease', async (t) => {
+    const { lease } = await leased(t);
+    const groupsOf = async (step: number, workers: number, count: number) => {
+      const { chunks } = await openRoles(new WordsInference(), { workers }).leaseGroups({ ...lease, step, count });
+      return chunks.map(({ groups }) => groups);
+    };
+    assert.deepEqual(await groupsOf(2, 3, 8), [3, 3, 2]);
+    assert.deepEqual(await groupsOf(3, 4, 2), [1, 1]);
+  });
+
   test('a lease that is stored is adopted with the older policy its groups began with', async (t) => {
     const { test, roles, lease, round, policy } = await leased(t);
     const newer: PolicyVersion = { ...policy, step: 3, digest: 'newer' };
