@@ -7,6 +7,7 @@ import {
   type JudgedGroups,
   judgedLately,
   partsRemembered,
+  slowPlayS,
   type SampledBatch,
 } from '../../core/rl/sampling/window.ts';
 import {
@@ -48,7 +49,10 @@ export class WindowSize {
     this.#spec = spec;
     this.#groupsPerBatch = batchSizeOf(spec).groups;
     this.#size = this.#groupsPerBatch;
-    if (playS !== null) this.#playS.push(playS);
+    // Programs take minutes, so their first round has the chunks of slow rollouts: one that dies takes few others along.
+    const isProgram = spec.environments.some(({ program }) => program !== undefined);
+    const supposedS = playS ?? (isProgram ? slowPlayS : null);
+    if (supposedS !== null) this.#playS.push(supposedS);
   }
 
   /** Seconds that the slowest of the newest chunks took; null while none has ended. */
