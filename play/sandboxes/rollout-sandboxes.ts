@@ -8,7 +8,7 @@ import { usualQuota } from './usual-quota.ts';
 import { processesOpen } from '../../host/processes-open.ts';
 import { LeaseStore } from '../../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../../runs/sandboxes/stored-snapshots.ts';
-import { thisWorker } from './lease-owner.ts';
+import { thisWorker } from '../../host/worker-process.ts';
 import { LeasedSandboxes } from './leased-sandboxes.ts';
 import { WarmSandboxes } from './warm-sandboxes.ts';
 

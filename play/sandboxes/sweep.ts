@@ -5,7 +5,7 @@ import type { LeaseEnd } from '../../runs/sandboxes/lease-records.ts';
 import type { StoredSnapshots } from '../../runs/sandboxes/stored-snapshots.ts';
 import { dayOf, type LeaseStore, type OpenLease } from '../../runs/sandboxes/lease-store.ts';
 import { endLease } from './end-lease.ts';
-import { isGone, isHere } from './lease-owner.ts';
+import { isGone, isHere } from '../../host/worker-process.ts';
 import { settleUsualMs } from './leased-sandboxes.ts';
 
 export interface SweepOptions {

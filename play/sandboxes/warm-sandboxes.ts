@@ -9,7 +9,7 @@ import type {
   TakeOptions,
 } from '../../backends/sandboxes/types.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { thisWorker } from './lease-owner.ts';
+import { thisWorker } from '../../host/worker-process.ts';
 import type { LeasedSandboxes } from './leased-sandboxes.ts';
 
 /** A sandbox that stood ready for so long is ended: its machine may be wanted for something else. */

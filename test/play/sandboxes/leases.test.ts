@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import type { LeaseRequest } from '../../../backends/sandboxes/types.ts';
 import { type LeaseOwner, ofThisProcess, type SnapshotRef } from '../../../core/settings/sandboxes.ts';
-import { thisWorker } from '../../../play/sandboxes/lease-owner.ts';
+import { thisWorker } from '../../../host/worker-process.ts';
 import { LeasedSandboxes, type LeasingOptions } from '../../../play/sandboxes/leased-sandboxes.ts';
 import { sweepSandboxes, type SweepOptions } from '../../../play/sandboxes/sweep.ts';
 import { WarmSandboxes } from '../../../play/sandboxes/warm-sandboxes.ts';
