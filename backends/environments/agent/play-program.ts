@@ -13,6 +13,7 @@ import type { Policy, RolloutPlace, RolloutRecord, RolloutSandboxes } from '../t
 import { secretsHere } from '../variables.ts';
 import { openCapture } from './capture/capture.ts';
 import type { CallTime, Capture, OtherModel } from './capture/types.ts';
+import { beginningsOfAttempts } from './earlier-attempts.ts';
 import { collectFiles } from './collected-files.ts';
 import { howItFailed, type ProgramSandbox, SetupFailed, takeProgramSandbox } from './program-sandbox.ts';
 import { ProgramSnapshots } from './program-snapshots.ts';
@@ -48,11 +49,13 @@ export async function playProgram(played: PlayedProgram): Promise<RolloutRecord>
   const snapshots = await openSnapshots(played);
   const watched = new WatchedPolicy(policy, program, snapshots ? () => snapshots.beside() : undefined);
   const times = new Map<Turn, CallTime>();
+  const attempts = await beginningsOfAttempts(place.notes, policy.earlier ?? []);
   const capture = await openCapture({
     policy: watched,
     model: policyModel,
     aliases: ['*'],
     others,
+    attempts,
     signal: place.signal,
     secrets: secretValues(variables),
     onTurn: (turn, time) => void times.set(turn, time),
@@ -163,7 +166,7 @@ async function runProgram(running: Running, capture: Capture, watched: WatchedPo
   const { program, sandbox, place, id, task, startedAt, takenAt, timeLimit, snapshots } = running;
   const told = { ...task.told, ...present({ system_prompt: place.systemPrompt }) };
   await sandbox.write(`${ownFolder}/task.json`, taskJson(id, told));
-  snapshots?.begin({ sandbox, capture, watched });
+  snapshots?.begin({ sandbox, capture });
   const begunAt = performance.now();
   const leftS = timeLimit ? timeLimit.seconds - (begunAt - takenAt) / 1000 : null;
   const command = await sandbox.start(

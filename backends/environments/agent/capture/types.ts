@@ -30,6 +30,8 @@ export interface CaptureOptions {
   /** The rollout's budget: calls of other models are reserved in it. */
   readonly budget?: Budget;
   readonly beside?: BesideModel;
+  /** Numbers of turns in `policy.earlier` with which attempts after the first began; missing = all are of one attempt. */
+  readonly attempts?: readonly number[];
   /** The snapshot in which the program goes on; missing = it begins at the start. */
   readonly resumed?: ResumedCalls;
   /** Values that the program has and that no turn may keep, beside the rollout's key. */
@@ -79,6 +81,8 @@ export interface Capture {
   readonly calls: CallCounts;
   /** The state that is stored beside a snapshot of the sandbox. */
   heard(): ResumedCalls;
+  /** What the program has begun with this address, and not heard the end of. */
+  underWay(): UnderWay;
   /** Fields of its calls that had no effect on the policy: the run's file decides, or nobody knows them. */
   readonly ignored: readonly string[];
   /**
@@ -99,6 +103,15 @@ export interface Capture {
   readonly ended: AbortSignal;
   /** Ends the calls under way, whose turns need not be finished, and removes the socket. Idempotent. */
   close(): Promise<void>;
+}
+
+export interface UnderWay {
+  /** Requests of all kinds so far, ended or not. */
+  readonly requests: number;
+  /** Requests that are not answered: calls of the policy and of other models, and those about effects. */
+  readonly open: number;
+  /** Effects that the program was told to make, and has not settled. */
+  readonly effects: number;
 }
 
 export interface CallCounts {
