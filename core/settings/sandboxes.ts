@@ -61,7 +61,7 @@ export interface LeaseOwner {
 
 /** Keys of snapshots that begin so belong to the process that made them: nobody else goes on from them. */
 export const ofThisProcess = 'process/';
-/** Begins the keys of snapshots of rollouts: `rollouts/RUN/LINEAGE/GROUP/INDEX/…`, each part encoded. */
+/** Begins the keys of snapshots of rollouts: `rollouts/WORKFLOW/LINEAGE/GROUP/INDEX/…`, each part encoded. */
 export const ofRollouts = 'rollouts/';
 
 /** A saved work folder: a tar in a store. Plain JSON. */

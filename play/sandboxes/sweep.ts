@@ -10,7 +10,7 @@ import { settleUsualMs } from './leased-sandboxes.ts';
 
 export interface SweepOptions {
   readonly leases: LeaseStore;
-  readonly snapshots: Pick<StoredSnapshots, 'byProcess' | 'removeOf' | 'byLineage' | 'remove'>;
+  readonly snapshots: Pick<StoredSnapshots, 'byProcess' | 'removeOf' | 'byWorkflow' | 'remove'>;
   readonly open: (spec: SandboxProviderSpec) => Promise<SandboxProvider>;
   /** Whether a workflow is running; true where nobody knows. */
   readonly isWorkflowRunning: (workflowId: string) => Promise<boolean>;
@@ -58,9 +58,9 @@ export async function sweepSandboxes(options: SweepOptions): Promise<Sweep> {
     await options.snapshots.removeOf(worker);
     sweep.forgotten.push(worker);
   }
-  // Rollouts of a run that goes on later begin at their start, and are answered from the stored turns.
-  for (const { run, prefix } of await options.snapshots.byLineage())
-    if (!(await options.isWorkflowRunning(run))) await options.snapshots.remove(prefix);
+  // Rollouts of a run, an evaluation or a search that goes on later begin at their start, and are answered from the stored turns.
+  for (const { workflow, prefix } of await options.snapshots.byWorkflow())
+    if (!(await options.isWorkflowRunning(workflow))) await options.snapshots.remove(prefix);
   const pools = await leases.pools();
   if (pools.size === 0) return sweep;
   const project = await leases.project();
