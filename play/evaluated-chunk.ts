@@ -1,5 +1,4 @@
 import type { ChunkResult, EvaluationHandle, StoredEvaluation } from '../core/eval/evaluation.ts';
-import { present } from '../core/present.ts';
 import type { Rollout } from '../core/rl/rollout/rollout.ts';
 import type { Environments } from '../backends/environments/index.ts';
 import { failedRollout } from '../backends/environments/score.ts';
@@ -170,7 +169,7 @@ export class EvaluatedChunk {
   #leasedTo({ group, index }: Pick<Place, 'group' | 'index'>): Omit<LeasedTo, 'attempt'> {
     const { store, name, prefix } = this.#of.handle.place;
     const { workflow } = this.#of;
-    return { store, run: name, ...present({ workflow }), lineage: `evaluation ${prefix}`, group: String(group), index };
+    return { store, run: name, workflow, lineage: `evaluation ${prefix}`, group: String(group), index };
   }
 
   /** Few rollouts are left: the evaluation may begin as many of other chunks. One that is not told does so when this one has ended. */

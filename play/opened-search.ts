@@ -8,8 +8,6 @@ import type { PlayedSlice, PromptSlice } from '../core/gepa/leases.ts';
 import { environmentOfPart, partsFor, type PlayedParts } from '../core/gepa/prompt-parts.ts';
 import type { ReflectRequest, SearchAnswer } from '../core/gepa/search-state.ts';
 import { RatchetError } from '../core/errors.ts';
-import { inferenceTimeoutDefaultS } from '../core/limits.ts';
-import { present } from '../core/present.ts';
 import type { Rollout, Turn } from '../core/rl/rollout/rollout.ts';
 import { tracebackOf } from '../backends/environments/score.ts';
 import { environmentsOfSearch } from './environment-users.ts';
@@ -237,8 +235,7 @@ export class OpenedSearch {
     const [at, dataset, exampleId] = example;
     const environment = await this.#environments.open(this.#stored.input.environments[at]!);
     const { systemPrompt } = parts;
-    const timeoutMs = inferenceTimeoutDefaultS * 1000;
-    const around = { dataset, exampleId, systemPrompt, timeoutMs, signal: this.#rollouts };
+    const around = { dataset, exampleId, systemPrompt, signal: this.#rollouts };
     const scoring = scoreExample(environment, [rollout], around);
     const slow = setTimeout(() => {
       if (before === undefined) void this.#journal.add({ request: slice.id, index, rollout }).catch(() => undefined); // its score follows
@@ -311,7 +308,7 @@ export class OpenedSearch {
   #leasedTo(): Pick<LeasedTo, 'store' | 'run' | 'workflow' | 'lineage' | 'attempt'> {
     const { store, name, prefix } = this.#stored.input.results;
     const { workflow, retry } = this.#attempt;
-    return { store, run: name, ...present({ workflow }), lineage: `search ${prefix}`, attempt: retry };
+    return { store, run: name, workflow, lineage: `search ${prefix}`, attempt: retry };
   }
 
   #count({ outcome, reward, error }: ScoredRow): void {

@@ -50,7 +50,7 @@ export interface LeaseOwner {
   /** Name of the run, evaluation or search, for people. */
   readonly run: string;
   /** The Temporal workflow that it is for: what it has when that has ended is nobody's. */
-  readonly workflow?: string;
+  readonly workflow?: string | undefined;
   readonly lineage?: string;
   readonly group?: string;
   readonly index?: number;

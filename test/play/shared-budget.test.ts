@@ -226,11 +226,12 @@ test('what a sandbox left over and calls of its worker used then does not come b
   t.mock.method(Date, 'now', () => 1_000_000);
   const { worker, mortal, ends } = budgetOf({ sandboxS: 100, money: 10 });
   const dead = mortal();
+  await dead.budget.enter();
   taken(await dead.budget.reserve(countsOf({ sandboxS: 100, money: 10 }), undefined, 'here')).settle(noCounts);
-  taken(await dead.budget.reserve(countsOf({ tokens: 1, money: 10 })));
+  taken(await dead.budget.reserve(countsOf({ money: 10 })));
   dead.die();
   ends.set(dead.name, 1_000_000);
-  assert.equal('over' in (await worker().reserve(countsOf({ tokens: 1, money: 1 }))), true, 'its call may have cost all');
+  assert.equal('over' in (await worker().reserve(countsOf({ money: 1 }))), true, 'its call may have cost all');
 });
 
 test('a sandbox waits while one of a dead worker may still be there', async (t) => {

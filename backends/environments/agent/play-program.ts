@@ -13,7 +13,6 @@ import type { Policy, RolloutPlace, RolloutRecord, RolloutSandboxes } from '../t
 import { secretsHere } from '../variables.ts';
 import { openCapture } from './capture/capture.ts';
 import type { CallTime, Capture, OtherModel } from './capture/types.ts';
-import { beginningsOfAttempts } from './earlier-attempts.ts';
 import { collectFiles } from './collected-files.ts';
 import { howItFailed, type ProgramSandbox, SetupFailed, takeProgramSandbox } from './program-sandbox.ts';
 import { ProgramSnapshots } from './program-snapshots.ts';
@@ -49,13 +48,11 @@ export async function playProgram(played: PlayedProgram): Promise<RolloutRecord>
   const snapshots = await openSnapshots(played);
   const watched = new WatchedPolicy(policy, program, snapshots ? () => snapshots.beside() : undefined);
   const times = new Map<Turn, CallTime>();
-  const attempts = await beginningsOfAttempts(place.notes, policy.earlier ?? []);
   const capture = await openCapture({
     policy: watched,
     model: policyModel,
     aliases: ['*'],
     others,
-    attempts,
     signal: place.signal,
     secrets: secretValues(variables),
     onTurn: (turn, time) => void times.set(turn, time),

@@ -6,7 +6,7 @@ import type { Turn } from '../../../core/rl/rollout/rollout.ts';
 import { trajectoryRows } from '../../../core/rl/rollout/trajectories.ts';
 import { isAlike } from '../../../backends/environments/agent/capture/volatile-outputs.ts';
 import type { Capture } from '../../../backends/environments/agent/capture/types.ts';
-import { open, post } from './open-capture.ts';
+import { keptNotes, open, post } from './open-capture.ts';
 import { callOf } from './scripted-policy.ts';
 
 const turnsOfAgent = 6;
@@ -48,11 +48,10 @@ async function live(
   t: TestContext,
   stored: Turn[],
   output: (step: number) => string,
-  { diesAfter = Infinity, attempts = [] as number[] } = {},
+  { diesAfter = Infinity, notes = keptNotes() } = {},
 ): Promise<Life> {
-  attempts.push(stored.length);
   const script = { says, recorded: [...stored], onTurn: (turn: Turn) => void stored.push(turn) };
-  const { capture, policy, url } = await open(t, script, { attempts: attempts.slice(1) });
+  const { capture, policy, url } = await open(t, script, { notes });
   const messages: object[] = [{ role: 'user', content: 'Look at the disk.' }];
   for (let turn = 0; turn < diesAfter; turn++) {
     const { body } = await post(`${url}/v1/chat/completions`, capture, { model: 'policy', messages, tools: [tool] });
@@ -73,13 +72,13 @@ describe('a program that is killed after each turn', () => {
   ] as const) {
     test(`comes to its end though ${what} of its outputs differ each time`, async (t) => {
       const stored: Turn[] = [];
-      const attempts: number[] = [];
+      const notes = keptNotes();
       let heard = 0;
       for (let life = 1; ; life++) {
         assert.ok(life <= 2 * turnsOfAgent, 'it goes no further');
         const { last, capture, asked } = await live(t, stored, (step) => output(life, step), {
           diesAfter: heard + 1,
-          attempts,
+          notes,
         });
         heard = Math.max(heard, capture.turns.length);
         if (last === null) continue;
@@ -120,12 +119,11 @@ describe('a program that is killed after each turn', () => {
 
   test('two outputs that one attempt got for the same call are no sign that they differ each time', async (t) => {
     const stored: Turn[] = [];
-    const attempts: number[] = [];
+    const notes = keptNotes();
     /** Asks with each of the outputs of its first call: two branches of one conversation. */
     const fork = async (...outputs: string[]): Promise<Capture> => {
-      attempts.push(stored.length);
       const script = { says, recorded: [...stored], onTurn: (turn: Turn) => void stored.push(turn) };
-      const { capture, url } = await open(t, script, { attempts: attempts.slice(1) });
+      const { capture, url } = await open(t, script, { notes });
       const first = { role: 'user', content: 'Look at the disk.' };
       const ask = async (messages: object[]) => {
         const { body } = await post(`${url}/v1/chat/completions`, capture, {

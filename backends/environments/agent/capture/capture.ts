@@ -10,6 +10,7 @@ import type { RolloutNotes } from '../../types.ts';
 import { AnswerStream } from './answer-stream.ts';
 import { type CallNode, CallTree, type PlacedCall } from './call-tree.ts';
 import { chatForm } from './chat-form.ts';
+import { beginningsOfAttempts } from './earlier-attempts.ts';
 import { HiddenValues } from './hidden-values.ts';
 import { newKey, readBodyOf, requireKey, RolloutAddress } from './http-server.ts';
 import { messagesForm } from './messages-form.ts';
@@ -43,8 +44,9 @@ const forms: Readonly<Record<string, ApiForm>> = {
 
 /** Opens the address of one rollout. */
 export async function openCapture(options: CaptureOptions): Promise<Capture> {
-  const rollout = new CapturedRollout(options);
-  return rollout.open();
+  const { policy, notes } = options;
+  const earlier = (policy.earlier ?? []).filter(({ call }) => call !== undefined);
+  return new CapturedRollout(options, earlier, await beginningsOfAttempts(notes, earlier)).open();
 }
 
 class CapturedRollout implements Capture {
@@ -72,12 +74,11 @@ class CapturedRollout implements Capture {
   #address!: RolloutAddress;
   #refusalsInRow = 0;
 
-  constructor(options: CaptureOptions) {
+  constructor(options: CaptureOptions, earlier: readonly Turn[], attempts: readonly number[]) {
     this.#options = options;
-    const { policy, notes, signal, budget, resumed, attempts = [], secrets = [] } = options;
+    const { notes, signal, budget, resumed, secrets = [] } = options;
     this.#hidden = new HiddenValues(this.key, secrets);
     this.#over = AbortSignal.any([signal, this.#closing.signal]);
-    const earlier = (policy.earlier ?? []).filter(({ call }) => call !== undefined);
     this.#earlier = new Set(earlier.map(({ call }) => call!.id));
     this.#tree = new CallTree(earlier, attempts);
     this.#others = new OtherModels({ notes, tree: this.#tree, signal: this.#over, budget });

@@ -24,14 +24,13 @@ export interface CaptureOptions {
   readonly signal: AbortSignal;
   /**
    * Where the program's effects (`POST /effects/KEY`) and answers of other models are written down, so that a later
-   * attempt gets the same; missing = it has no effects, and other models are asked again.
+   * attempt gets the same, and with which turn each attempt began; missing = it has no effects, and other models are
+   * asked again.
    */
   readonly notes?: RolloutNotes;
   /** The rollout's budget: calls of other models are reserved in it. */
   readonly budget?: Budget;
   readonly beside?: BesideModel;
-  /** Numbers of turns in `policy.earlier` with which attempts after the first began; missing = all are of one attempt. */
-  readonly attempts?: readonly number[];
   /** The snapshot in which the program goes on; missing = it begins at the start. */
   readonly resumed?: ResumedCalls;
   /** Values that the program has and that no turn may keep, beside the rollout's key. */

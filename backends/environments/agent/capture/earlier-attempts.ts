@@ -1,4 +1,4 @@
-import type { RolloutNotes } from '../types.ts';
+import type { RolloutNotes } from '../../types.ts';
 
 /** Kind of the notes; the first attempt needs none, so their keys count from 2. */
 const kind = 'attempt';
