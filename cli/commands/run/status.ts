@@ -1,8 +1,8 @@
 import type { Client } from '@temporalio/client';
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
-import { askStatus } from '../../temporal/ask-status.ts';
-import { findRun, temporalHere } from '../../temporal/connection.ts';
+import { askStatus } from '../../../workers/temporal/ask-status.ts';
+import { findRun, temporalHere } from '../../../workers/temporal/client.ts';
 import { askBranches } from '../../describe/prompts.ts';
 import { retrying } from '../../follow/follow-run.ts';
 import { jsonText, withoutControls } from '../../output/plain-text.ts';

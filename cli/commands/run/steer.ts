@@ -11,9 +11,9 @@ import { RatchetError } from '../../../core/errors.ts';
 import { keysAt } from '../../../config/toml/schema-reader.ts';
 import { RatchetConfig } from '../../../config/settings/index.ts';
 import { type LiveSetting, liveSettingNames, liveSettings, unknownSetting } from '../../../core/rl/live-settings.ts';
-import { findRun } from '../../temporal/connection.ts';
-import { rootMessage } from '../../output/root-message.ts';
-import { type Stuck, whyStuck } from '../../temporal/why-stuck.ts';
+import { findRun } from '../../../workers/temporal/client.ts';
+import { rootMessage } from '../../../workers/temporal/root-message.ts';
+import { type Stuck, whyStuck } from '../../../workers/temporal/why-stuck.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
 import { print } from '../../output/print.ts';
 

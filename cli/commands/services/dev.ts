@@ -9,7 +9,7 @@ import { RatchetError } from '../../../core/errors.ts';
 import { trainerGpusOf } from '../../../config/gpu-settings.ts';
 import { vllmRole } from '../../../workers/stack/vllm-role.ts';
 import { startClock } from '../../output/clock.ts';
-import { connect, temporalOf } from '../../temporal/connection.ts';
+import { connect, temporalOf } from '../../../workers/temporal/client.ts';
 import { readGrace } from '../../typed/read-grace.ts';
 import { reportRuns } from '../../temporal/report-runs.ts';
 import { tellService } from '../../start/dev-service.ts';

@@ -13,7 +13,7 @@ import { endsOfStep, type GroupEnd, trainedAdvantages } from '../../../runs/roll
 import { type RolloutTableRow, type TableFormat, tableRow, writeTable } from '../../../play/table.ts';
 import { outputFile } from '../../typed/output-file.ts';
 import { print, writeText } from '../../output/print.ts';
-import { lineageOfStep, scoredGroups } from '../../stored/run-records.ts';
+import { lineageOfStep, scoredGroups } from '../../../runs/run-records.ts';
 import { findRunFolder } from '../../stored/run-place.ts';
 import { storeOption } from '../../typed/store-option.ts';
 

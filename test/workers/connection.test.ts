@@ -3,7 +3,7 @@ import { createServer, type ServerHttp2Stream } from 'node:http2';
 import type { AddressInfo } from 'node:net';
 import { test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { connect } from '../../cli/temporal/connection.ts';
+import { connect } from '../../workers/temporal/client.ts';
 import { remoteTemporal } from '../../workers/temporal/temporal-settings.ts';
 
 /** Answers the first call, which is that of connecting, with an empty message, and each later one as a server that is going down. */

@@ -1,11 +1,11 @@
-import { RatchetError } from '../../core/errors.ts';
-import { layout } from '../../runs/layout.ts';
-import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
-import { committedSteps, currentLineage, type RunPlace, storeOf, stretchesOf } from '../../runs/run-access.ts';
-import { readMetrics } from '../../runs/metrics/metrics.ts';
-import type { MetricsRow } from '../../core/rl/metric-rows.ts';
-import { decodeStoredRows } from '../../runs/forms/stored-forms.ts';
-import { scoredShape } from '../../runs/rollouts/scored-groups.ts';
+import { RatchetError } from '../core/errors.ts';
+import { layout } from './layout.ts';
+import type { ScoredGroup } from '../core/rl/rollout/rollout.ts';
+import { committedSteps, currentLineage, type RunPlace, storeOf, stretchesOf } from './run-access.ts';
+import { readMetrics } from './metrics/metrics.ts';
+import type { MetricsRow } from '../core/rl/metric-rows.ts';
+import { decodeStoredRows } from './forms/stored-forms.ts';
+import { scoredShape } from './rollouts/scored-groups.ts';
 
 /** All numbers of one step: its training and its evaluations. */
 export interface StepRecord {

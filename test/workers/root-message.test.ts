@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { ApplicationFailure, ActivityFailure } from '@temporalio/common';
-import { rootMessage } from '../../cli/output/root-message.ts';
+import { rootMessage } from '../../workers/temporal/root-message.ts';
 import { toFailure } from '../../activities/around/failures.ts';
 import { RatchetError } from '../../core/errors.ts';
 

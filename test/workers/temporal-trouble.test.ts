@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { NamespaceNotFoundError, ServiceError } from '@temporalio/client';
 import { RatchetError } from '../../core/errors.ts';
-import { temporalTrouble } from '../../cli/temporal/temporal-trouble.ts';
+import { temporalTrouble } from '../../workers/temporal/temporal-trouble.ts';
 
 test('what a Temporal server could not or would not do is told in words, and a bug keeps its stack', () => {
   const cut = new ServiceError('Failed to list workflows', { cause: new Error('14 UNAVAILABLE: read ECONNRESET') });

@@ -6,7 +6,7 @@ import {
   WorkflowUpdateRPCTimeoutOrCancelledError,
 } from '@temporalio/client';
 import { RatchetError } from '../../core/errors.ts';
-import { rootMessage } from '../output/root-message.ts';
+import { rootMessage } from './root-message.ts';
 
 /** Explains failures of a Temporal server; returns any other error unchanged. */
 export function temporalTrouble(error: unknown): unknown {

@@ -10,11 +10,11 @@ import {
 import proto from '@temporalio/proto';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern, taskQueues } from '../../core/names.ts';
-import { dataConverterFor, readPayloadKeys } from '../../workers/temporal/payload-codec.ts';
-import { readRunningStack, type RunningStack } from '../../workers/stack/project-lock.ts';
-import { connectionOptions, notConnected } from '../../workers/temporal/temporal-connection.ts';
-import { localTemporal, remoteTemporal, type TemporalSettings } from '../../workers/temporal/temporal-settings.ts';
-import { rootMessage } from '../output/root-message.ts';
+import { dataConverterFor, readPayloadKeys } from './payload-codec.ts';
+import { readRunningStack, type RunningStack } from '../stack/project-lock.ts';
+import { connectionOptions, notConnected } from './temporal-connection.ts';
+import { localTemporal, remoteTemporal, type TemporalSettings } from './temporal-settings.ts';
+import { rootMessage } from './root-message.ts';
 
 /** Address of Temporal: TEMPORAL_ADDRESS, else the stack of this folder; null without either. */
 export async function temporalHere(projectFolder: string): Promise<TemporalSettings | null> {

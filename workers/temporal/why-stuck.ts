@@ -3,9 +3,9 @@ import { decodeOptionalFailureToOptionalError } from '@temporalio/common/lib/int
 import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import proto from '@temporalio/proto';
 import { taskQueues } from '../../core/names.ts';
-import { codeDigest } from '../../workers/program/code-version.ts';
-import { versionOf } from '../../workers/stack/take-over.ts';
-import { workerIn, workerName } from '../../workers/roles/worker-identity.ts';
+import { codeDigest } from '../program/code-version.ts';
+import { versionOf } from '../stack/take-over.ts';
+import { workerIn, workerName } from '../roles/worker-identity.ts';
 
 const { PendingWorkflowTaskState, TaskQueueType, WorkflowTaskFailedCause } = proto.temporal.api.enums.v1;
 
