@@ -6,7 +6,7 @@ import { findRun, temporalHere } from '../../../workers/temporal/client.ts';
 import { askBranches } from '../../describe/prompts.ts';
 import { retrying } from '../../follow/follow-run.ts';
 import { jsonText, withoutControls } from '../../output/plain-text.ts';
-import { failureOf } from '../../temporal/result-of.ts';
+import { failureOf } from '../../../workers/temporal/result-of.ts';
 import { describeSilence, silentStack } from '../../temporal/silent-stack.ts';
 import { storeOption } from '../../typed/store-option.ts';
 import type { StoredRun } from '../../stored/stored-runs.ts';

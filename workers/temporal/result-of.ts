@@ -7,7 +7,7 @@ import {
   type WorkflowHandle,
   type WorkflowResultType,
 } from '@temporalio/client';
-import { rootMessage } from '../../workers/temporal/root-message.ts';
+import { rootMessage } from './root-message.ts';
 
 /** Pause before asking a server again that did not answer. */
 const serverPauseMs = 1_000;

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { WorkflowHandle } from '@temporalio/client';
-import { resultOf } from '../../cli/temporal/result-of.ts';
+import { resultOf } from '../../workers/temporal/result-of.ts';
 
 /** Like the client's own: aborts a request under way, and no later one. */
 function handleWith(result: () => Promise<string>): WorkflowHandle {
