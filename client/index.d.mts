@@ -156,7 +156,7 @@ export interface StoredRun {
   steps(): Promise<StepRecord[]>;
   /** One metric by step, such as `train/reward`; steps without it are left out. */
   metric(name: string): Promise<{ readonly step: number; readonly value: number }[]>;
-  /** Finished evaluations of all lineages, by step. */
+  /** Finished evaluations of all lineages, by step, environment and variant. */
   evaluations(): Promise<Evaluation[]>;
   /**
    * Scored rollouts, by step, group and index; an object of a store is in memory at a time. The newest step may be
@@ -183,6 +183,8 @@ export interface Evaluation {
   readonly lineage: string;
   readonly environment: string;
   readonly model: string;
+  /** `greedy` at temperature 0; null as sampled. */
+  readonly variant: string | null;
   readonly numExamples: number | null;
   readonly rolloutsPerExample: number | null;
   /** Mean over all rollouts; null if all failed. */

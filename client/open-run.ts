@@ -60,14 +60,14 @@ export class ConnectedRun implements Api.Run {
   }
 
   async status(): Promise<Api.RunStatus> {
-    const status = await this.#explained(() => askStatus(this.#handle, answerWithinMs));
-    if (status !== null) return status;
-    await this.#throwIfFailed();
-    const stuck = await this.#explained(() => whyStuck(this.#handle, this.name)).catch(() => null);
-    throw new RatchetError(
-      'ServerUnavailable',
-      `${this.name} does not say how it is: ${stuck?.text ?? 'no orchestrator answers for it (ratchet dev, or ratchet worker --role orchestrator)'}.`,
-    );
+    // A run that has just been started does not listen yet.
+    for (const until = Date.now() + answerWithinMs; ; await delay(pollMs)) {
+      const status = await this.#explained(() => askStatus(this.#handle, answerWithinMs));
+      if (status !== null) return status;
+      await this.#throwIfFailed();
+      const stuck = await this.#explained(() => whyStuck(this.#handle, this.name));
+      if (stuck !== null || Date.now() > until) throw noAnswer(this.name, stuck?.text);
+    }
   }
 
   set(settings: Readonly<Record<string, number>>): Promise<string> {
@@ -170,6 +170,13 @@ export class ConnectedRun implements Api.Run {
       throw temporalTrouble(error);
     }
   }
+}
+
+function noAnswer(
+  run: string,
+  why = 'no orchestrator answers for it (ratchet dev, or ratchet worker --role orchestrator)',
+): RatchetError {
+  return new RatchetError('ServerUnavailable', `${run} does not say how it is: ${why}.`);
 }
 
 /** The run's own code and words, or that someone ended it. */

@@ -48,10 +48,14 @@ export class StoredRunReader implements Api.StoredRun {
 
   async evaluations(): Promise<Api.Evaluation[]> {
     const { evaluations } = await runEvaluations(storeOf(this.#run), await lineagesOf(this.#run));
-    return evaluations.map(({ step, lineage, environment, model, where, metadata }) => {
+    const all = evaluations.map(({ step, lineage, environment, model, id, where, metadata }) => {
+      const variant = /^step_\d+(?:\.r\d+)?\.(?!r\d+$)(.+)$/.exec(id)?.[1] ?? null;
       const { numExamples, rolloutsPerExample, avgReward: reward, seconds } = metadata;
-      return { step, lineage, environment, model, numExamples, rolloutsPerExample, reward, seconds, uri: where };
+      const figures = { numExamples, rolloutsPerExample, reward, seconds };
+      return { step, lineage, environment, model, variant, ...figures, uri: where };
     });
+    const order = ({ environment, variant }: Api.Evaluation): string => `${environment} ${variant ?? ''}`;
+    return all.sort((a, b) => a.step - b.step || (order(a) < order(b) ? -1 : 1));
   }
 
   async *rollouts({ step, environment }: Api.RolloutOptions = {}): AsyncGenerator<Api.Rollout, void, undefined> {

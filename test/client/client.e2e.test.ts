@@ -22,6 +22,7 @@ const connecting = () => ({ address: project.stack.temporalAddress, folder: proj
 test('a run is started from a file, paused, changed, resumed and waited for; what it stored is read without a server', async () => {
   const run = await startRun('words.toml', { ...connecting(), overrides: { max_steps: 200 } });
   assert.deepEqual([run.name, run.workflowId], ['words', 'words']);
+  assert.equal((await run.status()).maxSteps, 200);
   await assert.rejects(startRun('words.toml', connecting()), /The run words is running. attach\("words"\)/);
 
   const kinds: string[] = [];
