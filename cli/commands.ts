@@ -191,6 +191,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'what Ratchet keeps on this machine, with sizes',
       load: async () => (await import('./commands/stored/cache.ts')).cacheCommand,
     },
+    uninstall: {
+      line: 'what Ratchet left on this machine; --yes removes it, but no run',
+      load: async () => (await import('./commands/services/uninstall.ts')).uninstallCommand,
+    },
     dev: {
       line: 'a Temporal server and all roles here, supervised, until Ctrl-C',
       load: async () => (await import('./commands/services/dev.ts')).devCommand,
