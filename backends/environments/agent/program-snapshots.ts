@@ -120,7 +120,7 @@ export class ProgramSnapshots {
     return { snapshots: { taken: this.#taken, ...(this.#error === undefined ? {} : { error: this.#error }) } };
   }
 
-  async #take({ sandbox, watched }: Running, { calls, names }: ResumedCalls): Promise<void> {
+  async #take({ sandbox, watched }: Running, { calls, ...more }: ResumedCalls): Promise<void> {
     const { sandboxes, program } = this.#options;
     const before = watched.calls;
     const key = `${sandboxes.snapshotPrefix}${calls.length}-${randomUUID()}`;
@@ -135,7 +135,7 @@ export class ProgramSnapshots {
     // Another call came: its thread may have changed the folder meanwhile.
     if (watched.calls !== before) return sandboxes.removeSnapshots(snapshot.key);
     const older = this.#newest;
-    const note: SnapshotNote = { snapshot, names, calls: calls.slice(older?.calls ?? 0), after: older?.name ?? null };
+    const note: SnapshotNote = { snapshot, ...more, calls: calls.slice(older?.calls ?? 0), after: older?.name ?? null };
     const name = await this.#note(note);
     this.#taken += 1;
     this.#newest = { name, key: snapshot.key, calls: calls.length };
@@ -168,5 +168,6 @@ function newestIn(notes: ReadonlyMap<string, JsonValue>, earlier: ReadonlySet<st
   const all = calls.toReversed().flat();
   if (!all.every((id) => earlier.has(id))) return null; // its turns were not kept
   const older = newest.after === null ? null : (at(newest.after) as SnapshotNote).snapshot.key;
-  return { name, older, snapshot: newest.snapshot, names: newest.names, calls: all };
+  const { after: _after, ...resumed } = newest;
+  return { ...resumed, name, older, calls: all };
 }
