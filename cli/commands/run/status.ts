@@ -8,6 +8,7 @@ import { retrying } from '../../follow/follow-run.ts';
 import { jsonText, withoutControls } from '../../output/plain-text.ts';
 import { failureOf } from '../../temporal/result-of.ts';
 import { describeSilence, silentStack } from '../../temporal/silent-stack.ts';
+import { requirePairs } from '../../typed/option-pairs.ts';
 import { storeOption } from '../../typed/store-option.ts';
 import type { StoredRun } from '../../stored/stored-runs.ts';
 import { otherVersions } from '../../../workers/stack/other-versions.ts';
@@ -38,6 +39,14 @@ export const statusCommand = new Command('status')
       if (report.sinksError !== null) process.exit(); // exits at once: open requests to the bucket would keep the process alive
     });
   });
+
+requirePairs(statusCommand, {
+  apart: [['--rollouts', '--rollout']],
+  beside: [
+    ['--env', '--rollouts'],
+    ['--limit', '--rollouts'],
+  ],
+});
 
 export async function reportOf(run: string, store: string | undefined): Promise<StatusReport> {
   const untouched = { run, workflow: null, status: null, retries: [], stoppedBecause: null };

@@ -14,6 +14,7 @@ import { type ConfigLine, readConfigLine } from '../../typed/config-line.ts';
 import { placeInLaunch } from '../../start/place-in-launch.ts';
 import { needsOf, uiLine, withProcesses } from '../../start/processes.ts';
 import { typedDialect } from '../../typed/typed-dialect.ts';
+import { requirePairs } from '../../typed/option-pairs.ts';
 import { trainAgain, withoutResume } from '../../typed/typed-command.ts';
 import { StoredRollouts } from '../../view/stored-rollouts.ts';
 import { watchRun } from '../../follow/watch-run.ts';
@@ -37,7 +38,7 @@ Ratchet's.
 
 /** A command that trains: `train`, and the same under the names that other trainers gave it. */
 export function trainingCommand(name: string, description: string) {
-  return new Command(name)
+  const command = new Command(name)
     .description(description)
     .argument('<file>', 'run file (TOML), in any of the dialects; also "@ FILE"')
     .argument(
@@ -62,6 +63,12 @@ export function trainingCommand(name: string, description: string) {
     .action(async (file, rest, options) => {
       process.exitCode = await train(readConfigLine([file, ...rest]), { ...options, command: name });
     });
+  return requirePairs(command, {
+    beside: [
+      ['--model-config', '--dry-run'],
+      ['--import', '--dry-run'],
+    ],
+  });
 }
 
 export const trainCommand = trainingCommand(
