@@ -9,12 +9,11 @@ import {
   type TellingOptions,
   tellingOptions,
 } from '../../follow/audience.ts';
-import { dryRun, type DryRunFlags, dryRunOptions } from '../../start/dry-run.ts';
+import { besideDryRun, dryRun, type DryRunFlags, dryRunOptions } from '../../start/dry-run.ts';
 import { type ConfigLine, readConfigLine } from '../../typed/config-line.ts';
 import { placeInLaunch } from '../../start/place-in-launch.ts';
 import { needsOf, uiLine, withProcesses } from '../../start/processes.ts';
 import { typedDialect } from '../../typed/typed-dialect.ts';
-import { requirePairs } from '../../typed/option-pairs.ts';
 import { trainAgain, withoutResume } from '../../typed/typed-command.ts';
 import { StoredRollouts } from '../../view/stored-rollouts.ts';
 import { watchRun } from '../../follow/watch-run.ts';
@@ -63,12 +62,7 @@ export function trainingCommand(name: string, description: string) {
     .action(async (file, rest, options) => {
       process.exitCode = await train(readConfigLine([file, ...rest]), { ...options, command: name });
     });
-  return requirePairs(command, {
-    beside: [
-      ['--model-config', '--dry-run'],
-      ['--import', '--dry-run'],
-    ],
-  });
+  return besideDryRun(command);
 }
 
 export const trainCommand = trainingCommand(
