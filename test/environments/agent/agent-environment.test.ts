@@ -288,6 +288,14 @@ describe('a program that goes wrong', { skip }, () => {
     assert.doesNotMatch(error!, /verysecret/);
   });
 
+  test('secrets in files that are kept for the score have names in their places', async () => {
+    const agent = `${answers}\nimport json\nopen("log.json", "w").write(json.dumps([os.environ["OPENAI_API_KEY"], os.environ["DATABASE_URL"], "kept"]))`;
+    const given = { DATABASE_URL: 'postgres://me:hünter%2F22@db/words' };
+    const program = await programHere({ agent, score: { command: ['echo', '1'] } });
+    const { record } = await play({ ...program, score: { ...program.score, collect: ['log.json'] } }, {}, {}, given);
+    assert.equal(record.program!.files!['log.json'], '["[secret]", "[secret]", "kept"]');
+  });
+
   test('from inside nothing is reached but the address of its own rollout', async () => {
     const other = createServer((_, response) => response.end('another')).listen(0, '127.0.0.1');
     await new Promise((resolve) => other.once('listening', resolve));
