@@ -187,7 +187,8 @@ async function runProgram(running: Running, capture: Capture, watched: WatchedPo
   if (ended.outcome === 'infra_failure')
     await snapshots?.programFailed(ended.error, { isKilled: run.signal !== undefined && run.stopped === undefined });
   if ('error' in ended) return { turns: capture.turns, program: run, ...ended };
-  const collected = await collectFiles(sandbox, program.score.collect);
+  const secrets = [capture.key, ...secretValues(running.variables)];
+  const collected = await collectFiles(sandbox, program.score.collect, secrets);
   const whole = { ...run, ...(program.score.collect.length === 0 ? {} : { files: collected }) };
   const judged = program.score.command === null ? undefined : await scoreInSandbox(running, { exitCode: run.exitCode, outcome: ended.outcome }); // prettier-ignore
   return { turns: capture.turns, program: whole, ...ended, ...present({ judged }) };

@@ -126,7 +126,7 @@ export class ProgramSnapshots {
     return { snapshots: { taken: this.#taken, ...present({ error: this.#error, putOff }) } };
   }
 
-  async #take({ sandbox, capture }: Running, { calls, names }: ResumedCalls): Promise<void> {
+  async #take({ sandbox, capture }: Running, { calls, ...more }: ResumedCalls): Promise<void> {
     const { sandboxes, program } = this.#options;
     const before = capture.underWay().requests;
     const key = `${sandboxes.snapshotPrefix}${calls.length}-${randomUUID()}`;
@@ -144,7 +144,7 @@ export class ProgramSnapshots {
       return sandboxes.removeSnapshots(snapshot.key);
     }
     const older = this.#newest;
-    const note: SnapshotNote = { snapshot, names, calls: calls.slice(older?.calls ?? 0), after: older?.name ?? null };
+    const note: SnapshotNote = { snapshot, ...more, calls: calls.slice(older?.calls ?? 0), after: older?.name ?? null };
     const name = await this.#note(note);
     this.#taken += 1;
     this.#newest = { name, key: snapshot.key, calls: calls.length };
@@ -177,5 +177,6 @@ function newestIn(notes: ReadonlyMap<string, JsonValue>, earlier: ReadonlySet<st
   const all = calls.toReversed().flat();
   if (!all.every((id) => earlier.has(id))) return null; // its turns were not kept
   const older = newest.after === null ? null : (at(newest.after) as SnapshotNote).snapshot.key;
-  return { name, older, snapshot: newest.snapshot, names: newest.names, calls: all };
+  const { after: _after, ...resumed } = newest;
+  return { ...resumed, name, older, calls: all };
 }
