@@ -57,7 +57,10 @@ function budgetOf(whose: string, ends: string) {
 
 export const budgetOfRollout = budgetOf('of a rollout', 'at a limit it ends as `truncated`, and its record says which');
 export const budgetOfEvaluation = budgetOf('of one evaluation', 'at a limit it stops, and goes on once it has more');
-export const budgetOfSearch = budgetOf('of one search, with its reflections and the comparison at its end', 'the same as in `[eval.budget]`');
+export const budgetOfSearch = budgetOf(
+  'of one search, with its reflections and the comparison at its end',
+  'the same as in `[eval.budget]`',
+);
 
 /** `budget` of an `[[eval]]` in a file of evaluations. */
 export const budgetValue = () =>
