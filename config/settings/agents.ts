@@ -148,6 +148,11 @@ const resume = {
     'turns between two snapshots of the sandbox, each taken while the program waits for an answer',
     { default: 1 },
   ),
+  delay: setting(
+    atLeastZero(),
+    'seconds from a call to its snapshot, for a program that writes its record a moment later, such as Claude Code; the answer waits for the snapshot',
+    { default: 0, as: 'delayS' },
+  ),
 };
 
 const judge = {

@@ -72,7 +72,13 @@ async function openSnapshots({ program, policy, place, sandboxes }: PlayedProgra
   const { resume } = program;
   if (resume === null || place.notes === undefined || policy.keep === undefined) return null;
   const earlier = new Set((policy.earlier ?? []).flatMap(({ call }) => call?.id ?? []));
-  return ProgramSnapshots.open({ program: { ...program, resume }, notes: place.notes, sandboxes, earlier });
+  return ProgramSnapshots.open({
+    program: { ...program, resume },
+    notes: place.notes,
+    sandboxes,
+    earlier,
+    signal: place.signal,
+  });
 }
 
 /** How long each turn took is stored beside them: the turns themselves are the same in every attempt. */
