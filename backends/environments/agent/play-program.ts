@@ -324,7 +324,7 @@ function outcomeOf(
     return { outcome: 'infra_failure', error: `ToolTimeout: the program made no call for tool_timeout = ${program.toolTimeoutS} s.${said}` }; // prettier-ignore
   if (watched.calls === 0) {
     const how = howItFailed({ code: run.exitCode, signal: run.signal ?? null }) ?? 'ended with exit code 0';
-    return { outcome: 'infra_failure', error: `NeverCalled: the program ${how} without a call of the policy; it finds it at OPENAI_BASE_URL or ANTHROPIC_BASE_URL.${said}` }; // prettier-ignore
+    return { outcome: 'infra_failure', error: `NeverCalled: the program made no call of the policy, which it finds at OPENAI_BASE_URL or ANTHROPIC_BASE_URL; it ${how}.${said}` }; // prettier-ignore
   }
   if (isTooLong(refusal)) {
     if (capture.turns.length === 0) return { outcome: 'overlong_prompt', error: (refusal as Error).message };
