@@ -141,7 +141,7 @@ open("resumed", "w").write("0")
     test(`a snapshot is kept where ${what} came while it was taken: ${kept}`, async () => {
       const saved = new Set<string>();
       const snapshots = await ProgramSnapshots.open({
-        program: { ...(await programThatResumes(1)), resume: { command: ['agent'], every: 1 } },
+        program: { ...(await programThatResumes(1)), resume: { command: ['agent'], every: 1, delayS: 0 } },
         notes: keptNotes(),
         sandboxes: {
           snapshotPrefix: '',
@@ -149,6 +149,7 @@ open("resumed", "w").write("0")
           take: () => Promise.reject(new Error('not asked for')),
         },
         earlier: new Set(),
+        signal: new AbortController().signal,
       });
       let requests = 1;
       const sandbox = {
