@@ -54,6 +54,7 @@ const sshHost = () =>
 /** Beyond these a number is a typing error: no machine has as much, and nobody waits for so many places. */
 const sandboxMost = { memoryMb: 4 * 2 ** 20, diskMb: 16 * 2 ** 20, quota: 100_000, costPerHour: 1e6 };
 /** Docker takes no smaller share. */
+const snapshotDelay = () => z.number().min(0).max(3600).meta({ expected: 'a number from 0 to 3600' });
 const processors = () => z.number().min(0.01).max(1024).meta({ expected: 'a number from 0.01 to 1024' });
 /** Sandboxes that stand ready hold memory of their machine. */
 const warmMax = 256;
@@ -155,6 +156,11 @@ const resume = {
     whole(1, turnsMax),
     'turns between two snapshots of the sandbox, each taken while the program waits for an answer',
     { default: 1 },
+  ),
+  delay: setting(
+    snapshotDelay(),
+    'seconds from a call to its snapshot, for a program that writes its record a moment later, such as Claude Code; the answer waits for the snapshot',
+    { default: 0, as: 'delayS' },
   ),
 };
 

@@ -54,11 +54,13 @@ describe('an agent in a run file', () => {
   test('may name the command that goes on in a snapshot, and how often one is taken', async (t) => {
     const resumed = `${head}${command}${tasks}${score}[env.resume]\ncommand = ["python3", "agent.py", "--resume"]\n`;
     const resumeOf = async (text: string) => (await load(t, text)).loaded.spec.environments[0]!.program!.resume;
-    assert.deepEqual(await resumeOf(resumed), { command: ['python3', 'agent.py', '--resume'], every: 1 });
-    assert.equal((await resumeOf(`${resumed}every = 5\n`))!.every, 5);
+    assert.deepEqual(await resumeOf(resumed), { command: ['python3', 'agent.py', '--resume'], every: 1, delayS: 0 });
+    const { every, delayS } = (await resumeOf(`${resumed}every = 5\ndelay = 0.5\n`))!;
+    assert.deepEqual([every, delayS], [5, 0.5]);
     assert.equal(await resumeOf(`${head}${command}${tasks}${score}`), null);
     assert.match(await problems(t, `${head}${command}${tasks}${score}[env.resume]\nevery = 2\n`), /env\[0\]\.resume\.command: a program and its arguments/); // prettier-ignore
     assert.match(await problems(t, `${resumed}every = 0\n`), /env\[0\]\.resume\.every: an integer from 1 to 1000000/);
+    assert.match(await problems(t, `${resumed}delay = -1\n`), /env\[0\]\.resume\.delay: a number from 0 to 3600/);
     const helped = `${resumed}[[env.models]]\nname = "helper"\nbase_url = "http://localhost:1"\n`;
     assert.match(await problems(t, helped), /env\[0\]\.resume: either \[env\.resume\] or \[\[env\.models\]\]/);
     const other = 'model = "preset:chars-0.4m"\n[[env]]\nid = "reverse-text"\n[env.resume]\ncommand = ["x"]\n';

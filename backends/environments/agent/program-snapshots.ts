@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
 import type { JsonValue } from '../../../core/json-value.ts';
 import { present } from '../../../core/present.ts';
@@ -41,6 +42,8 @@ interface SnapshotOptions {
   readonly sandboxes: RolloutSandboxes;
   /** Ids of the calls that earlier attempts finished. */
   readonly earlier: ReadonlySet<string>;
+  /** Ends the wait for a snapshot. */
+  readonly signal: AbortSignal;
 }
 
 interface Running {
@@ -127,8 +130,9 @@ export class ProgramSnapshots {
   }
 
   async #take({ sandbox, capture }: Running, { calls, ...more }: ResumedCalls): Promise<void> {
-    const { sandboxes, program } = this.#options;
+    const { sandboxes, program, signal } = this.#options;
     const before = capture.underWay().requests;
+    await delay(program.resume.delayS * 1000, undefined, { signal });
     const key = `${sandboxes.snapshotPrefix}${calls.length}-${randomUUID()}`;
     let snapshot: SnapshotRef;
     try {

@@ -218,8 +218,10 @@ describe('a program that goes wrong', { skip }, () => {
   test('one that never calls the policy fails by name, whatever its exit code', async () => {
     const silent = await failed('print("nothing to do")');
     assert.equal(silent.outcome, 'infra_failure');
-    assert.match(silent.error!, /^NeverCalled: the program ended with exit code 0 without a call of the policy.*\nstdout: nothing to do/s); // prettier-ignore
-    assert.match((await failed('sys.exit(9)')).error!, /^NeverCalled: the program ended with exit code 9/);
+    assert.match(silent.error!, /^NeverCalled: the program made no call of the policy.*; it ended with exit code 0\.\nstdout: nothing to do/s); // prettier-ignore
+    assert.match((await failed('sys.exit(9)')).error!, /^NeverCalled: .*; it ended with exit code 9\./);
+    const absent = await failed('', { command: ['no-such-agent'] });
+    assert.match(absent.error!, /; it ended with exit code 127: a program was not found\. Its sandbox has those of .*`sandbox\.setup` put there\.\nstderr: no-such-agent: No such file or directory$/s); // prettier-ignore
   });
 
   test('an exit code that is not expected fails it, with the end of its output; its turns stay', async () => {
