@@ -59,7 +59,7 @@ export const workerCommand = new Command('worker')
   )
   .option(
     '--drain-hook <command>',
-    'asked every 5 seconds; when it exits with 0, the worker ends as after SIGTERM (deploy/cloud-notice.mjs asks a cloud)',
+    'asked every 5 seconds; when it exits with 0, the worker ends as after SIGTERM (workers/cloud-notice.mjs asks a cloud)',
   )
   .action(async (options) => {
     try {
