@@ -110,7 +110,7 @@ async function lookAt(client: Client): Promise<Fleet> {
     for (const { activityType, state, lastWorkerIdentity } of raw.pendingActivities ?? []) {
       const name = activityType?.name ?? '';
       const role = scaledRoles.find((one) => (activitiesOf[one] as readonly string[]).includes(name));
-      const isRunning = state === startedState;
+      const isRunning = Number(state) === startedState;
       if (isRunning && lastWorkerIdentity) add(lastWorkerIdentity);
       if (role !== undefined) tasks[role][isRunning ? 'running' : 'waiting'] += 1;
     }
