@@ -35,6 +35,7 @@ createServer((request, response) => {
       after,
       whole: nameOf([...prompt, ...tokenIds]),
       tokens: prompt.length + tokenIds.length,
+      at: Date.now(),
     };
     await delay(Number(answerMs));
     appendFileSync(log, `${JSON.stringify(line)}\n`);

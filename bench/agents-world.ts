@@ -6,6 +6,7 @@ import { createServer, type IncomingMessage } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { choosePort } from '../workers/stack/ports.ts';
+import { median } from './statistics.ts';
 
 const modelServer = fileURLToPath(new URL('agents-model-server.mjs', import.meta.url));
 
@@ -19,6 +20,8 @@ export interface SampledCall {
   readonly whole: string;
   /** Prompt and answer. */
   readonly tokens: number;
+  /** Milliseconds. */
+  readonly at: number;
 }
 
 /** Always at the same address. */
@@ -71,6 +74,18 @@ export function readCalls(log: string): SampledCall[] {
 /** Tokens that the model had to do for the calls of a run. */
 export function tokensOf(calls: readonly SampledCall[], run: string): number {
   return calls.reduce((sum, { session, tokens }) => sum + (session.startsWith(`/${run}/`) ? tokens : 0), 0);
+}
+
+/** Median seconds from one answer of a rollout to its next. */
+export function turnSecondsOf(calls: readonly SampledCall[]): number {
+  const before = new Map<string, number>();
+  const turns: number[] = [];
+  for (const { session, at } of calls) {
+    const from = before.get(session);
+    if (from !== undefined) turns.push((at - from) / 1000);
+    before.set(session, at);
+  }
+  return median(turns);
 }
 
 /** Calls that were sampled again: those whose answer the program had used before, and those that were under way. */

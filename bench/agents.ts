@@ -16,7 +16,7 @@ import { processesIn, sandboxesOf } from '../test/faults/sandboxed-processes.ts'
 import type { Stack } from '../workers/stack/supervisor.ts';
 import { statusQuery } from '../workflows/control/messages.ts';
 import type { RunSummary } from '../workflows/train-run.ts';
-import { beyondFirst, Counter, ModelProcess, readCalls, resampledOf, tokensOf } from './agents-world.ts';
+import { beyondFirst, Counter, ModelProcess, readCalls, resampledOf, tokensOf, turnSecondsOf } from './agents-world.ts';
 import { type FakeRun, startFakeRun } from './fake-run.ts';
 import { type Bench, CannotMeasure, type Figures, measurement } from './measurement.ts';
 import { readCommits, withProject, withStack } from './run-project.ts';
@@ -155,6 +155,7 @@ async function compareRuns(bench: Bench, world: World): Promise<Figures> {
   const killed: Record<Victim, number> = { worker: 0, program: 0, child: 0, server: 0, sandbox: 0 };
   const count = (): number => Object.values(killed).reduce((sum, one) => sum + one, 0);
   const figures = { seconds: 0, runs: 0, runsInDoubt: 0, inDoubt: 0, differing: 0, failed: 0, overshoot: 0, pauses: 0 };
+  const turnS = turnSecondsOf(readCalls(log));
   const budget = Math.round(tokensOf(readCalls(log), 'undisturbed') * options.budget);
   while (count() < options.kills && !bench.signal.aborted) {
     const name = `struck-${figures.runs + 1}`;
@@ -175,7 +176,7 @@ async function compareRuns(bench: Bench, world: World): Promise<Figures> {
     const again = resampledOf(readCalls(log));
     bench.say(`${name}: ${count() - before} kills, ${round(run.seconds, 1)} s, ${JSON.stringify({ again, isSame, inDoubt, ledger: run.summary.ledger.counts })}`); // prettier-ignore
   }
-  return figuresOf(world, { alone: alone.seconds, killed, kills: count(), ...figures });
+  return figuresOf(world, { alone: alone.seconds, turnS, killed, kills: count(), ...figures });
 }
 
 interface Played {
@@ -311,6 +312,8 @@ async function pidsOf(
 interface Found {
   /** Seconds of the undisturbed run. */
   readonly alone: number;
+  /** Seconds of a turn there. */
+  readonly turnS: number;
   readonly killed: Readonly<Record<Victim, number>>;
   readonly kills: number;
   /** Seconds of the disturbed runs. */
@@ -345,9 +348,8 @@ async function figuresOf(world: World, found: Found): Promise<Figures> {
   const heardInAll = [...heard.values()].reduce((sum, times) => sum + times, 0);
   const answered = Math.max(0, heardInAll - new Set(calls.map(({ session, prompt }) => `${session} ${prompt}`)).size);
   const otherKeys = [...counter.keys.values()].reduce((sum, keys) => sum + keys.size - 1, 0);
-  const { kills, seconds, alone, runs } = found;
+  const { kills, seconds, alone, turnS, runs } = found;
   const atOnce = Math.min(options.concurrent, quota);
-  const turnS = (alone * atOnce) / (options.rollouts * options.turns);
   const replayS = (answered * toolS) / atOnce;
   const expected = runs * alone * (1 + (kills / seconds) * turnS);
   return {

@@ -13,9 +13,10 @@ import type { RunSpec } from '../config/run-spec.ts';
 
 /**
  * All plumbing on one screen. Every step is retried until it works or refuses: a failure that may pass is waited for,
- * under a label. Failures that must not be retried are marked so (activities/around/failures.ts).
+ * under a label. Failures that must not be retried are marked so, and the others say when (activities/around/failures.ts).
+ * These intervals are those after a worker's death.
  */
-const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval: '10s' } as const;
+const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval: '1s' } as const;
 
 /**
  * Small and idempotent activities between stored objects. The worker that schedules them executes them at once if the

@@ -1,6 +1,6 @@
 import type { ActivityExecuteInput, ActivityInboundCallsInterceptor } from '@temporalio/worker';
 import { activityInfo } from '@temporalio/activity';
-import { ApplicationFailure } from '@temporalio/common';
+import { ApplicationFailure, TemporalFailure } from '@temporalio/common';
 import { RatchetError } from '../../core/errors.ts';
 import { tellsContent } from '../../backends/untold.ts';
 import { withoutControls } from '../../core/steering.ts';
@@ -32,11 +32,28 @@ export class FailureMapping implements ActivityInboundCallsInterceptor {
       const where = placeOfBug(error);
       if (where === null) {
         bugCount.sawOther(activityInfo());
-        throw toFailure(error);
+        throw paced(toFailure(error), activityInfo());
       }
-      throw toFailure(bugCount.after(error as Error, where, activityInfo(), this.#codeVersion));
+      const counted = bugCount.after(error as Error, where, activityInfo(), this.#codeVersion);
+      throw paced(toFailure(counted), activityInfo());
     }
   }
+}
+
+/** Milliseconds before a failed activity is tried again. */
+const againMs = { first: 200, most: 10_000 };
+
+/**
+ * Attempts that fail are further and further apart. Those whose worker died are not (`workflows/options.ts`): such an
+ * activity has not failed, and a chunk may meet many deaths.
+ */
+function paced(error: unknown, { attempt }: { readonly attempt: number }): unknown {
+  // A cancellation, in both of its forms.
+  const isStopped = error instanceof TemporalFailure && !(error instanceof ApplicationFailure);
+  if (isStopped || (error instanceof Error && error.name === 'AbortError')) return error;
+  if (error instanceof ApplicationFailure && (error.nonRetryable || error.nextRetryDelay !== undefined)) return error;
+  const nextRetryDelay = Math.min(againMs.first * 2 ** Math.min(attempt - 1, 10), againMs.most);
+  return ApplicationFailure.fromError(error as Error, { nextRetryDelay });
 }
 
 /** Whether a history may have the words of a cause: a parser's quote the file that it read (`backends/untold.ts`). */

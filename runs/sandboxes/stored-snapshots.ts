@@ -4,7 +4,7 @@ import path from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { ofRollouts, ofThisProcess, type SnapshotRef } from '../../core/settings/sandboxes.ts';
 import { damaged } from '../../store/objects.ts';
-import { inTemporaryFolder } from '../../store/temporary-folder.ts';
+import { inTemporaryFolder } from '../../host/temporary-folder.ts';
 import { dayOf, type LeaseStore, sandboxKeys } from './lease-store.ts';
 
 /** Bytes of a snapshot that are read at once. */

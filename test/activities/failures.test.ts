@@ -42,6 +42,27 @@ describe('our failures as Temporal’s', () => {
       (error) => error instanceof ApplicationFailure && error.nonRetryable === true,
     );
   });
+
+  test('attempts that fail are further and further apart, whatever the error', async () => {
+    const away = new RatchetError('StoreUnavailable', 'away');
+    for (const error of [away, new Error('ECONNRESET'), ApplicationFailure.retryable('again')]) {
+      const delays = [1, 2, 6, 7, 1_000_000].map(async (attempt) => {
+        const { nextRetryDelay } = await failureOf({ attempt }, () => Promise.reject(copyOf(error)));
+        return nextRetryDelay;
+      });
+      assert.deepEqual(await Promise.all(delays), [200, 400, 6_400, 10_000, 10_000], error.message);
+    }
+    const asked = new RatchetError('InferenceUnavailable', 'gone', { retryAfterMs: 1_500 });
+    assert.equal((await failureOf({ attempt: 9 }, () => Promise.reject(asked))).nextRetryDelay, 1_500);
+  });
+
+  test('a cancellation and an aborted call pass unchanged: they are not failures', async () => {
+    for (const error of [new CancelledFailure('stop'), new DOMException('aborted', 'AbortError')])
+      await assert.rejects(
+        mapped({}, () => Promise.reject(error)),
+        (thrown) => thrown === error,
+      );
+  });
 });
 
 /** Runs an activity with the interceptors of a worker. */
@@ -57,6 +78,11 @@ const bug = (): Promise<never> =>
       .then(decodeRanges)
       .catch(reject);
   });
+
+/** An error is changed when it is mapped. */
+function copyOf<E extends Error>(error: E): E {
+  return Object.assign(Object.create(Object.getPrototypeOf(error) as object) as E, error, { message: error.message });
+}
 
 const failureOf = async (info: Partial<Info>, work: () => Promise<unknown>): Promise<ApplicationFailure> => {
   const error: unknown = await mapped(info, work).catch((reason: unknown) => reason);

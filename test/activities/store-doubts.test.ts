@@ -276,7 +276,7 @@ describe('one worker’s view of a store', () => {
     const bug = new TypeError('a bug');
     await assert.rejects(
       work(run, () => Promise.reject(bug)),
-      bug,
+      failure('TypeError', false, 'a bug'),
     );
     assert.equal(view.isClear, true);
   });

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { beyondFirst, resampledOf, tokensOf } from '../../bench/agents-world.ts';
+import { beyondFirst, resampledOf, tokensOf, turnSecondsOf } from '../../bench/agents-world.ts';
 import { busyTicks, meterCpu } from '../../bench/cpu-meter.ts';
 import { driftOf } from '../../bench/long-run.ts';
 import { onPolicyOverhead, prefetchedOverhead } from '../../bench/orchestration.ts';
@@ -39,6 +39,7 @@ test('a turn counts as sampled again where the program had used its answer befor
     after,
     whole,
     tokens: 5,
+    at: 0,
   });
   const [first, second] = [call('p', '', 'pa'), call('pau', 'pa', 'paub')];
   assert.deepEqual(resampledOf([first, second]), { finished: 0, underWay: 0 });
@@ -46,6 +47,8 @@ test('a turn counts as sampled again where the program had used its answer befor
   assert.deepEqual(resampledOf([first, second, first]), { finished: 1, underWay: 0 });
   assert.deepEqual(resampledOf([first, second, { ...first, session: '/run/other' }]), { finished: 0, underWay: 0 });
   assert.equal(tokensOf([first, second, { ...first, session: '/run-2/one' }], 'run'), 10);
+  const at = (session: string, ms: number) => ({ ...first, session, at: ms });
+  assert.equal(turnSecondsOf([at('a', 0), at('b', 100), at('a', 500), at('b', 1100), at('a', 1100)]), 0.6);
   assert.equal(beyondFirst(new Map([['a', 1], ['b', 3]])), 2); // prettier-ignore
 });
 

@@ -7,16 +7,19 @@ import {
   type JudgedGroups,
   judgedLately,
   partsRemembered,
+  slowPlayS,
   type SampledBatch,
 } from '../../core/rl/sampling/window.ts';
 import {
   chunkGroupsOf,
+  groupsUnderWay,
   isQuick,
   type SamplingMeasured,
   slowestOf,
   windowRoom,
   type WindowRoom,
 } from '../../core/rl/sampling/window-room.ts';
+import type { GateRoom } from './chunk-gate.ts';
 
 /** Steps that may be sampled for, from `StepsAhead`. */
 interface Ahead {
@@ -48,7 +51,10 @@ export class WindowSize {
     this.#spec = spec;
     this.#groupsPerBatch = batchSizeOf(spec).groups;
     this.#size = this.#groupsPerBatch;
-    if (playS !== null) this.#playS.push(playS);
+    // Programs take minutes, so their first round has the chunks of slow rollouts: one that dies takes few others along.
+    const isProgram = spec.environments.some(({ program }) => program !== undefined);
+    const supposedS = playS ?? (isProgram ? slowPlayS : null);
+    if (supposedS !== null) this.#playS.push(supposedS);
   }
 
   /** Seconds that the slowest of the newest chunks took; null while none has ended. */
@@ -73,6 +79,12 @@ export class WindowSize {
   /** Most groups in a chunk when so many groups are to be in flight. */
   chunkGroups(window: number): number {
     return chunkGroupsOf(this.#spec, this.#measured, { groupsPerBatch: this.#groupsPerBatch, window });
+  }
+
+  /** What is to be under way at once: a chunk for each worker, and groups for the rollouts that may be in flight. */
+  get atOnce(): GateRoom {
+    const spec = { ...this.#spec, rolloutsPerExample: rolloutsPerGroup(this.#spec) };
+    return { chunks: this.workers, groups: groupsUnderWay(spec, this.#measured) ?? Infinity };
   }
 
   /** Groups issued for a batch, including those that a filter will drop. */
