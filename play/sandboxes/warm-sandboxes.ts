@@ -8,7 +8,7 @@ import type {
   TakeOptions,
 } from '../../backends/sandboxes/types.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { thisWorker } from './lease-owner.ts';
+import { thisWorker } from '../../host/worker-process.ts';
 import type { LeasedSandboxes } from './leased-sandboxes.ts';
 import { openTemporaryFolder } from '../../host/temporary-folder.ts';
 

@@ -163,7 +163,7 @@ async function runProgram(running: Running, capture: Capture, watched: WatchedPo
   const { program, sandbox, place, id, task, startedAt, takenAt, timeLimit, snapshots } = running;
   const told = { ...task.told, ...present({ system_prompt: place.systemPrompt }) };
   await sandbox.write(`${ownFolder}/task.json`, taskJson(id, told));
-  snapshots?.begin({ sandbox, capture, watched });
+  snapshots?.begin({ sandbox, capture });
   const begunAt = performance.now();
   const leftS = timeLimit ? timeLimit.seconds - (begunAt - takenAt) / 1000 : null;
   const command = await sandbox.start(
