@@ -86,14 +86,14 @@ test('workers are counted once that poll or hold work, and work by whether it wa
       },
       {
         run: [
-          { type: 'leaseTrainer', state: started!, worker: gpu },
-          { type: 'commitStep', state: scheduled! },
+          { type: 'leaseTrainer', state: started, worker: gpu },
+          { type: 'commitStep', state: scheduled },
         ],
-        other: [{ type: 'leaseTrainer', state: scheduled!, worker: gpu }],
+        other: [{ type: 'leaseTrainer', state: scheduled, worker: gpu }],
         'run/rounds': [
-          { type: 'playGroups', state: started!, worker: busy },
-          { type: 'playGroups', state: started!, worker: one },
-          { type: 'playGroups', state: scheduled! },
+          { type: 'playGroups', state: started, worker: busy },
+          { type: 'playGroups', state: started, worker: one },
+          { type: 'playGroups', state: scheduled },
         ],
         gone: Object.assign(new Error('not found'), { name: 'WorkflowNotFoundError' }),
       },
