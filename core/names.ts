@@ -88,10 +88,15 @@ export const regressionFoundSignalName = 'regression-found';
 
 /**
  * Keys of the memo of a run's workflow: `AskedOfRun`, the execution from which an upgrade took over, and by environment
- * the newest evaluations that were worse than the best before them. Evaluations and searches that were taken over have
+ * the newest evaluations that were worse than the best before them. A pool's has its settings. Evaluations and searches that were taken over have
  * a memo as well.
  */
-export const memoKeys = { asked: 'asked', takenOverFrom: 'taken_over_from', regression: 'regression' } as const;
+export const memoKeys = {
+  asked: 'asked',
+  takenOverFrom: 'taken_over_from',
+  regression: 'regression',
+  poolSettings: 'pool_settings',
+} as const;
 
 /** One lineage is one unbroken chain of commits; rewind and fork start another. */
 export const firstLineage = 'main';

@@ -131,11 +131,17 @@ const onHeldHost = (spec: RunSpec) =>
 
 /**
  * Takes a GPU worker. Never retried by Temporal: each attempt is another epoch, which the workflow decides on. A
- * worker's own queue is tried only for as long as a living worker needs to answer.
+ * worker's own queue is tried only for as long as a living worker needs to answer. `isWaitedFor`: a lease that is
+ * given back is over when the worker says so.
  */
-export function holdingOn(spec: RunSpec, taskQueue: string, isOwnQueue: boolean) {
+export function holdingOn(
+  spec: RunSpec,
+  taskQueue: string,
+  { isOwnQueue, isWaitedFor }: { readonly isOwnQueue: boolean; readonly isWaitedFor: boolean },
+) {
   return proxyActivities<LeaseActivities>({
     ...onHeldHost(spec),
+    ...(isWaitedFor ? { cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED } : {}),
     taskQueue,
     startToCloseTimeout: '10000h',
     ...(isOwnQueue ? { scheduleToStartTimeout: holdAgainMs } : {}),

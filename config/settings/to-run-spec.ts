@@ -28,6 +28,7 @@ import {
   storeUri,
   wandb,
 } from './run.ts';
+import { queueSpec } from './queue.ts';
 import { requestedSpec } from './requested.ts';
 import { samplingSpec, temperatureScheduleSpec } from './sampling.ts';
 import { inSpec } from './setting.ts';
@@ -71,6 +72,7 @@ export function toRunSpec(config: RatchetConfig, name: string): RunSpec {
     ...(config.notify && { notify: inSpec(notify, config.notify) }),
     ...(config.cost && { cost: { ...inSpec(cost, config.cost), ...pricedModelsSpec(config.cost.models) } }),
     ...budgetSpec(config.budget),
+    ...queueSpec(config.queue),
     sft: sftSpec(config),
     ...rowsSpec(config),
     trainer: trainerSpec(config),

@@ -1,6 +1,7 @@
 /** Default activities of a run in tests. */
 import { Context } from '@temporalio/activity';
 import { ApplicationFailure } from '@temporalio/common';
+import { describeTurn, tellStanding } from '../../activities/ask-pool.ts';
 import { cancelOtherFlows } from '../../activities/around/other-flows.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { chunkName, chunksOfRound, groupsOfChunk, type LeasedChunk } from '../../core/rl/sampling/chunks.ts';
@@ -8,6 +9,7 @@ import { effectivenessOf } from '../../core/rl/effectiveness.ts';
 import type { FilteredGroups } from '../../core/rl/filters/filter-groups.ts';
 import { type PlayedPart, restrictPart } from '../../core/rl/rollout/played-part.ts';
 import { countsByKind, decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
+import { trainerQueues } from '../../core/names.ts';
 import { auditLineages } from '../../core/rl/lineages.ts';
 import type { ObjectRef, SamplingRound, StepCommit } from '../../core/rl/run-state.ts';
 import { firstCommit } from '../../runs/lineages/lineages.ts';
@@ -44,6 +46,8 @@ type Training = Pick<
   | 'nextTrainerEpoch'
   | 'findUnpublished'
   | 'describeTrainers'
+  | 'tellStanding'
+  | 'describeTurn'
   | 'leaseTrainer'
   | 'warmUp'
   | 'trainBatch'
@@ -235,6 +239,8 @@ function training(
   | 'leaseTrainer'
   | 'nextTrainerEpoch'
   | 'describeTrainers'
+  | 'tellStanding'
+  | 'describeTurn'
   | 'warmUp'
   | 'trainBatch'
   | 'remakeVersion'
@@ -246,7 +252,9 @@ function training(
     nextTrainerEpoch: () => run.epoch + 1,
     leaseTrainer: async ({ workflowId, epoch }) => {
       run.epoch = epoch;
-      const holder = gpuWorkers[run.isSlow ? 0 : epoch % gpuWorkers.length]!;
+      const holder = spec.queue
+        ? gpuWorkers.find((name) => trainerQueues(name).hold === Context.current().info.taskQueue)!
+        : gpuWorkers[run.isSlow ? 0 : epoch % gpuWorkers.length]!;
       const lost = new Promise<void>((_, reject) => {
         run.loseTrainer = () => reject(ApplicationFailure.create({ message: 'the GPU worker is gone' }));
       });
@@ -255,6 +263,9 @@ function training(
       await Promise.race([lost, Context.current().cancelled]);
     },
     describeTrainers: () => 'a GPU worker: none known',
+    // As they are: the pool is a workflow like others.
+    tellStanding,
+    describeTurn,
     warmUp: ({ from }) => {
       const total = spec.sft?.steps ?? 0;
       const step = from === null && total > 0 ? 0 : Math.min((from?.step ?? 0) + 50, total);
