@@ -1,6 +1,6 @@
 import { Context } from '@temporalio/activity';
 import type { RunStanding } from '../core/fleet/pool-types.ts';
-import { poolWhyQueryName, poolWorkflowId, runStandingSignalName } from '../core/names.ts';
+import { poolWhyQueryName, runStandingSignalName } from '../core/names.ts';
 import { askOpenPool, tellPool } from './around/tell-pool.ts';
 import { outsideOfActivities } from './around/tell-workflow.ts';
 

@@ -15,11 +15,9 @@ const nameOf = (what: string) =>
     .meta({ expected: `the name of ${what}: up to 64 letters, digits, dots, dashes and underscores` });
 
 const startTime = () =>
-  z.iso
-    .datetime({ offset: true })
-    .meta({
-      expected: 'a time with its zone as a text, such as "2026-12-01T22:00:00Z" or "2026-12-01T22:00:00+01:00"',
-    });
+  z.iso.datetime({ offset: true }).meta({
+    expected: 'a time with its zone as a text, such as "2026-12-01T22:00:00Z" or "2026-12-01T22:00:00+01:00"',
+  });
 
 const labels = () =>
   z

@@ -23,12 +23,12 @@ import {
   patience,
   pricedModelsSpec,
   prompts,
+  queueSpec,
   rows,
   staleness,
   storeUri,
   wandb,
 } from './run.ts';
-import { queueSpec } from './queue.ts';
 import { requestedSpec } from './requested.ts';
 import { samplingSpec, temperatureScheduleSpec } from './sampling.ts';
 import { inSpec } from './setting.ts';

@@ -13,6 +13,8 @@ interface WorkerOptions {
   readonly policyUrl: string;
   readonly grace?: number;
   readonly maxRollouts?: number;
+  readonly pool?: string;
+  readonly label?: string[];
   readonly program?: string;
   readonly trainer?: KindOnNodes;
 }
@@ -38,6 +40,14 @@ export const workerCommand = new Command('worker')
     (text) => readCount('--max-rollouts', text),
   )
   .option(
+    '--pool <name>',
+    'the pool that a GPU worker or rollout worker joins: it works for the runs whose [queue] names it',
+  )
+  .option(
+    '--label <name=value...>',
+    'labels of a GPU worker of a pool, such as gpu=h100, which [queue] labels may ask for',
+  )
+  .option(
     '--program <program>',
     'of a trainer-node: as [trainer] program, the Python with PyTorch (default: looked for), or the checkout of prime-rl',
   )
@@ -59,12 +69,28 @@ export const workerCommand = new Command('worker')
  */
 const lastWordMs = 2_000;
 
-async function work({ role, policyUrl, grace, maxRollouts, program, trainer }: WorkerOptions): Promise<void> {
+async function work({
+  role,
+  policyUrl,
+  grace,
+  maxRollouts,
+  program,
+  trainer,
+  pool,
+  label,
+}: WorkerOptions): Promise<void> {
   if (maxRollouts !== undefined && role !== 'rollout')
     throw new RatchetError('ConfigInvalid', `--max-rollouts is of --role rollout; this worker is --role ${role}.`);
   for (const [name, value] of Object.entries({ program, trainer }))
     if (value !== undefined && role !== 'trainer-node')
       throw new RatchetError('ConfigInvalid', `--${name} is of --role trainer-node; this worker is --role ${role}.`);
+  if ((pool !== undefined || label !== undefined) && role !== 'rollout' && role !== 'train')
+    throw new RatchetError(
+      'ConfigInvalid',
+      `--pool and --label are of --role train and rollout; this worker is --role ${role}.`,
+    );
+  const { readJoinedPool } = await import('../../../workers/roles/joined-pool.ts');
+  const joined = readJoinedPool(pool, label);
   if (role === 'metrics') return followHere();
   if (role === 'trainer-node') {
     const { runTrainerNode } = await import('../../start/trainer-node.ts');
@@ -87,11 +113,11 @@ async function work({ role, policyUrl, grace, maxRollouts, program, trainer }: W
     projectFolder,
     policyUrl,
     graceMs: (grace ?? graceSecondsDefault[role]) * 1000,
-    ...present({ maxRollouts }),
+    ...present({ maxRollouts, joined }),
   });
   const { address, namespace } = credentials.temporal;
   const running = runWorker(worker, (line) => printAside(line));
-  print(`${role} worker ready at ${address}, namespace ${namespace}`);
+  print(`${role} worker ready at ${address}, namespace ${namespace}${joined ? `, pool ${joined.pool}` : ''}`);
   await running;
 }
 
