@@ -5,7 +5,6 @@ import { EnvironmentSpec } from './settings/environments.ts';
 import { EvalSpec } from './settings/evaluation.ts';
 import { DifficultyFilterSpec, RolloutFiltersSpec } from './settings/filters.ts';
 import { InferenceSpec } from './settings/inference.ts';
-import { QueueSpec } from './settings/queue.ts';
 import {
   AdvantageSpec,
   LengthPenaltySpec,
@@ -20,6 +19,7 @@ import {
   amount,
   BreakerSpec,
   BudgetSpec,
+  QueueSpec,
   chance,
   ChatTemplateSpec,
   CostSpec,
@@ -133,7 +133,7 @@ export { ChatTemplateSpec, CostSpec, type MlflowSpec, NotifySpec, type WandbSpec
 export { SamplingSpec } from './settings/sampling.ts';
 export type { EndpointsRef } from './settings/server-pool.ts';
 export { DataRef } from './settings/sft.ts';
-export { QueueSpec } from './settings/queue.ts';
+export type { QueueSpec } from './settings/queue.ts';
 export { keptRows, type RowsSpec } from './settings/data.ts';
 export type { ModuleSpec, TrainerSpec } from './settings/trainer.ts';
 export type { TinkerInferenceSpec, TinkerTrainerSpec } from './models/tinker-spec.ts';

@@ -49,6 +49,7 @@ export function assemble(opened: OpenedStart): RunParts {
 
   const head = new Head(run, start);
   const recoveries = new Recoveries(context, head);
+  lease.onTurnOver = () => recoveries.turnIsOver();
   const publishing = new Publishing(context, lease, recoveries);
   const serving = new ServingSchedule();
   const changesInFlight = (): boolean => rollouts.changesInFlight;

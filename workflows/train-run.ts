@@ -43,7 +43,7 @@ export async function trainRun(...given: [TrainRunInput | ContinuedRun]): Promis
         const stepS = (Date.now() - startedAt) / 1000;
         const { isPublished } = await commit(parts, trained, { waitedS, stepS, isEvalDue });
         weights.serve(head.policy, trained.optimizer, isPublished);
-        if (lease.takesTurns) lease.endStep(parts.publishing.allBefore());
+        if (lease.takesTurns) lease.endStep(parts.publishing.allBefore(), trained.snapshot);
         tellStep(parts, trained, stepS);
 
         if (trained.snapshot) checkpoints.seal(step, head.parent);
@@ -90,7 +90,7 @@ async function makeFirstVersion({
   const committing = head.commit(state, { plan: null, optimizer: null, outcomes: stepOutcomes(0, []), metrics });
   await control.waitFor('commit step 0', committing);
   await checkpoints.sealFirst();
-  if (lease.takesTurns) lease.endStep(publishing.allBefore());
+  if (lease.takesTurns) lease.endStep(publishing.allBefore(), true);
 }
 
 /** Resumes what is due at the newest commit before the next step: weights at the servers, evaluations, branches. */

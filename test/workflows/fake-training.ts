@@ -271,11 +271,14 @@ function training(
       const step = from === null && total > 0 ? 0 : Math.min((from?.step ?? 0) + 50, total);
       return { step, policy: versionAfter(0, 'main', step), optimizer: null, loss: step === 0 ? null : 1 };
     },
-    trainBatch: ({ run: { lineage }, step, attempt, from, packed, overrides, reference, klBeta, halvedTo }) => {
+    trainBatch: ({ run: { lineage }, step, attempt, from, packed, overrides, reference, klBeta, halvedTo, seals }) => {
       const { maxSteps, checkpoints, learningRate: given } = spec;
       const learningRate = overrides.learningRate ?? given;
       const snapshot =
-        step % checkpoints.interval === 0 || step === (overrides.maxSteps ?? maxSteps) || step === overrides.stopAfter;
+        step % checkpoints.interval === 0 ||
+        step === (overrides.maxSteps ?? maxSteps) ||
+        step === overrides.stopAfter ||
+        seals === true;
       const made = [from.digest, packed.sha256, learningRate, reference.digest, klBeta, halvedTo ?? null];
       const policy = versionAfter(step, lineage, ...made);
       return {

@@ -108,6 +108,28 @@ describe('a pool', { concurrency: 3 }, () => {
     await until('nobody holds it', async () => (await pool.status()).trainers[0]!.run === null);
   });
 
+  test('a trainer is given back after a step that makes a checkpoint: the one under way is finished, the next is planned with one', async () => {
+    const pool = new TestPool();
+    await pool.trainer('gpu-1');
+    const gate = new Gate();
+    const checkpoints = { ...specWith('any', {}).checkpoints, interval: 100 };
+    const low = await begin({ settings: { maxSteps: 5, checkpoints, ...pool.queue() }, fakes: holdingStep(gate, 2) });
+    await gate.reached;
+    const inHigh = new Gate();
+    const high = await begin({
+      settings: { maxSteps: 1, ...pool.queue({ priority: 5 }) },
+      fakes: holdingStep(inHigh, 1),
+    });
+    await pool.asked();
+    gate.open();
+    await inHigh.reached;
+    assert.equal(low.fake.head()!.commit.step, 3);
+    assert.deepEqual(low.inputs('trainBatch').map(({ step, seals = false }) => [step, seals]), [[1, false], [2, false], [3, true]]); // prettier-ignore
+    inHigh.open();
+    await Promise.all([high.result(), low.result()]);
+    assert.deepEqual(low.fake.sealed, [0, 3, 5]);
+  });
+
   test('runs of one priority take turns when a slice is over, ten times, and each has the weights that it has alone', async () => {
     const pool = new TestPool();
     await pool.trainer('gpu-1');

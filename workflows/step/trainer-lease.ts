@@ -91,6 +91,8 @@ export class TrainerLease {
   readonly #turn: PoolTurn | null;
   /** Steps whose version is not in the store yet: between them the pool may have the trainer. */
   #openSteps = 0;
+  /** Whether the newest version has its optimizer's state, so that another trainer continues without training anything again. */
+  #isSealed: boolean;
   /** Why the last worker could not hold the run. */
   #lastFailure: string | null = null;
   /**
@@ -98,6 +100,9 @@ export class TrainerLease {
    * first scheduled.
    */
   onLost: (epoch: number, seconds: number) => void = () => undefined;
+
+  /** Called when the trainer is given back. */
+  onTurnOver: () => void = () => undefined;
 
   constructor(
     { run, spec }: { readonly run: RunHandle; readonly spec: RunSpec },
@@ -109,6 +114,7 @@ export class TrainerLease {
     this.#control = control;
     this.#preferred = preferred;
     this.#turn = spec.queue ? new PoolTurn(spec.queue, control, turn) : null;
+    this.#isSealed = this.#turn?.trainer == null;
     this.#waitingFor = this.#waitingAtFirst;
     if (this.#turn) this.#turn.onAskedBack = (why) => this.#isAskedBack(why);
     onSignal(
@@ -201,24 +207,34 @@ export class TrainerLease {
     this.#releaseIfIdle();
   }
 
-  /** A step begins: its trainer is given back only when its version is in the store. */
+  /**
+   * A step begins. A trainer that was asked back is given back before it, if the newest version is a checkpoint; else
+   * this step makes one, and the trainer is given back when that is in the store.
+   */
   async beginStep(): Promise<void> {
     const turn = this.#turn!;
-    if (turn.isAskedBack) {
+    if (turn.isAskedBack && this.#isSealed) {
       this.#releaseIfIdle();
       const given = condition(() => !turn.isAskedBack);
       await this.#control.waitFor(`the uploads under way, then the trainer goes back to the pool ${turn.pool}`, given);
     }
     this.#openSteps += 1;
+    this.#isSealed = false;
   }
 
-  /** A step has ended, once what is uploaded of it is in the store. */
-  endStep(uploads: Promise<unknown>): void {
+  /** A step has ended, once what is uploaded of it is in the store. `isSealed`: it has made a checkpoint. */
+  endStep(uploads: Promise<unknown>, isSealed: boolean): void {
     const end = (): void => {
       this.#openSteps -= 1;
+      if (this.#openSteps === 0) this.#isSealed = isSealed;
       this.#releaseIfIdle();
     };
     void uploads.then(end, end); // whoever needs the upload gets its failure
+  }
+
+  /** Whether the pool wants the trainer back: the step that is planned makes a checkpoint. */
+  get isAskedBack(): boolean {
+    return this.#turn?.isAskedBack === true;
   }
 
   /** Whether the run takes turns with others of a pool. */
@@ -241,7 +257,11 @@ export class TrainerLease {
   }
 
   #isAskedBack(why: string): void {
-    this.#control.emit('warning', null, `its trainer goes to another run at the end of the step: ${why}`);
+    this.#control.emit(
+      'warning',
+      null,
+      `its trainer goes to another run at the end of a step, with a checkpoint: ${why}`,
+    );
     this.#releaseIfIdle();
   }
 
@@ -251,7 +271,7 @@ export class TrainerLease {
   }
 
   #releaseIfIdle(): void {
-    const isAsked = this.#turn?.isAskedBack === true && this.#openSteps === 0;
+    const isAsked = this.isAskedBack && this.#openSteps === 0 && this.#isSealed;
     if ((!this.#isReleaseWanted && !isAsked) || this.#users > 0) return;
     this.#isReleaseWanted = false;
     const leasing = this.#current;
@@ -266,6 +286,7 @@ export class TrainerLease {
       if (this.#turn) await lease?.over;
     });
     this.#turn?.giveBack(over, { isLost });
+    if (!isLost) this.onTurnOver();
   }
 
   #lease(): Promise<Lease> {
