@@ -18,6 +18,9 @@ import { type FakeRun, type Fakes, type Input, refOf, type DefaultFakes, version
 /** Two processes, as their queues are named. */
 export const gpuWorkers = ['gpu-1', 'gpu-2', 'gpu-3', 'gpu-4'] as const;
 
+/** Pools that have rollout workers, one for each test. */
+export const testPools: readonly string[] = Array.from({ length: 12 }, (_, i) => `pool-${i + 1}`);
+
 /** Signals a run that a GPU worker holds it. */
 export type TellLeased = (
   workflowId: string,

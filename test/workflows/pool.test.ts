@@ -8,13 +8,16 @@ import type { QueueSpec } from '../../config/run-spec.ts';
 import { stepsOfHistory } from '../../bench/history.ts';
 import { type Fakes, Gate, holdingStep, specWith } from './fake-run.ts';
 import { failureOf, timesContinued, until } from './look.ts';
-import { begin, type BegunRun, closeServer, freshName, openServer, shortHistoryQueue } from './server.ts';
+import { testPools } from './fake-training.ts';
+import { begin, type BegunRun, closeServer, openServer, shortHistoryQueue } from './server.ts';
 
 after(closeServer);
 
+let pools = 0;
+
 /** A pool of its own for each test. */
 class TestPool {
-  readonly name = `pool-of-${freshName()}`;
+  readonly name = testPools[pools++]!;
 
   queue(more: Partial<QueueSpec> = {}): { readonly queue: QueueSpec } {
     return { queue: { pool: this.name, team: 'default', priority: 0, startAt: null, labels: {}, ...more } };
