@@ -7,7 +7,7 @@ import { uniform } from '../core/random.ts';
 import { auditLedger } from '../core/rl/ledger.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import { isAlive } from '../host/is-alive.ts';
-import { inTemporaryFolder } from '../store/temporary-folder.ts';
+import { inTemporaryFolder } from '../host/temporary-folder.ts';
 import type { Role, Stack } from '../workers/stack/supervisor.ts';
 import type { trainRun } from '../workflows/train-run.ts';
 import { hideStore, showStore, surroundWithMounts, withOwnMounts } from '../test/faults/hidden-store.ts';

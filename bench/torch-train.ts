@@ -10,7 +10,7 @@ import { TorchGroup } from '../backends/torch/group.ts';
 import { TorchTrainer } from '../backends/trainer/torch.ts';
 import { batchOf, type TrainSample } from '../core/rl/learning/batch.ts';
 import { loraModules } from '../config/settings/optimizer.ts';
-import { inTemporaryFolder } from '../store/temporary-folder.ts';
+import { inTemporaryFolder } from '../host/temporary-folder.ts';
 import { isDisturbed, meterCpu, waitForQuiet } from './cpu-meter.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
 import { findTorchPython, PeerProcess } from './peer-process.ts';

@@ -184,7 +184,7 @@ export async function openChunk(
     );
   const progress = new ChunkProgress({
     store: storeOf(run),
-    key: layout.inPlay(run.lineage, round, chunkName(chunk)),
+    chunk: { lineage: run.lineage, step: round.step, first: round.first, last: round.last, chunk: chunkName(chunk) },
     attempt: input.attempt ?? 1,
     journal,
     places: wanted.map(({ place }) => place),

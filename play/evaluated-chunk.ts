@@ -48,6 +48,8 @@ interface Opened extends EvaluateChunkInput {
   readonly cancelled: AbortSignal;
   /** See `leaseAttempt`. */
   readonly attempt: number;
+  /** Id of the workflow that it is for; undefined without one. */
+  readonly workflow: string | undefined;
   /** Tells the evaluation that no more than so many rollouts of the chunk are left. */
   readonly tellLeft: (chunk: number, left: number) => Promise<void>;
 }
@@ -64,7 +66,7 @@ export class EvaluatedChunk {
   static async open(
     dependencies: AskDependencies,
     { handle, chunk }: EvaluateChunkInput,
-    { cancelled, tellLeft, attempt }: Pick<Opened, 'cancelled' | 'tellLeft' | 'attempt'>,
+    { cancelled, tellLeft, attempt, workflow }: Pick<Opened, 'cancelled' | 'tellLeft' | 'attempt' | 'workflow'>,
   ): Promise<EvaluatedChunk> {
     const { input } = await storedEvaluation(handle);
     const environments = environmentsOfEvaluation(dependencies.environments, handle);
@@ -74,7 +76,7 @@ export class EvaluatedChunk {
     const scoresGroups = environment.scoresGroups === true && !input.independentScoring;
     const of = { handle, chunk, input, scoresGroups, systemPrompt, cancelled };
     const examples = await EvaluatedExamples.open({ ...of, environment });
-    return new EvaluatedChunk({ ...of, dependencies, environments, examples, tellLeft, attempt });
+    return new EvaluatedChunk({ ...of, dependencies, environments, examples, tellLeft, attempt, workflow });
   }
 
   progress(): ChunkProgress {
@@ -166,7 +168,8 @@ export class EvaluatedChunk {
 
   #leasedTo({ group, index }: Pick<Place, 'group' | 'index'>): Omit<LeasedTo, 'attempt'> {
     const { store, name, prefix } = this.#of.handle.place;
-    return { store, run: name, lineage: `evaluation ${prefix}`, group: String(group), index };
+    const { workflow } = this.#of;
+    return { store, run: name, workflow, lineage: `evaluation ${prefix}`, group: String(group), index };
   }
 
   /** Few rollouts are left: the evaluation may begin as many of other chunks. One that is not told does so when this one has ended. */

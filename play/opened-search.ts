@@ -8,7 +8,6 @@ import type { PlayedSlice, PromptSlice } from '../core/gepa/leases.ts';
 import { environmentOfPart, partsFor, type PlayedParts } from '../core/gepa/prompt-parts.ts';
 import type { ReflectRequest, SearchAnswer } from '../core/gepa/search-state.ts';
 import { RatchetError } from '../core/errors.ts';
-import { inferenceTimeoutDefaultS } from '../core/limits.ts';
 import type { Rollout, Turn } from '../core/rl/rollout/rollout.ts';
 import { tracebackOf } from '../backends/environments/score.ts';
 import { environmentsOfSearch } from './environment-users.ts';
@@ -19,7 +18,7 @@ import type { AskDependencies } from './policy/asked-model.ts';
 import { openModel } from './policy/evaluated-policy.ts';
 import { playRollout } from './play-rollout.ts';
 import { AnswerJournal } from '../runs/rollouts/answer-journal.ts';
-import type { LeasedTo } from './sandboxes/rollout-sandboxes.ts';
+import { forgetSnapshots, type LeasedTo } from './sandboxes/rollout-sandboxes.ts';
 import { type Room, slotsOf } from './slots.ts';
 import { recordOf } from './reflection-record.ts';
 import { scoreExample } from './score-example.ts';
@@ -49,6 +48,8 @@ interface SearchAttempt {
   readonly policy?: Extract<PromptSearchInput['model'], { kind: 'version' }>['policy'] | undefined;
   /** Attempt of the activity, from 1. */
   readonly retry: number;
+  /** Id of the workflow that it is for; undefined without one. */
+  readonly workflow: string | undefined;
 }
 
 /**
@@ -71,7 +72,7 @@ export class OpenedSearch {
   readonly #cut: AbortController;
   readonly #rollouts: AbortSignal;
   readonly #budgets: EnteredBudgets;
-  readonly #retry: number;
+  readonly #attempt: Pick<SearchAttempt, 'retry' | 'workflow'>;
 
   private constructor(
     dependencies: AskDependencies,
@@ -83,12 +84,12 @@ export class OpenedSearch {
       readonly cut: AbortController;
       readonly rollouts: AbortSignal;
       readonly budgets: EnteredBudgets;
-      readonly retry: number;
+      readonly attempt: Pick<SearchAttempt, 'retry' | 'workflow'>;
     },
     models: readonly Awaited<ReturnType<typeof openModel>>[],
   ) {
     const { environments } = dependencies;
-    const { handle, stored, journal, signal, cut, rollouts, budgets, retry } = opened;
+    const { handle, stored, journal, signal, cut, rollouts, budgets, attempt } = opened;
     this.model = stored.input.model;
     this.#handle = handle;
     this.#stored = stored;
@@ -105,14 +106,14 @@ export class OpenedSearch {
     this.#cut = cut;
     this.#rollouts = rollouts;
     this.#budgets = budgets;
-    this.#retry = retry;
+    this.#attempt = attempt;
   }
 
   static async open(
     dependencies: AskDependencies,
     handle: PromptSearchHandle,
     signal: AbortSignal,
-    { policy, retry }: SearchAttempt,
+    { policy, ...attempt }: SearchAttempt,
   ): Promise<OpenedSearch> {
     const found = await storedSearch(handle);
     const { model } = found.input;
@@ -135,7 +136,7 @@ export class OpenedSearch {
       others: { [input.reflection.model]: prices?.reflection ?? undefined },
     };
     const budgets = await enterBudgets('search', handle.place, asked);
-    return new OpenedSearch(dependencies, { handle, stored, journal, signal, cut, rollouts, budgets, retry }, models);
+    return new OpenedSearch(dependencies, { handle, stored, journal, signal, cut, rollouts, budgets, attempt }, models);
   }
 
   /** Gives back what is not used of the budgets around it. */
@@ -234,8 +235,7 @@ export class OpenedSearch {
     const [at, dataset, exampleId] = example;
     const environment = await this.#environments.open(this.#stored.input.environments[at]!);
     const { systemPrompt } = parts;
-    const timeoutMs = inferenceTimeoutDefaultS * 1000;
-    const around = { dataset, exampleId, systemPrompt, timeoutMs, signal: this.#rollouts };
+    const around = { dataset, exampleId, systemPrompt, signal: this.#rollouts };
     const scoring = scoreExample(environment, [rollout], around);
     const slow = setTimeout(() => {
       if (before === undefined) void this.#journal.add({ request: slice.id, index, rollout }).catch(() => undefined); // its score follows
@@ -258,6 +258,8 @@ export class OpenedSearch {
       ...(slice.keepsTraces ? { record: recordOf(scored!, shown, stateColumns) } : {}),
     };
     await this.#journal.add(row);
+    const entry = this.#stored.input.environments[at]!;
+    void forgetSnapshots(entry, { ...this.#leasedTo(), group: slice.id, index });
     return row;
   }
 
@@ -303,9 +305,10 @@ export class OpenedSearch {
     }
   }
 
-  #leasedTo(): Pick<LeasedTo, 'store' | 'run' | 'lineage' | 'attempt'> {
+  #leasedTo(): Pick<LeasedTo, 'store' | 'run' | 'workflow' | 'lineage' | 'attempt'> {
     const { store, name, prefix } = this.#stored.input.results;
-    return { store, run: name, lineage: `search ${prefix}`, attempt: this.#retry };
+    const { workflow, retry } = this.#attempt;
+    return { store, run: name, workflow, lineage: `search ${prefix}`, attempt: retry };
   }
 
   #count({ outcome, reward, error }: ScoredRow): void {

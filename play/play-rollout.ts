@@ -203,9 +203,9 @@ function endOfFailed(
   return error instanceof ToldFailure ? { ...failed, ...error.kept } : failed;
 }
 
-function budgetOf({ entry, budgets }: PlayOptions): RolloutBudget | undefined {
+function budgetOf({ entry, budgets, leasedTo }: PlayOptions): RolloutBudget | undefined {
   if (entry.budget === undefined && (budgets === undefined || budgets.shared.length === 0)) return undefined;
-  return new RolloutBudget(entry.budget, budgets ?? { shared: [], prices: noPrices });
+  return new RolloutBudget(entry.budget, budgets ?? { shared: [], prices: noPrices }, leasedTo?.store);
 }
 
 /** Names the limit of its own budget that a truncated rollout has reached. */

@@ -1,3 +1,4 @@
+import { inferenceTimeoutDefaultS } from '../core/limits.ts';
 import type { Example, Rollout, ScoredRollout } from '../core/rl/rollout/rollout.ts';
 import { withSystemPrompt } from '../core/rl/rollout/system-prompt.ts';
 import { scoreGroup } from '../backends/environments/score-group.ts';
@@ -8,7 +9,8 @@ interface ScoredWith {
   readonly exampleId: number;
   /** The one that the rollouts were generated with, in place of the environment's own. */
   readonly systemPrompt: string | undefined;
-  readonly timeoutMs: number;
+  /** Of a request of a judge; the usual one by default. */
+  readonly timeoutMs?: number;
   readonly signal: AbortSignal;
 }
 
@@ -16,7 +18,7 @@ interface ScoredWith {
 export async function scoreExample(
   environment: Environment,
   rollouts: readonly Rollout[],
-  { dataset, exampleId, systemPrompt, timeoutMs, signal }: ScoredWith,
+  { dataset, exampleId, systemPrompt, timeoutMs = inferenceTimeoutDefaultS * 1000, signal }: ScoredWith,
 ): Promise<{ readonly example: Example; readonly scored: readonly ScoredRollout[] }> {
   const example = withSystemPrompt(environment[dataset].at(exampleId), systemPrompt);
   return { example, scored: await scoreGroup(environment, example, rollouts, { timeoutMs, dataset, signal }) };

@@ -43,9 +43,12 @@ export const layout = {
   /** Named by content, across lineages: many commits may refer to the same object. */
   pools: (digest: string) => `${layout.allPools()}${digest.slice(0, 16)}.json`,
   allPools: () => 'pools/',
-  /** What a worker says of a chunk that it plays, for people who look. */
-  inPlay: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>, chunk: string) =>
-    `${layout.allInPlay(lineage)}step_${step}.groups_${first}-${last}.${chunk}.json`,
+  /** What an attempt at a chunk says of it while it plays it, for people who look; each writes and removes its own. */
+  inPlay: (of: ChunkPlace, { beganAtMs, name }: { readonly beganAtMs: number; readonly name: string }) =>
+    `${layout.attemptsInPlay(of)}${beganAtMs}-${name.slice(0, 8)}.json`,
+  /** Begins the keys of all attempts at a chunk. */
+  attemptsInPlay: ({ lineage, step, first, last, chunk }: ChunkPlace) =>
+    `${layout.allInPlay(lineage)}step_${step}.groups_${first}-${last}.${chunk}.`,
   allInPlay: (lineage: string) => `${branch(lineage)}in_play/`,
   allRounds: (lineage: string) => `${branch(lineage)}rollouts/`,
   /** All rounds of a step. */
@@ -183,6 +186,8 @@ interface RoundPlace {
   readonly chunk?: string;
 }
 
+export type ChunkPlace = Required<RoundPlace>;
+
 /** Null for a key that is of no round. */
 export function roundOf(key: string): RoundPlace | null {
   const match = /^(?:lineages\/([^/]+)\/)?rollouts\/step_(\d+)\/groups_(\d+)-(\d+)\//.exec(key);
@@ -208,12 +213,20 @@ function results(lineage: string, environment: string, run: string): string {
   return `${layout.allResults(lineage)}${environment}--${run.replaceAll('/', '--')}/`;
 }
 
-/** The chunk that a key of `layout.inPlay` is of; null for another key. */
-export function chunkInPlayOf(key: string): Required<RoundPlace> | null {
-  const match = /(?:^|\/)in_play\/step_(\d+)\.groups_(\d+)-(\d+)\.([^/]+)\.json$/.exec(key);
+/** The chunk that a key of `layout.inPlay` is of, and when its attempt began; null for another key. */
+export function chunkInPlayOf(key: string): (ChunkPlace & { readonly beganAtMs: number }) | null {
+  // Until 30 November 2026 all attempts at a chunk had one key.
+  const match = /(?:^|\/)in_play\/step_(\d+)\.groups_(\d+)-(\d+)\.([^/]+?)(?:\.(\d+)-[^./]+)?\.json$/.exec(key);
   if (!match) return null;
-  const [, step, first, last, chunk] = match;
-  return { lineage: lineageOf(key), step: Number(step), first: Number(first), last: Number(last), chunk: chunk! };
+  const [, step, first, last, chunk, beganAtMs = 0] = match;
+  return {
+    lineage: lineageOf(key),
+    step: Number(step),
+    first: Number(first),
+    last: Number(last),
+    chunk: chunk!,
+    beganAtMs: Number(beganAtMs),
+  };
 }
 
 /** Null for a key that is of no notice. */

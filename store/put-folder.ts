@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { diskError } from './file-store.ts';
-import { inTemporaryFolder } from './temporary-folder.ts';
+import { inTemporaryFolder } from '../host/temporary-folder.ts';
 import type { Store } from './types.ts';
 
 interface MadeFolder<T> {

@@ -23,6 +23,7 @@ import { parentPort } from 'node:worker_threads';
 /** Bytes of a file in memory while it is copied. */
 const copyBytes = 1024 * 1024;
 
+// oxlint-disable-next-line unicorn/require-post-message-target-origin -- a worker thread, not a window
 parentPort?.on('message', (/** @type {Put} */ put) => parentPort?.postMessage(ended(put)));
 
 /** @param {Put} put @returns {PutEnd} */

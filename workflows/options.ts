@@ -21,7 +21,7 @@ import type { RunSpec } from '../config/run-spec.ts';
  * under a label. Failures that must not be retried are marked so, and the others say when (activities/around/failures.ts).
  * These intervals are those after a worker's death.
  */
-const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval: '2s' } as const;
+const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval: '1s' } as const;
 
 /**
  * Small and idempotent activities between stored objects. The worker that schedules them executes them at once if the

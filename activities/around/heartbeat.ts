@@ -76,6 +76,11 @@ export function attemptHere(): number {
   return Context.current().info.attempt;
 }
 
+/** Id of the workflow that asked for it; undefined without one. */
+export function workflowHere(): string | undefined {
+  return Context.current().info.workflowExecution?.workflowId;
+}
+
 /**
  * Whether an activity's signal was raised by its worker's shutdown, after which another attempt continues, or by a
  * cancellation.

@@ -3,7 +3,7 @@ import { chunkLeftSignalName } from '../../core/names.ts';
 import { EvaluatedChunk, type EvaluateChunkInput } from '../../play/evaluated-chunk.ts';
 import type { AskDependencies } from '../../play/policy/asked-model.ts';
 import { leaseAttempt } from '../../play/sandboxes/lease-owner.ts';
-import { attemptHere, withHeartbeat } from '../around/heartbeat.ts';
+import { attemptHere, withHeartbeat, workflowHere } from '../around/heartbeat.ts';
 import { tellWorkflow } from '../around/tell-workflow.ts';
 
 /**
@@ -20,7 +20,12 @@ export const createEvaluateChunk =
       async (cancelled, say) => {
         const tellLeft = (chunk: number, left: number) => tellWorkflow(chunkLeftSignalName, chunk, left);
         const attempt = leaseAttempt(input.handle.attempt, attemptHere());
-        work = await EvaluatedChunk.open(dependencies, input, { cancelled, tellLeft, attempt });
+        work = await EvaluatedChunk.open(dependencies, input, {
+          cancelled,
+          tellLeft,
+          attempt,
+          workflow: workflowHere(),
+        });
         say(); // a worker may die before the next heartbeat
         return work.finish();
       },

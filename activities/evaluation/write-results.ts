@@ -1,4 +1,4 @@
-import { inTemporaryFolder } from '../../store/temporary-folder.ts';
+import { inTemporaryFolder } from '../../host/temporary-folder.ts';
 import { appendFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { averageMetrics, averageReward, averageUsage, costOf, emptyTally, tallyOf } from '../../core/eval/tally.ts';

@@ -8,7 +8,7 @@ import { allOrFirstFailure, OpenedSearch } from '../../play/opened-search.ts';
 import type { AskDependencies } from '../../play/policy/asked-model.ts';
 import { keepVersion } from '../../play/policy/evaluated-policy.ts';
 import { workerSlots } from '../../play/slots.ts';
-import { attemptHere, isShutdown, withHeartbeat } from '../around/heartbeat.ts';
+import { attemptHere, isShutdown, withHeartbeat, workflowHere } from '../around/heartbeat.ts';
 
 /**
  * Answers a lease of a search: plays slices of its requests, reflects, or takes the whole search on for a while. Each rollout and each
@@ -22,7 +22,11 @@ export const createAnswerSearch =
       const broken = new AbortController();
       setMaxListeners(0, broken.signal); // every rollout listens
       const forget = breakOff(broken, cancelled, work.kind === 'search' ? searchDrainMs : 0);
-      const search = await OpenedSearch.open(dependencies, handle, broken.signal, { policy, retry: attemptHere() });
+      const search = await OpenedSearch.open(dependencies, handle, broken.signal, {
+        policy,
+        retry: attemptHere(),
+        workflow: workflowHere(),
+      });
       const { prefix } = handle.place;
       const { id, rollouts } = sizeOf(work);
       // A run kept the version for its search until here.

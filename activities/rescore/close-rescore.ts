@@ -24,7 +24,7 @@ import { groupSizeOf } from '../../core/rl/learning/selection.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
 import { showStoreUri } from '../../store/index.ts';
 import { encodeJson, unpacked } from '../../store/objects.ts';
-import { inTemporaryFolder } from '../../store/temporary-folder.ts';
+import { inTemporaryFolder } from '../../host/temporary-folder.ts';
 import { decodeStored, encodeStored } from '../../runs/forms/stored-forms.ts';
 import { rescoreKeys, storedRescore } from '../../runs/rescores/rescore-store.ts';
 import { readJson, specOf, storeOf } from '../../runs/run-access.ts';

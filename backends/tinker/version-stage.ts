@@ -1,5 +1,4 @@
-import { mkdtemp, rm } from 'node:fs/promises';
-import os from 'node:os';
+import { rm } from 'node:fs/promises';
 import path from 'node:path';
 import { randomUUID } from 'node:crypto';
 import type { TinkerTrainerSpec } from '../../config/run-spec.ts';
@@ -8,6 +7,7 @@ import { downloadWeights } from './download.ts';
 import type { TinkerModel } from './model.ts';
 import { takeWeights, weightFilesOf } from './version-files.ts';
 import { adapterFile, inspectWeights, makePeft } from './weight-files.ts';
+import { openTemporaryFolder } from '../../host/temporary-folder.ts';
 
 interface Staged {
   readonly weights: string;
@@ -58,7 +58,7 @@ export class VersionStage {
   }
 
   async #make(): Promise<string> {
-    this.#root ??= mkdtemp(path.join(os.tmpdir(), 'ratchet-tinker-'));
+    this.#root ??= openTemporaryFolder('tinker');
     const folder = path.join(await this.#root, randomUUID());
     this.#folders = [...this.#folders, folder];
     for (const old of this.#folders.splice(0, this.#folders.length - 2))

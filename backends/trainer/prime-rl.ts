@@ -4,7 +4,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { rowsOf } from '../../core/rl/learning/batch.ts';
 import type { OptimizerState } from '../../core/rl/run-state.ts';
 import { describeAdapter } from '../../engine/index.ts';
-import { inTemporaryFolder } from '../../store/temporary-folder.ts';
+import { inTemporaryFolder } from '../../host/temporary-folder.ts';
 import { filesOf, readState, saveState } from '../prime-rl/saved-state.ts';
 import { metricsOf, refusalOf, requireRate } from '../prime-rl/step-figures.ts';
 import { faultOf, objectiveOf, policyBatch, requireKnown, supervisedRows } from '../prime-rl/step-rows.ts';

@@ -7,7 +7,7 @@ import { present } from '../../core/present.ts';
 import type { OptimizerState } from '../../core/rl/run-state.ts';
 import { type PackedRow, rowsOf, type RowSource, scoredRows, type TokenScores } from '../../core/rl/learning/batch.ts';
 import { decodeSafetensors, LogprobLoss, metricsRow } from '../../engine/index.ts';
-import { inTemporaryFolder } from '../../store/temporary-folder.ts';
+import { inTemporaryFolder } from '../../host/temporary-folder.ts';
 import { cutByRows, policyColumns, writeColumns } from '../torch/columns.ts';
 import { TorchGroup } from '../torch/group.ts';
 import { unpackFolder } from '../torch/packed-folder.ts';

@@ -14,13 +14,17 @@ import { inColumns } from '../output/in-columns.ts';
 
 /** The rollouts of a run that are in play, for `ratchet status RUN --rollouts`. */
 export function describeList(run: string, list: ListedRollouts, nowMs: number): string[] {
-  const { rollouts, matches, inPlay, byEnvironment, waiting, ended, workers, turns, tokens, sandboxes } = list;
-  if (inPlay === 0) {
+  const { rollouts, matches, inPlay, silent, left: ofDead, byEnvironment, waiting, ended, workers, turns, tokens, sandboxes } = list; // prettier-ignore
+  if (inPlay + ofDead === 0) {
     return [`${run}: no rollout is in play (a worker writes down which are after some seconds)`];
   }
   const environments = Object.entries(byEnvironment).map(([name, count]) => `${name} ${count}`);
   const all = [
-    `${run}: ${inPlay} in play (${environments.join(' · ')}) on ${counted(workers, 'worker')}`,
+    inPlay === 0
+      ? `${run}: none in play`
+      : `${run}: ${inPlay} in play (${environments.join(' · ')}) on ${counted(workers, 'worker')}`,
+    ...(silent === 0 ? [] : [`${silent} of them on a worker that is overdue: it hangs, or has ended`]),
+    ...(ofDead === 0 ? [] : [`${ofDead} left by a worker that has ended: the next attempt goes on with them`]),
     `${ended} ended, ${waiting} not begun`,
     `${counted(turns, 'turn')}, ${tokens} sampled tokens`,
     ...(sandboxes === 0 ? [] : [counted(sandboxes, 'sandbox', 'sandboxes')]),
@@ -57,7 +61,7 @@ function rowOf(one: ListedRollout, nowMs: number): string[] {
     String(toolCalls),
     sandbox ? sandbox.provider : '–',
     `${worker}${attempt > 1 || tries > 1 ? `, attempt ${attempt}.${tries}` : ''}`,
-    `${ago(nowMs, one.writtenAtMs)} ago`,
+    heard(one, nowMs),
     more.join('; '),
   ];
 }
@@ -67,7 +71,7 @@ export function describeRollout(run: string, progress: RolloutProgress, nowMs: n
   const { group, index, environment, exampleId, step, lineage, version, versionEnd, played, result } = progress;
   const { turns, turnsOf, effects, effectCounts, sandbox, budget, setAside } = progress;
   const standing = played
-    ? `in play for ${ago(nowMs, played.begunAtMs)} on ${played.worker}, attempt ${played.attempt}${played.tries > 1 ? `, try ${played.tries}` : ''} (heard of ${ago(nowMs, played.writtenAtMs)} ago)`
+    ? playedText(played, nowMs)
     : `${result!.outcome}${result!.reward === null ? '' : `, reward ${figure(result!.reward)}`}`;
   const lines = [
     `${run}: rollout ${group}/${index}, ${environment} example ${exampleId}, leased for step ${step} of lineage ${lineage}, ${versions(version, versionEnd)}`,
@@ -83,6 +87,20 @@ export function describeRollout(run: string, progress: RolloutProgress, nowMs: n
   const rows = turns.map((turn) => turnRow(turn).map(onOneLine));
   const left = turnsOf - turns.length;
   return [...lines, '', ...(left > 0 ? [`the newest ${turns.length} of ${turnsOf} turns:`] : []), ...inColumns([heading, ...rows])]; // prettier-ignore
+}
+
+function playedText(played: NonNullable<RolloutProgress['played']>, nowMs: number): string {
+  const { standing, worker, attempt, tries, begunAtMs } = played;
+  const at = `${worker}, attempt ${attempt}${tries > 1 ? `, try ${tries}` : ''}`;
+  if (standing === 'left') return `left by ${at}, which has ended: the next attempt goes on with it`;
+  return `in play for ${ago(nowMs, begunAtMs)} on ${at} (heard of ${heard(played, nowMs)})`;
+}
+
+/** `12 s ago`; of a worker that is overdue, or has ended, that too. */
+function heard({ standing, writtenAtMs }: Pick<ListedRollout, 'standing' | 'writtenAtMs'>, nowMs: number): string {
+  const when = `${ago(nowMs, writtenAtMs)} ago`;
+  if (standing === 'in play') return when;
+  return `${when}, ${standing === 'left' ? 'has ended' : 'overdue'}`;
 }
 
 function noTurns({ turnsOf }: RolloutProgress): string {

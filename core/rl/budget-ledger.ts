@@ -3,8 +3,9 @@ import { add, type Counts, limitCounts, mapUnits, minus, noCounts } from './budg
 
 /**
  * The account of a budget that several workers share. Each state follows from the one before, and one worker makes it: a
- * worker takes a share before it makes calls, and gives back what it did not use. What a dead worker held stays held, as
- * nobody knows what its last calls used. So used and held together never exceed the limits.
+ * worker takes a share before it makes calls, and gives back what it did not use. What a dead worker held for calls stays
+ * held, as nobody knows what its last ones used. Of its sandboxes it is known how long they can have been there: the rest
+ * of their time comes back. So used and held together never exceed the limits.
  */
 export interface BudgetState {
   /** Number of this state, from 0. */
@@ -32,7 +33,22 @@ export interface BudgetHolder {
   readonly isBusy: boolean;
   /** It waits for more than is left: the others give back what they hold in reserve. */
   readonly isWaiting: boolean;
+  /** `HOST:PID:START` of its process. */
+  readonly worker?: string;
+  /** In `held`, too. */
+  readonly sandboxes?: readonly HeldSandboxes[];
 }
+
+/** Sandboxes of one worker for which the same was reserved, at about the same time. */
+export interface HeldSandboxes {
+  /** Of the first of them; none was there before. */
+  readonly sinceMs: number;
+  readonly count: number;
+  /** For the whole time of each. */
+  readonly each: SandboxCounts;
+}
+
+export type SandboxCounts = Pick<Counts, 'sandboxS' | 'money'>;
 
 /** The state before anybody took anything. */
 export function newBudget(begunAt: string): BudgetState {
@@ -66,7 +82,7 @@ export function reported(
   // An entry of which the worker had no answer is in the store all the same.
   const { held, used } = state.holders[holder] ?? before;
   const others = Object.entries(state.holders).filter(
-    ([name, one]) => name !== holder && entry - one.entry < holderForgottenAfter,
+    ([name, one]) => name !== holder && (entry - one.entry < holderForgottenAfter || one.sandboxes !== undefined),
   );
   return {
     ...state,
@@ -76,6 +92,50 @@ export function reported(
     held: add(minus(state.held, held), report.held),
     holders: { ...Object.fromEntries(others), [holder]: { entry, ...report } },
   };
+}
+
+/**
+ * Gives back what the sandboxes of a dead worker cannot have used: they had all ended at `endedAtMs`, on the clock of
+ * that worker. null: it holds nothing for any.
+ */
+export function withoutSandboxesOf(
+  state: BudgetState,
+  holder: string,
+  { endedAtMs, by }: { readonly endedAtMs: number; readonly by: string },
+): BudgetState | null {
+  const dead = state.holders[holder];
+  if (dead?.sandboxes === undefined) return null;
+  const { sandboxes, ...rest } = dead;
+  const unspent = sandboxes.map((one) => unspentOf(one, endedAtMs)).reduce(add, noCounts);
+  return {
+    ...state,
+    entry: state.entry + 1,
+    by,
+    held: minus(state.held, unspent),
+    holders: { ...state.holders, [holder]: { ...rest, held: minus(dead.held, unspent) } },
+  };
+}
+
+/** A count of `sandboxS` is a millisecond. */
+function unspentOf({ sinceMs, count, each }: HeldSandboxes, endedAtMs: number): Counts {
+  const sandboxS = each.sandboxS - Math.min(each.sandboxS, Math.max(0, Math.ceil(endedAtMs - sinceMs)));
+  const money = Math.floor((each.money * sandboxS) / each.sandboxS);
+  return { ...noCounts, sandboxS: count * sandboxS, money: count * money };
+}
+
+/** Times of reservations are told apart to this part of what each is for: that much less comes back of a dead worker's. */
+const timesApart = 1 / 16;
+
+/** Few, however many sandboxes there are. */
+export function groupedSandboxes(all: Iterable<Pick<HeldSandboxes, 'sinceMs' | 'each'>>): readonly HeldSandboxes[] {
+  const groups = new Map<string, HeldSandboxes>();
+  for (const { sinceMs, each } of all) {
+    const { sandboxS, money } = each;
+    const key = [sandboxS, money, Math.floor(sinceMs / Math.max(1, sandboxS * timesApart))].join();
+    const before = groups.get(key) ?? { sinceMs, count: 0, each: { sandboxS, money } };
+    groups.set(key, { ...before, sinceMs: Math.min(before.sinceMs, sinceMs), count: before.count + 1 });
+  }
+  return [...groups.values()];
 }
 
 /** Limits that a person sets, in place of the file's. */

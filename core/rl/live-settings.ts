@@ -1,6 +1,6 @@
 import { priorityMax } from '../limits.ts';
 import { present } from '../present.ts';
-import type { BudgetLimits } from '../settings/budgets.ts';
+import { type BudgetLimits, budgetMost } from '../settings/budgets.ts';
 import { received } from '../shape.ts';
 import { shortened } from '../steering.ts';
 import { nearestName } from '../suggest.ts';
@@ -37,6 +37,10 @@ export interface LiveRule {
 }
 
 const positive = { expected: 'a number above 0', takes: (value: number) => value > 0 && Number.isFinite(value) };
+const upTo = (max: number) => ({
+  expected: `a number above 0, at most ${max}`,
+  takes: (value: number) => value > 0 && value <= max,
+});
 const interval = {
   expected: 'a whole number from 1',
   takes: (value: number) => Number.isSafeInteger(value) && value >= 1,
@@ -98,31 +102,31 @@ export const liveSettings: Readonly<Record<LiveSetting, LiveRule>> = {
   },
   'budget.tokens': {
     key: 'budgetTokens',
-    ...positive,
+    ...upTo(budgetMost.tokens),
     says: 'prompt and sampled tokens of the run',
     inFile: ({ budget }) => budget?.tokens ?? null,
   },
   'budget.money': {
     key: 'budgetMoney',
-    ...positive,
+    ...upTo(budgetMost.money),
     says: 'money of the run, at the prices of `[cost]`',
     inFile: ({ budget }) => budget?.money ?? null,
   },
   'budget.sandbox_seconds': {
     key: 'budgetSandboxS',
-    ...positive,
+    ...upTo(budgetMost.sandboxS),
     says: 'seconds of sandboxes of the run',
     inFile: ({ budget }) => budget?.sandboxS ?? null,
   },
   'budget.tool_calls': {
     key: 'budgetToolCalls',
-    ...positive,
+    ...upTo(budgetMost.toolCalls),
     says: 'tool calls of the run',
     inFile: ({ budget }) => budget?.toolCalls ?? null,
   },
   'budget.wall_seconds': {
     key: 'budgetWallS',
-    ...positive,
+    ...upTo(budgetMost.wallS),
     says: 'seconds since the first call of the run',
     inFile: ({ budget }) => budget?.wallS ?? null,
   },

@@ -50,7 +50,7 @@ export interface LeaseOwner {
   /** Name of the run, evaluation or search, for people. */
   readonly run: string;
   /** The Temporal workflow that it is for: what it has when that has ended is nobody's. */
-  readonly workflow?: string;
+  readonly workflow?: string | undefined;
   readonly lineage?: string;
   readonly group?: string;
   readonly index?: number;
@@ -61,7 +61,7 @@ export interface LeaseOwner {
 
 /** Keys of snapshots that begin so belong to the process that made them: nobody else goes on from them. */
 export const ofThisProcess = 'process/';
-/** Begins the keys of snapshots of rollouts: `rollouts/RUN/LINEAGE/GROUP/INDEX/…`, each part encoded. */
+/** Begins the keys of snapshots of rollouts: `rollouts/WORKFLOW/LINEAGE/GROUP/INDEX/…`, each part encoded. */
 export const ofRollouts = 'rollouts/';
 
 /** A saved work folder: a tar in a store. Plain JSON. */

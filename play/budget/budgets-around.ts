@@ -5,6 +5,7 @@ import type { RunHandle } from '../../core/rl/run-state.ts';
 import { type BudgetLimits, budgetKeys, type BudgetOwner } from '../../core/settings/budgets.ts';
 import { BudgetLedger } from '../../runs/budgets/budget-ledger.ts';
 import { specOf, storeOf } from '../../runs/run-access.ts';
+import { sandboxesOfWorkers } from '../sandboxes/sandboxes-of-workers.ts';
 import type { AroundRollouts } from './rollout-budget.ts';
 import { SharedBudget, type SharedBudgetOptions } from './shared-budget.ts';
 
@@ -45,7 +46,8 @@ function shared(
 ): SharedBudget {
   const key = `${place.store} ${place.name} ${place.prefix}`;
   const ledger = new BudgetLedger(storeOf(place), place.prefix);
-  const budget = known.get(key) ?? new SharedBudget({ ledger, limits, ...options });
+  const budget =
+    known.get(key) ?? new SharedBudget({ ledger, limits, sandboxes: sandboxesOfWorkers(place.store), ...options });
   budget.limits = limits;
   known.delete(key);
   known.set(key, budget);

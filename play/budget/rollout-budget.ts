@@ -43,13 +43,16 @@ export class RolloutBudget implements Budget {
   readonly #limits: BudgetLimits;
   readonly #shared: readonly SharedBudget[];
   readonly #prices: BudgetPrices;
+  readonly #leasesAt: string | undefined;
   readonly #startedAt = performance.now();
   #used: Counts = noCounts;
   /** Why the rollout was not given what it asked for. */
   reached: OverBudget | null = null;
 
-  constructor(limits: BudgetLimits = unlimited, { shared, prices }: AroundRollouts) {
+  /** `leasesAt`: the place of runs beside whose runs the leases of its sandboxes are. */
+  constructor(limits: BudgetLimits = unlimited, { shared, prices }: AroundRollouts, leasesAt?: string) {
     this.#limits = limits;
+    this.#leasesAt = leasesAt;
     this.#shared = shared;
     this.#prices = prices;
   }
@@ -68,7 +71,7 @@ export class RolloutBudget implements Budget {
     };
     try {
       for (const shared of this.#shared) {
-        const answer = await shared.reserve(counts, signal);
+        const answer = await shared.reserve(counts, signal, this.#leasesAt);
         if ('over' in answer) {
           settle(noCounts);
           return (this.reached = answer);

@@ -15,12 +15,15 @@ import {
 import {
   type BudgetHolder,
   type BudgetState,
+  groupedSandboxes,
+  type HeldSandboxes,
   leftIn,
   limitsIn,
   newBudget,
   reported,
   shareOf,
   wallLeftMs,
+  withoutSandboxesOf,
 } from '../../core/rl/budget-ledger.ts';
 import type { BudgetLimits, BudgetOwner, OverBudget } from '../../core/settings/budgets.ts';
 import type { BudgetLedger } from '../../runs/budgets/budget-ledger.ts';
@@ -34,6 +37,20 @@ export interface SharedBudgetOptions {
   /** Command that raises a limit, and what goes on then; a sentence. */
   readonly advice: (over: OverBudget['over']) => string;
   readonly times?: BudgetTimes;
+  /** Whose sandboxes it reserves time for; missing: what a dead worker held for some stays held. */
+  readonly sandboxes?: SandboxesOfWorkers;
+}
+
+/** Sandboxes whose leases are in one place of runs, by the processes that have them. */
+export interface SandboxesOfWorkers {
+  readonly place: string;
+  /** This process. */
+  readonly worker: string;
+  /**
+   * When all sandboxes of a process had ended, where it is known to have ended itself. `ending`: it has, and one of
+   * them may still be there. `unknown`: it may be at work.
+   */
+  endOf(worker: string): Promise<number | 'ending' | 'unknown'>;
 }
 
 interface BudgetTimes {
@@ -56,9 +73,17 @@ interface Waiting {
   /** It ends by itself, unlike a sandbox, which a rollout keeps while it waits for calls. */
   readonly isBrief: boolean;
   readonly isGivenUp: () => boolean;
-  readonly take: () => void;
+  /** Where the leases of a sandbox are. */
+  readonly leasesAt: string | undefined;
+  readonly take: (sandbox?: ReservedSandbox) => void;
   readonly refuse: (over: OverBudget) => void;
   readonly fail: (reason: unknown) => void;
+}
+
+/** A sandbox whose whole time is reserved. */
+interface ReservedSandbox extends Pick<HeldSandboxes, 'sinceMs' | 'each'> {
+  /** Whether its end is known when its worker has died. */
+  readonly isLeased: boolean;
 }
 
 /**
@@ -79,6 +104,12 @@ export class SharedBudget {
   #free: Counts = noCounts;
   #reserved: Counts = noCounts;
   #used: Counts = noCounts;
+  /** Those under way, which the ledger names. */
+  readonly #sandboxes = new Set<ReservedSandbox>();
+  /** What sandboxes did not use. Nobody has it before the ledger names them no more: after a death it would count twice. */
+  #returning: Counts = noCounts;
+  readonly #ofWorkers: SandboxesOfWorkers | undefined;
+  #lookedForDeadAt = -Infinity;
   /** As of this worker's last entry. */
   #said = { held: noCounts, used: noCounts };
   #state: BudgetState | null = null;
@@ -93,13 +124,14 @@ export class SharedBudget {
   #waits: { readonly entry: number; readonly sinceMs: number } | null = null;
   #lastEntryAt = -Infinity;
 
-  constructor({ ledger, of, limits, advice, currency, times = usualTimes }: SharedBudgetOptions) {
+  constructor({ ledger, of, limits, advice, currency, times = usualTimes, sandboxes }: SharedBudgetOptions) {
     this.#ledger = ledger;
     this.#of = of;
     this.limits = limits;
     this.#advice = advice;
     this.#currency = currency;
     this.#times = times;
+    this.#ofWorkers = sandboxes;
   }
 
   get isMoneyLimited(): boolean {
@@ -113,7 +145,7 @@ export class SharedBudget {
   /** Left according to the newest known state, with this worker's own share; Infinity for what is not limited. */
   get left(): Counts {
     const state = this.#state ?? newBudget(new Date().toISOString());
-    return add(leftIn(state, this.limits), this.#free);
+    return add(leftIn(state, this.limits), add(this.#free, this.#returning));
   }
 
   /** Infinity without a limit. */
@@ -134,6 +166,7 @@ export class SharedBudget {
   async enter(): Promise<() => Promise<void>> {
     this.#users += 1;
     this.#state = (await this.#ledger.newest()) ?? this.#state;
+    await this.#takeFromDead();
     let isIn = true;
     return async () => {
       if (isIn) this.#users -= 1;
@@ -152,8 +185,15 @@ export class SharedBudget {
     if (!isToldAll && this.#users === 0) await this.#report(false).catch(() => undefined);
   }
 
-  /** Resolves once the counts are reserved, or with why they cannot be. Rejects with the signal's reason. */
-  reserve(needed: Counts, signal?: AbortSignal): Promise<{ settle(used: Counts): void } | OverBudget> {
+  /**
+   * Resolves once the counts are reserved, or with why they cannot be. Rejects with the signal's reason. `leasesAt`: the
+   * place of runs beside whose runs the lease of a sandbox is.
+   */
+  reserve(
+    needed: Counts,
+    signal?: AbortSignal,
+    leasesAt?: string,
+  ): Promise<{ settle(used: Counts): void } | OverBudget> {
     signal?.throwIfAborted();
     return new Promise((resolve, reject) => {
       let isOver = false;
@@ -170,7 +210,12 @@ export class SharedBudget {
         needed,
         isBrief: needed.sandboxS === 0,
         isGivenUp: () => isOver,
-        take: () => end() && resolve(this.#taken(needed)),
+        leasesAt,
+        take: (sandbox) => {
+          const taken = this.#taken(needed, sandbox);
+          if (end()) resolve(taken);
+          else taken.settle(noCounts);
+        },
         refuse: (over) => end() && resolve(over),
         fail: (reason) => end() && reject(reason),
       });
@@ -178,11 +223,14 @@ export class SharedBudget {
     });
   }
 
-  #taken(needed: Counts): { settle(used: Counts): void } {
-    this.#free = minus(this.#free, needed);
-    this.#reserved = add(this.#reserved, needed);
+  /** Of a sandbox all is reserved already. */
+  #taken(needed: Counts, sandbox?: ReservedSandbox): { settle(used: Counts): void } {
+    const isBrief = sandbox === undefined;
+    if (isBrief) {
+      this.#free = minus(this.#free, needed);
+      this.#reserved = add(this.#reserved, needed);
+    }
     this.#calls += 1;
-    const isBrief = needed.sandboxS === 0;
     if (isBrief) this.#briefCalls += 1;
     let isSettled = false;
     return {
@@ -192,7 +240,12 @@ export class SharedBudget {
         this.#calls -= 1;
         if (isBrief) this.#briefCalls -= 1;
         this.#reserved = minus(this.#reserved, needed);
-        this.#free = add(this.#free, minus(needed, used));
+        const rest = minus(needed, used);
+        if (isBrief) this.#free = add(this.#free, rest);
+        else {
+          this.#sandboxes.delete(sandbox);
+          this.#returning = add(this.#returning, rest);
+        }
         this.#used = add(this.#used, used);
         this.#serve();
         void this.#giveBack();
@@ -212,7 +265,7 @@ export class SharedBudget {
       if (over) {
         this.#forget(next);
         next.refuse(over);
-      } else if (isWithin(next.needed, this.#free) && this.#state !== null) {
+      } else if (next.isBrief && isWithin(next.needed, this.#free) && this.#state !== null) {
         this.#forget(next);
         next.take();
       } else {
@@ -248,33 +301,94 @@ export class SharedBudget {
 
   /** Takes a share for the next call, or waits for one. True: there is one. */
   async #share(next: Waiting): Promise<boolean> {
+    if (!isNothing(this.#returning)) await this.#report(this.#waits !== null);
+    return next.isBrief ? this.#shareForCall(next) : this.#shareForSandbox(next);
+  }
+
+  async #shareForCall(next: Waiting): Promise<boolean> {
     const missing = (): Counts => mapUnits((unit) => Math.max(0, next.needed[unit] - this.#free[unit]));
     const now = performance.now();
     const isSoon = now - this.#askedAt < soonMs;
     this.#inAdvance = Math.min(inAdvanceMax, Math.max(1, isSoon ? this.#inAdvance * 2 : this.#inAdvance / 2));
     this.#askedAt = now;
-    const wished = (): Counts => mapUnits((unit) => (next.isBrief ? next.needed[unit] * this.#inAdvance : 0));
+    const wished = (): Counts => mapUnits((unit) => next.needed[unit] * this.#inAdvance);
     const left = await this.#leftNow();
     if (shareOf(left, missing(), noCounts) === null && this.#waits !== null) return this.#goOnWaiting(next);
-    let taken: Counts | null = null;
-    await this.#write((state) => {
-      taken = shareOf(leftIn(state, this.limits), missing(), wished());
-      return { taken, isWaiting: taken === null };
-    });
+    const taken = await this.#write((state) => shareOf(leftIn(state, this.limits), missing(), wished()));
     if (taken === null) return this.#goOnWaiting(next);
+    this.#free = add(this.#free, taken);
     this.#waits = null;
     return true;
   }
 
+  /**
+   * Takes all that a sandbox needs, and nothing in advance. The ledger names it before it begins: if this worker dies,
+   * it is known for how long it can have been there.
+   */
+  async #shareForSandbox(next: Waiting): Promise<boolean> {
+    const { needed, leasesAt } = next;
+    const left = await this.#leftNow();
+    const missing = mapUnits((unit) => Math.max(0, needed[unit] - this.#free[unit]));
+    if (shareOf(left, missing, noCounts) === null && this.#waits !== null) return this.#goOnWaiting(next);
+    const isLeased = leasesAt !== undefined && leasesAt === this.#ofWorkers?.place;
+    const sandbox: ReservedSandbox = { sinceMs: Date.now(), each: needed, isLeased };
+    // At once: no call may take it while the entry is on its way.
+    let own = mapUnits((unit) => Math.min(Math.max(0, this.#free[unit]), needed[unit]));
+    this.#free = minus(this.#free, own);
+    this.#reserved = add(this.#reserved, own);
+    let taken: Counts | null;
+    try {
+      taken = await this.#write((state) => {
+        const share = shareOf(leftIn(state, this.limits), minus(needed, own), noCounts);
+        if (share !== null) return share;
+        this.#reserved = minus(this.#reserved, own); // given back: another one that waits may need it
+        own = noCounts;
+        return null;
+      }, sandbox);
+    } catch (error) {
+      this.#reserved = minus(this.#reserved, own);
+      this.#returning = add(this.#returning, own); // the entry may be there all the same
+      throw error;
+    }
+    if (taken === null) return this.#goOnWaiting(next);
+    this.#reserved = add(this.#reserved, taken);
+    this.#sandboxes.add(sandbox);
+    this.#waits = null;
+    this.#forget(next);
+    next.take(sandbox);
+    return true;
+  }
+
+  /**
+   * Gives back what sandboxes of dead workers cannot have used. True: what others of them did not use will come back,
+   * once they are known to be gone.
+   */
+  async #takeFromDead(): Promise<boolean> {
+    const ofWorkers = this.#ofWorkers;
+    if (ofWorkers === undefined || this.#state === null) return false;
+    this.#lookedForDeadAt = performance.now();
+    let isMoreToCome = false;
+    for (const [name, { worker, sandboxes = [] }] of Object.entries(this.#state.holders)) {
+      if (name === this.#holder || worker === undefined || sandboxes.length === 0) continue;
+      const endedAtMs = await ofWorkers.endOf(worker);
+      if (endedAtMs === 'ending') isMoreToCome = true;
+      if (typeof endedAtMs !== 'number') continue;
+      const by = this.#holder;
+      this.#state = await this.#ledger.change((state) => withoutSandboxesOf(state, name, { endedAtMs, by }));
+    }
+    return isMoreToCome;
+  }
+
   /** Refuses the call once nobody can give enough back any more. False: it waits on. */
   async #goOnWaiting(next: Waiting): Promise<boolean> {
+    const isMoreToCome = await this.#takeFromDead();
     const { entry, sinceMs } = this.#waits!;
     const left = leftIn(this.#state!, this.limits);
     if (isWithin(next.needed, add(left, this.#free))) return true; // something was given back meanwhile
     const leftIfAllComesBack = add(left, this.#state!.held);
     if (!isWithin(next.needed, leftIfAllComesBack)) return this.#refuse(next);
-    if (this.#briefCalls > 0 || (!next.isBrief && this.#calls > 0)) return false;
-    const others = Object.entries(this.#state!.holders).filter(([name]) => name !== this.#holder);
+    if (isMoreToCome || this.#briefCalls > 0 || (!next.isBrief && this.#calls > 0)) return false;
+    const others = await this.#othersAlive();
     const isLate = performance.now() - sinceMs > this.#times.answerMs;
     const mayGiveBack = ({ isBusy, held }: BudgetHolder): boolean => isBusy || (!next.isBrief && held.sandboxS > 0);
     const isAwaited = others.some(([, one]) =>
@@ -285,6 +399,15 @@ export class SharedBudget {
       return false;
     }
     return this.#refuse(next);
+  }
+
+  /** The others, without those that are known to be dead: they give nothing back and answer nobody. */
+  async #othersAlive(): Promise<readonly (readonly [string, BudgetHolder])[]> {
+    const others = Object.entries(this.#state!.holders).filter(([name]) => name !== this.#holder);
+    const ends = await Promise.all(
+      others.map(([, { worker }]) => (worker === undefined ? 'unknown' : this.#ofWorkers?.endOf(worker))),
+    );
+    return others.filter((_, i) => (ends[i] ?? 'unknown') === 'unknown');
   }
 
   async #askAgain(): Promise<void> {
@@ -318,13 +441,14 @@ export class SharedBudget {
   async #look(): Promise<void> {
     if (this.#asking === null) {
       await this.#leftNow();
+      if (performance.now() - this.#lookedForDeadAt > this.#times.answerMs) await this.#takeFromDead();
       const { holders } = this.#state!;
       const own = holders[this.#holder]?.entry ?? 0;
       const isAsked = Object.entries(holders).some(
         ([name, one]) => name !== this.#holder && one.isWaiting && one.entry > own,
       );
       const isQuiet = performance.now() - this.#lastEntryAt > this.#times.answerMs / 3;
-      if (isAsked && (isQuiet || !isNothing(this.#free))) {
+      if (isAsked && (isQuiet || !isNothing(add(this.#free, this.#returning)))) {
         this.#asking = this.#report(this.#queue.length > 0).finally(() => (this.#asking = null));
         await this.#asking;
       }
@@ -335,27 +459,54 @@ export class SharedBudget {
 
   /** Gives back what is free. */
   async #report(isWaiting: boolean): Promise<void> {
-    await this.#write(() => ({ taken: null, isWaiting }));
+    await this.#write(() => null, undefined, isWaiting);
   }
 
-  /** Writes an entry, in which a share is taken or else what is free is given back. Calls go on meanwhile. */
-  async #write(changeOf: (state: BudgetState) => Change): Promise<void> {
+  /**
+   * Writes an entry, in which a share is taken, for a sandbox or for calls, or else what is free is given back; what sandboxes
+   * did not use is given back in each. Calls go on meanwhile. Returns the share, which the caller adds to what it has; null: none.
+   */
+  async #write(
+    shareIn: (state: BudgetState) => Counts | null,
+    sandbox?: ReservedSandbox,
+    waitsOtherwise = true,
+  ): Promise<Counts | null> {
     let said = this.#said;
-    let change: Change = { taken: null, isWaiting: false };
+    let back = noCounts;
+    let taken: Counts | null = null;
     this.#state = await this.#ledger.change((newest) => {
-      change = changeOf(newest);
-      if (change.taken === null) this.#free = noCounts; // at once: no call may take it while the entry is on its way
-      const held = add(add(this.#free, this.#reserved), change.taken ?? noCounts);
+      taken = shareIn(newest);
+      if (taken === null) this.#free = noCounts; // at once: no call may take it while the entry is on its way
+      back = this.#returning;
+      const held = add(add(this.#free, this.#reserved), taken ?? noCounts);
       said = { held, used: this.#used };
-      const { isWaiting } = change;
-      return reported(newest, { holder: this.#holder, ...said, isBusy: this.#briefCalls > 0, isWaiting }, this.#said);
+      return reported(
+        newest,
+        {
+          holder: this.#holder,
+          ...said,
+          isBusy: this.#briefCalls > 0,
+          isWaiting: taken === null && waitsOtherwise,
+          ...this.#named(taken === null ? undefined : sandbox),
+        },
+        this.#said,
+      );
     });
     this.#said = said;
-    this.#free = add(this.#free, change.taken ?? noCounts);
+    this.#returning = minus(this.#returning, back);
     this.#lastEntryAt = performance.now();
     // An answer to another one that waits is no new beginning: two would put each other's off for ever.
     const since = this.#waits ?? { entry: this.#state.entry, sinceMs: performance.now() };
-    this.#waits = change.isWaiting ? since : null;
+    this.#waits = taken === null && waitsOtherwise ? since : null;
+    return taken;
+  }
+
+  /** This process, and its sandboxes under way, with one that begins, since when. */
+  #named(begins?: ReservedSandbox): Pick<BudgetHolder, 'worker' | 'sandboxes'> {
+    if (this.#ofWorkers === undefined) return {};
+    const { worker } = this.#ofWorkers;
+    const named = [...this.#sandboxes, ...(begins === undefined ? [] : [begins])].filter(({ isLeased }) => isLeased);
+    return named.length === 0 ? { worker } : { worker, sandboxes: groupedSandboxes(named) };
   }
 
   #wallIsOver(): OverBudget | null {
@@ -379,10 +530,4 @@ export class SharedBudget {
     const text = `The ${this.#of}'s budget of ${say(limit)} is used up: ${say(used)} are used, and the next call may take ${say(needed[over])}.`;
     return { over, of: this.#of, text: `${text} ${this.#advice(over)}` };
   }
-}
-
-interface Change {
-  /** null: what is free is given back. */
-  readonly taken: Counts | null;
-  readonly isWaiting: boolean;
 }

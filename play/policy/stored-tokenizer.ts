@@ -6,7 +6,7 @@ import type { ChatTokenizer } from '../../engine/index.ts';
 import { layout } from '../../runs/layout.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from '../../runs/run-access.ts';
 import { damaged, orIfDamaged } from '../../store/objects.ts';
-import { inTemporaryFolder } from '../../store/temporary-folder.ts';
+import { inTemporaryFolder } from '../../host/temporary-folder.ts';
 
 const tokenizerFiles = [
   'tokenizer.json',

@@ -4,10 +4,12 @@ import { countEffects, effectNotes } from '../../core/rl/rollout/effects.ts';
 import type { ChunkInPlay, RolloutInPlay, SandboxInPlay } from '../../core/rl/rollout/in-play.ts';
 import type { Rollout, Turn } from '../../core/rl/rollout/rollout.ts';
 import { encodeStored } from '../../runs/forms/stored-forms.ts';
+import { type ChunkPlace, chunkInPlayOf, layout } from '../../runs/layout.ts';
+import { nameOf } from '../../runs/rollouts/notes.ts';
 import type { RolloutJournal } from '../../runs/rollouts/rollout-journal.ts';
 import type { Store } from '../../store/index.ts';
 import type { RolloutBudget } from '../budget/rollout-budget.ts';
-import { thisWorker } from '../sandboxes/lease-owner.ts';
+import { thisWorker } from '../../host/worker-process.ts';
 
 type Place = Pick<Rollout, 'group' | 'index'>;
 
@@ -20,8 +22,7 @@ const quietMs = 30_000;
 
 interface ProgressOptions {
   readonly store: Store;
-  /** `layout.inPlay` of the chunk. */
-  readonly key: string;
+  readonly chunk: ChunkPlace;
   readonly attempt: number;
   readonly journal: RolloutJournal;
   /** Places of all of its rollouts. */
@@ -34,39 +35,44 @@ interface BegunTry extends Pick<RolloutInPlay, 'environment' | 'exampleId' | 've
   readonly budget: RolloutBudget | undefined;
 }
 
-interface Followed extends BegunTry {
-  readonly tries: number;
-  readonly begunAtMs: number;
+type Counted = 'versionEnd' | 'turns' | 'promptTokens' | 'tokens' | 'toolCalls';
+
+interface Followed
+  extends
+    BegunTry,
+    Pick<RolloutInPlay, 'group' | 'index' | 'tries' | 'begunAtMs'>,
+    Record<Counted, RolloutInPlay[Counted]> {
   readonly recalled: number[];
   readonly kept: number[];
   lastTurnAtMs: number | undefined;
-  versionEnd: number;
-  turns: number;
-  promptTokens: number;
-  tokens: number;
-  toolCalls: number;
   sandbox: SandboxInPlay | undefined;
 }
 
 /** Follows the rollouts of a chunk, and writes down now and then how far they are: see `ChunkInPlay`. */
 export class ChunkProgress {
   readonly #options: ProgressOptions;
-  readonly #rollouts = new Map<string, Place & Followed>();
+  readonly #rollouts = new Map<string, Followed>();
   #ended = 0;
   #timer: NodeJS.Timeout | undefined;
   #writing: Promise<void> | null = null;
   #isNews = false;
   #writtenAtMs = -Infinity;
+  /** Its own: an attempt that takes it over writes another. */
+  readonly #key: string;
+  readonly #beganAtMs = Date.now();
+  readonly #everyMs: number;
+  #areEarlierRemoved = false;
 
   constructor(options: ProgressOptions) {
+    const { chunk, journal, places } = options;
     this.#options = options;
+    this.#key = layout.inPlay(chunk, { beganAtMs: this.#beganAtMs, name: journal.notes.attempt });
+    this.#everyMs = Math.max(firstWriteMs, places.length * writeMsOfRollout);
   }
 
   start(): void {
-    const { places } = this.#options;
-    const everyMs = Math.max(firstWriteMs, places.length * writeMsOfRollout);
     // Nothing depends on it: what the store does not take now is written the next time.
-    this.#timer = setInterval(() => void this.write().catch(() => undefined), everyMs).unref();
+    this.#timer = setInterval(() => void this.write().catch(() => undefined), this.#everyMs).unref();
   }
 
   begin({ group, index }: Place, begun: BegunTry): void {
@@ -132,16 +138,29 @@ export class ChunkProgress {
   async stop(): Promise<void> {
     clearInterval(this.#timer);
     await this.#writing?.catch(() => undefined); // it is removed
-    const { store, key, journal } = this.#options;
-    if (this.#writtenAtMs > -Infinity || journal.wasBegun) await store.removeAll(key).catch(() => undefined);
+    const { store, journal } = this.#options;
+    if (this.#writtenAtMs > -Infinity) await store.removeAll(this.#key).catch(() => undefined);
+    if (journal.wasBegun) await this.#removeEarlier().catch(() => undefined);
+  }
+
+  /** What earlier attempts left, whose workers died. */
+  async #removeEarlier(): Promise<void> {
+    if (this.#areEarlierRemoved) return;
+    const { store, chunk } = this.#options;
+    for (const key of await store.list(layout.attemptsInPlay(chunk))) {
+      const of = chunkInPlayOf(key);
+      if (of !== null && of.chunk === chunk.chunk && of.beganAtMs < this.#beganAtMs) await store.removeAll(key);
+    }
+    this.#areEarlierRemoved = true;
   }
 
   async #write(): Promise<void> {
-    const { store, key } = this.#options;
+    const { store } = this.#options;
     this.#isNews = false;
     this.#writtenAtMs = performance.now();
     try {
-      await store.put(key, encodeStored(key, this.#chunk()));
+      await store.put(this.#key, encodeStored(this.#key, this.#chunk()));
+      await this.#removeEarlier();
     } catch (error) {
       this.#isNews = true;
       throw error;
@@ -151,10 +170,12 @@ export class ChunkProgress {
   #chunk(): ChunkInPlay {
     const { attempt, places } = this.#options;
     const rollouts = [...this.#rollouts.values()].map((one) => this.#line(one));
+    const writtenAtMs = Date.now();
     return {
       worker: thisWorker(),
       attempt,
-      writtenAtMs: Date.now(),
+      writtenAtMs,
+      nextByMs: writtenAtMs + quietMs + this.#everyMs,
       ordinals: encodeRanges([...new Set(places.map(({ group }) => group))].toSorted((a, b) => a - b)),
       rollouts,
       waiting: places.length - rollouts.length - this.#ended,
@@ -162,7 +183,7 @@ export class ChunkProgress {
     };
   }
 
-  #line({ budget, recalled, kept, lastTurnAtMs, sandbox, ...followed }: Place & Followed): RolloutInPlay {
+  #line({ budget, recalled, kept, lastTurnAtMs, sandbox, ...followed }: Followed): RolloutInPlay {
     const { journal } = this.#options;
     const { begun, again, settled } = effectNotes;
     const held = (kind: string) => journal.notes.held(followed, kind);
@@ -181,8 +202,4 @@ export class ChunkProgress {
       }),
     };
   }
-}
-
-function nameOf({ group, index }: Place): string {
-  return `${group}/${index}`;
 }

@@ -17,7 +17,8 @@ import type { EndedSandbox, LeaseEnd } from '../../runs/sandboxes/lease-records.
 import type { LeaseStore, OpenLease } from '../../runs/sandboxes/lease-store.ts';
 import { QuotaPlaces } from '../../runs/sandboxes/quota-places.ts';
 import { endLease, type Gone } from './end-lease.ts';
-import { isGone, isSameRollout } from './lease-owner.ts';
+import { isGone } from '../../host/worker-process.ts';
+import { isSameRollout } from './lease-owner.ts';
 
 export interface LeasingOptions {
   readonly leases: LeaseStore;

@@ -8,7 +8,7 @@ import { usualQuota } from './usual-quota.ts';
 import { processesOpen } from '../../host/processes-open.ts';
 import { LeaseStore } from '../../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../../runs/sandboxes/stored-snapshots.ts';
-import { thisWorker } from './lease-owner.ts';
+import { thisWorker } from '../../host/worker-process.ts';
 import { LeasedSandboxes } from './leased-sandboxes.ts';
 import { WarmSandboxes } from './warm-sandboxes.ts';
 
@@ -44,9 +44,9 @@ export function sandboxesFor(
   };
 }
 
-/** Begins the keys of the snapshots of a rollout; without an index those of its group. */
-function snapshotPrefix({ run, lineage = '', group = '', index }: Omit<LeaseOwner, 'worker'>): string {
-  const of = [run, lineage, group].map((part) => encodeURIComponent(part)).join('/');
+/** Begins the keys of the snapshots of a rollout; without an index those of its group. A sweep finds the workflow in it. */
+function snapshotPrefix({ run, workflow = run, lineage = '', group = '', index }: Omit<LeaseOwner, 'worker'>): string {
+  const of = [workflow, lineage, group].map((part) => encodeURIComponent(part)).join('/');
   return `${ofRollouts}${of}/${index === undefined ? '' : `${index}/`}`;
 }
 

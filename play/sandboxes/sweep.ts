@@ -5,12 +5,12 @@ import type { LeaseEnd } from '../../runs/sandboxes/lease-records.ts';
 import type { StoredSnapshots } from '../../runs/sandboxes/stored-snapshots.ts';
 import { dayOf, type LeaseStore, type OpenLease } from '../../runs/sandboxes/lease-store.ts';
 import { endLease } from './end-lease.ts';
-import { isGone, isHere } from './lease-owner.ts';
+import { isGone, isHere } from '../../host/worker-process.ts';
 import { settleUsualMs } from './leased-sandboxes.ts';
 
 export interface SweepOptions {
   readonly leases: LeaseStore;
-  readonly snapshots: Pick<StoredSnapshots, 'byProcess' | 'removeOf' | 'byLineage' | 'remove'>;
+  readonly snapshots: Pick<StoredSnapshots, 'byProcess' | 'removeOf' | 'byWorkflow' | 'remove'>;
   readonly open: (spec: SandboxProviderSpec) => Promise<SandboxProvider>;
   /** Whether a workflow is running; true where nobody knows. */
   readonly isWorkflowRunning: (workflowId: string) => Promise<boolean>;
@@ -58,9 +58,9 @@ export async function sweepSandboxes(options: SweepOptions): Promise<Sweep> {
     await options.snapshots.removeOf(worker);
     sweep.forgotten.push(worker);
   }
-  // Rollouts of a run that goes on later begin at their start, and are answered from the stored turns.
-  for (const { run, prefix } of await options.snapshots.byLineage())
-    if (!(await options.isWorkflowRunning(run))) await options.snapshots.remove(prefix);
+  // Rollouts of a run, an evaluation or a search that goes on later begin at their start, and are answered from the stored turns.
+  for (const { workflow, prefix } of await options.snapshots.byWorkflow())
+    if (!(await options.isWorkflowRunning(workflow))) await options.snapshots.remove(prefix);
   const pools = await leases.pools();
   if (pools.size === 0) return sweep;
   const project = await leases.project();

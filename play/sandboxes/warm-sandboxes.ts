@@ -1,5 +1,4 @@
-import { link, mkdir, mkdtemp, rm } from 'node:fs/promises';
-import os from 'node:os';
+import { link, mkdir, rm } from 'node:fs/promises';
 import path from 'node:path';
 import type {
   LeasedSandbox,
@@ -9,8 +8,9 @@ import type {
   TakeOptions,
 } from '../../backends/sandboxes/types.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { thisWorker } from './lease-owner.ts';
+import { thisWorker } from '../../host/worker-process.ts';
 import type { LeasedSandboxes } from './leased-sandboxes.ts';
+import { openTemporaryFolder } from '../../host/temporary-folder.ts';
 
 /** A sandbox that stood ready for so long is ended: its machine may be wanted for something else. */
 const warmS = 600;
@@ -99,7 +99,7 @@ export class WarmSandboxes implements SandboxLeases {
   }
 
   async #beginOne(kind: string, request: LeaseRequest): Promise<void> {
-    this.#folder ??= mkdtemp(path.join(os.tmpdir(), 'ratchet-routes-'));
+    this.#folder ??= openTemporaryFolder('routes');
     const folder = path.join(await this.#folder, `${++this.#sockets}`);
     await mkdir(folder);
     const socket = path.join(folder, 'route.sock');

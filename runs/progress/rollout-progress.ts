@@ -6,7 +6,7 @@ import type { ScoredGroup, ScoredRollout, Turn } from '../../core/rl/rollout/rol
 import { layout, roundOf } from '../layout.ts';
 import { scoredGroupsIn } from '../rollouts/scored-groups.ts';
 import { currentLineage, type RunPlace, storeOf, stretchesOf } from '../run-access.ts';
-import { chunksInPlay, type FollowedChunk, shownWorker } from './listed-rollouts.ts';
+import { chunksInPlay, type FollowedChunk, playedBy } from './listed-rollouts.ts';
 import { type FoundTurn, notedEffects, storedTurns } from './running-rollout.ts';
 
 /** Most turns and effects of one rollout that are read and sent: the newest. */
@@ -38,13 +38,13 @@ export async function progressOf(place: RunPlace, at: RolloutPlace): Promise<Rol
 async function inPlay(place: RunPlace, chunk: FollowedChunk, rollout: RolloutInPlay): Promise<RolloutProgress> {
   const store = storeOf(place);
   const { newest, notes, group, index, environment, exampleId, version, versionEnd } = rollout;
-  const { lineage, step, prefix, worker, attempt, writtenAtMs } = chunk;
+  const { lineage, step, prefix, standing } = chunk;
   const of = { group, index };
   const turns = newest ? await storedTurns(store, `${prefix}turns_`, newest, turnsShown) : [];
   const effects = notes ? await notedEffects(store, `${prefix}notes_`, { ...of, ...notes }, effectsShown) : [];
   const fromOf = originOf(rollout);
   return {
-    state: 'in play',
+    state: standing,
     lineage,
     step,
     ...of,
@@ -52,7 +52,7 @@ async function inPlay(place: RunPlace, chunk: FollowedChunk, rollout: RolloutInP
     exampleId,
     version,
     versionEnd,
-    played: { worker: shownWorker(worker), attempt, tries: rollout.tries, begunAtMs: rollout.begunAtMs, writtenAtMs },
+    played: { ...playedBy(chunk), tries: rollout.tries, begunAtMs: rollout.begunAtMs },
     result: null,
     turns: turns.map((turn) => told(turn, { from: fromOf(turn.position), seconds: turn.seconds })),
     turnsOf: Math.max(rollout.turns, turns.length, (turns.at(-1)?.position ?? -1) + 1),

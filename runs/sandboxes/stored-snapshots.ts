@@ -4,7 +4,7 @@ import path from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { ofRollouts, ofThisProcess, type SnapshotRef } from '../../core/settings/sandboxes.ts';
 import { damaged } from '../../store/objects.ts';
-import { inTemporaryFolder } from '../../store/temporary-folder.ts';
+import { inTemporaryFolder } from '../../host/temporary-folder.ts';
 import { dayOf, type LeaseStore, sandboxKeys } from './lease-store.ts';
 
 /** Bytes of a snapshot that are read at once. */
@@ -78,15 +78,11 @@ export class StoredSnapshots {
     return newest;
   }
 
-  /** Lineages of runs whose rollouts have some, with the prefix of their keys. Those of evaluations and searches are left out. */
-  async byLineage(): Promise<readonly { readonly run: string; readonly prefix: string }[]> {
-    const found = new Map<string, string>();
-    for (const key of await this.#leases.store.list(sandboxKeys.snapshot(ofRollouts))) {
-      const [run = '', lineage = ''] = key.slice(sandboxKeys.snapshot(ofRollouts).length).split('/');
-      if (/^(?:evaluation|search)%20/.test(lineage)) continue;
-      found.set(`${ofRollouts}${run}/${lineage}/`, decodeURIComponent(run));
-    }
-    return [...found].map(([prefix, run]) => ({ run, prefix }));
+  /** Workflows for whose rollouts some were saved, with the prefix of their keys. */
+  async byWorkflow(): Promise<readonly { readonly workflow: string; readonly prefix: string }[]> {
+    const keys = await this.#leases.store.list(sandboxKeys.snapshot(ofRollouts));
+    const parts = new Set(keys.map((key) => key.slice(sandboxKeys.snapshot(ofRollouts).length).split('/', 1)[0]!));
+    return [...parts].map((part) => ({ workflow: decodeURIComponent(part), prefix: `${ofRollouts}${part}/` }));
   }
 
   async removeOf(worker: string): Promise<void> {

@@ -5,7 +5,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { pathToFileURL } from 'node:url';
-import { thisWorker } from '../../play/sandboxes/lease-owner.ts';
+import { thisWorker } from '../../host/worker-process.ts';
 import { LeaseStore } from '../../runs/sandboxes/lease-store.ts';
 import { canSandbox, missingSandbox } from '../environments/sandbox-here.ts';
 import { openCommands } from './typed.ts';

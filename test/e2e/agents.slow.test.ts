@@ -5,7 +5,7 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { openSandboxProvider } from '../../backends/sandboxes/index.ts';
-import { thisWorker } from '../../play/sandboxes/lease-owner.ts';
+import { thisWorker } from '../../host/worker-process.ts';
 import { sweepSandboxes } from '../../play/sandboxes/sweep.ts';
 import { LeaseStore } from '../../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../../runs/sandboxes/stored-snapshots.ts';

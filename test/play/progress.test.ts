@@ -1,10 +1,13 @@
 /** Rollouts in play: what a worker says of them, and what is read for people. */
 import assert from 'node:assert/strict';
+import { hostname } from 'node:os';
 import { describe, test, type TestContext } from 'node:test';
 import { temporaryFolder } from '../../backends/testing/material.ts';
 import { firstLineage } from '../../core/names.ts';
 import { effectNotes } from '../../core/rl/rollout/effects.ts';
 import type { RecordedTurn, ScoredGroup, Turn } from '../../core/rl/rollout/rollout.ts';
+import { present } from '../../core/present.ts';
+import { thisWorker } from '../../host/worker-process.ts';
 import { unlimited } from '../../core/settings/budgets.ts';
 import { noPrices } from '../../core/rl/budget.ts';
 import { RolloutBudget } from '../../play/budget/rollout-budget.ts';
@@ -22,7 +25,7 @@ const lineage = firstLineage;
 const round = { step: 3, first: 1, last: 400 };
 const chunk = 'chunk_1_of_1';
 const prefix = `${layout.round(lineage, round.step, round.first, round.last)}${chunk}`;
-const key = layout.inPlay(lineage, round, chunk);
+const of = { lineage, ...round, chunk };
 const signal = new AbortController().signal;
 const lease = { environment: 'repair', exampleId: 7, version: 2 };
 
@@ -53,13 +56,30 @@ async function newRun(t: TestContext): Promise<RunPlace> {
   return { name: 'run', store: `file:${await temporaryFolder(t)}` };
 }
 
+const inPlayAt = (group: number, index: number, environment = lease.environment) => ({
+  ...lease,
+  environment,
+  group,
+  index,
+  versionEnd: 2,
+  tries: 1,
+  begunAtMs: 1_000_000 - (16 - group) * 1000 - index,
+  turns: 200,
+  promptTokens: 1_000_000,
+  tokens: 20_000,
+  toolCalls: 199,
+  earlier: 0,
+  recalled: '',
+  newest: { part: 99_999, row: 3 },
+});
+
 function openJournal(place: RunPlace): Promise<RolloutJournal> {
   return RolloutJournal.open(storeOf(place), `${prefix}/`, 'leases', { notes: `${prefix}/notes_`, signal });
 }
 
 function follow(place: RunPlace, journal: RolloutJournal, groups: readonly number[]): ChunkProgress {
   const places = groups.map((group) => ({ group, index: 0 }));
-  return new ChunkProgress({ store: storeOf(place), key, attempt: 2, journal, places });
+  return new ChunkProgress({ store: storeOf(place), chunk: of, attempt: 2, journal, places });
 }
 
 /** Each turn is stored when the next one is asked for, as calls of programs are. */
@@ -86,13 +106,74 @@ describe('a rollout in play', () => {
     progress.begin({ group: 1, index: 0 }, { ...lease, earlier: 0, budget: undefined });
     await progress.write();
     const store = storeOf(place);
-    await store.removeAll(key);
+    await store.removeAll(layout.allInPlay(lineage));
     await progress.write();
-    assert.equal(await store.read(key), null);
+    assert.deepEqual(await store.list(layout.allInPlay(lineage)), []);
     passedMs = 31_000;
     await progress.write();
-    assert.notEqual(await store.read(key), null);
+    assert.equal((await store.list(layout.allInPlay(lineage))).length, 1);
     await progress.stop();
+  });
+
+  test('whose worker has ended was left, and one whose worker is overdue on another host may have been', async (t) => {
+    const place = await newRun(t);
+    const store = storeOf(place);
+    const say = async (first: number, worker: string, nextByMs?: number): Promise<void> => {
+      const rollouts = [inPlayAt(first, 0)];
+      const at = layout.inPlay({ lineage, step: 3, first, last: first, chunk }, { beganAtMs: 1, name: 'one' });
+      const said = { worker, attempt: 1, writtenAtMs: 1_000_000, ordinals: '', rollouts, waiting: 0, ended: 0 };
+      await store.put(at, encodeStored(at, { ...said, ...present({ nextByMs }) }));
+    };
+    await say(1, `${hostname()}:${process.pid}:1`); // an earlier process of this number
+    await say(2, 'elsewhere:7:1', Date.now() - 31_000);
+    await say(3, 'elsewhere:8:1', Date.now() - 20_000); // within what clocks differ
+    await say(4, thisWorker(), Date.now() + 1_000); // its newest turn is as old as that of the others
+    const list = await listInPlay(place, { limit: 5 });
+    assert.deepEqual(
+      list.rollouts.map(({ group, standing }) => [group, standing]),
+      [[2, 'silent'], [3, 'in play'], [4, 'in play'], [1, 'left']], // prettier-ignore
+    );
+    assert.deepEqual([list.inPlay, list.silent, list.left, list.workers, list.turns], [3, 1, 1, 3, 600]);
+    const said = describeList('run', list, 1_300_000);
+    assert.match(said[0]!, /^run: 3 in play \(repair 3\) on 3 workers; 1 of them on a worker that is overdue: it hangs, or has ended; 1 left by a worker that has ended: the next attempt goes on with them; /); // prettier-ignore
+    assert.match(
+      said.find((line) => line.startsWith('2/0'))!,
+      /5 min ago, overdue/,
+    );
+    assert.match(
+      said.find((line) => line.startsWith('1/0'))!,
+      /5 min ago, has ended/,
+    );
+    const [left, silent] = [await progressOf(place, { group: 1, index: 0 }), await progressOf(place, { group: 2, index: 0 })]; // prettier-ignore
+    assert.deepEqual([left.state, silent.state], ['left', 'silent']);
+    assert.match(describeRollout('run', left, 1_300_000)[1]!, /^state {9}left by .*, attempt 1, which has ended: the next attempt goes on with it$/); // prettier-ignore
+    assert.match(describeRollout('run', silent, 1_300_000)[1]!, /in play for .* on elsewhere:7, attempt 1 \(heard of 5 min ago, overdue\)$/); // prettier-ignore
+  });
+
+  test('of an attempt that was taken over does not stand in place of that of the newer one', async (t) => {
+    const place = await newRun(t);
+    const store = storeOf(place);
+    const objects = (): Promise<string[]> => store.list(layout.allInPlay(lineage));
+    const begun = { ...lease, earlier: 0, budget: undefined };
+    const clock = t.mock.method(Date, 'now', () => 1_000);
+    const older = follow(place, await openJournal(place), [1]);
+    older.begin({ group: 1, index: 0 }, begun);
+    await older.write();
+    clock.mock.mockImplementation(() => 2_000);
+    const journal = await openJournal(place);
+    const newer = follow(place, journal, [1]);
+    newer.begin({ group: 1, index: 0 }, begun);
+    newer.turn({ group: 1, index: 0 }, row(1, 0), null);
+    await newer.write();
+    assert.equal((await objects()).length, 1, 'what an earlier attempt left is removed');
+    older.sandbox({ group: 1, index: 0 }, { provider: 'namespace', name: 'old', sinceMs: 0, deadlineAtMs: 0 });
+    await older.write(); // it has not noticed yet
+    const { rollouts } = await listInPlay(place, { limit: 5 });
+    assert.deepEqual(rollouts.map(({ turns, sandbox }) => [turns, sandbox]), [[1, undefined]]); // prettier-ignore
+    await older.stop();
+    assert.equal((await listInPlay(place, { limit: 5 })).rollouts[0]?.turns, 1);
+    await newer.stop();
+    assert.deepEqual(await objects(), []);
   });
 
   test('is read turn by turn, from the objects that have its turns alone', async (t) => {
@@ -205,22 +286,10 @@ describe('a run with thousands of rollouts in play', () => {
     for (let n = 0; n < 16; n++) {
       const of = { step: 3, first: n * 16 + 1, last: n * 16 + 16 };
       const rollouts = Array.from({ length: 256 }, (_, i) => ({
-        ...lease,
-        environment: n < 4 ? 'browse' : 'repair',
-        group: of.first + Math.floor(i / 16),
-        index: i % 16,
-        versionEnd: 2,
-        tries: 1,
+        ...inPlayAt(of.first + Math.floor(i / 16), i % 16, n < 4 ? 'browse' : 'repair'),
         begunAtMs: 1_000_000 - n * 1000 - i,
-        turns: 200,
-        promptTokens: 1_000_000,
-        tokens: 20_000,
-        toolCalls: 199,
-        earlier: 0,
-        recalled: '',
-        newest: { part: 99_999, row: 3 },
       }));
-      const at = layout.inPlay(lineage, of, chunk);
+      const at = layout.inPlay({ lineage, ...of, chunk }, { beganAtMs: 1, name: 'one' });
       const said = { worker: `host:${n % 2}:7`, attempt: 1, writtenAtMs: 1_000_000, ordinals: '', rollouts, waiting: 1, ended: 2 }; // prettier-ignore
       await store.put(at, encodeStored(at, said));
     }

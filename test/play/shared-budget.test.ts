@@ -81,6 +81,16 @@ test('what a dead worker held stays used, and nobody waits for it for long', asy
   taken(await worker().reserve(countsOf({ tokens: 18 })));
 });
 
+test('nobody waits for a worker whose process is known to have ended', async () => {
+  const { worker, mortal, ends } = budgetOf({ tokens: 100 }, { ...times, answerMs: 60_000 });
+  const [one, alive] = [mortal(), worker()];
+  taken(await one.budget.reserve(countsOf({ tokens: 80 })));
+  const waiting = alive.reserve(countsOf({ tokens: 50 }));
+  one.die();
+  ends.set(one.name, 0);
+  assert.equal('over' in (await waiting), true);
+});
+
 test('two that wait for what a dead worker held do not put each other off', async () => {
   const { worker, mortal } = budgetOf({ tokens: 100 });
   const dead = mortal();
@@ -198,6 +208,128 @@ test('whatever workers do, and whenever they die, what is used never exceeds the
   );
 });
 
+test('of the sandboxes of a dead worker all comes back that they cannot have used, and what its calls held stays held', async (t) => {
+  const clock = t.mock.method(Date, 'now', () => 1_000_000);
+  const { worker, mortal, ledger, ends } = budgetOf({ sandboxS: 150, money: 10, tokens: 100 });
+  const dead = mortal();
+  const sandbox = { sandboxS: 100, money: 6 };
+  taken(await dead.budget.reserve(countsOf(sandbox), undefined, 'here'));
+  taken(await dead.budget.reserve(countsOf({ tokens: 40, money: 1 })));
+  dead.die();
+  clock.mock.mockImplementation(() => 1_040_000);
+  ends.set(dead.name, 1_030_000);
+  const other = worker();
+  taken(await other.reserve(countsOf(sandbox), undefined, 'here')).settle(countsOf(sandbox));
+  const { used, held } = (await ledger().newest())!;
+  const both = amountsOf(add(used, held));
+  assert.equal(both.sandboxS, 30 + 100);
+  assert.ok(both.money >= 1.8 + 1 + 6 && both.money <= 10, `${both.money}: its call may have cost 1`);
+  assert.ok(both.tokens >= 40);
+  const elsewhere = mortal();
+  taken(await elsewhere.budget.reserve(countsOf({ sandboxS: 20 }), undefined, 'another place'));
+  elsewhere.die();
+  ends.set(elsewhere.name, 1_040_000);
+  assert.equal('over' in (await worker().reserve(countsOf({ sandboxS: 20 }), undefined, 'here')), true, 'its leases are not seen'); // prettier-ignore
+});
+
+test('what a sandbox left over and calls of its worker used then does not come back a second time', async (t) => {
+  t.mock.method(Date, 'now', () => 1_000_000);
+  const { worker, mortal, ends } = budgetOf({ sandboxS: 100, money: 10 });
+  const dead = mortal();
+  await dead.budget.enter();
+  taken(await dead.budget.reserve(countsOf({ sandboxS: 100, money: 10 }), undefined, 'here')).settle(noCounts);
+  taken(await dead.budget.reserve(countsOf({ money: 10 })));
+  dead.die();
+  ends.set(dead.name, 1_000_000);
+  assert.equal('over' in (await worker().reserve(countsOf({ money: 1 }))), true, 'its call may have cost all');
+});
+
+test('a sandbox waits while one of a dead worker may still be there', async (t) => {
+  t.mock.method(Date, 'now', () => 1_000_000);
+  const { worker, mortal, ends } = budgetOf({ sandboxS: 100 });
+  const dead = mortal();
+  taken(await dead.budget.reserve(countsOf({ sandboxS: 80 }), undefined, 'here'));
+  dead.die();
+  ends.set(dead.name, 'ending');
+  let isDone = false;
+  const waiting = worker()
+    .reserve(countsOf({ sandboxS: 50 }), undefined, 'here')
+    .finally(() => (isDone = true));
+  await delay(3 * times.answerMs);
+  assert.equal(isDone, false, 'a sweep ends it');
+  ends.set(dead.name, 1_010_000);
+  taken(await waiting);
+});
+
+test('whenever workers with sandboxes die, more than the rest of their time never comes back', async (t) => {
+  const begunAt = performance.now();
+  t.mock.method(Date, 'now', () => Math.round(1e9 + 1e3 * (performance.now() - begunAt))); // a millisecond is a second
+  const step = fc.record({
+    worker: fc.nat(2),
+    isSandbox: fc.boolean(),
+    most: fc.integer({ min: 1, max: 40 }),
+    ms: fc.nat(30),
+  });
+  const deaths = fc.array(fc.record({ worker: fc.nat(2), ms: fc.nat(50) }), { minLength: 1, maxLength: 4 });
+  await fc.assert(
+    fc.asyncProperty(
+      fc.integer({ min: 40, max: 200 }),
+      fc.array(step, { minLength: 5, maxLength: 40 }),
+      deaths,
+      async (limit, steps, kills) => {
+        const { mortal, worker, ledger, ends } = budgetOf({ sandboxS: limit, money: limit });
+        const workers = Array.from({ length: 3 }, mortal);
+        for (const { worker: at, ms } of kills) {
+          setTimeout(() => {
+            ends.set(workers[at]!.name, Date.now());
+            workers[at]!.die();
+            workers[at] = mortal();
+          }, ms);
+        }
+        const spent = { sandboxS: 0, money: 0 };
+        const spend = (sandboxS: number, money: number): void => {
+          spent.sandboxS += sandboxS;
+          spent.money += money;
+          for (const unit of ['sandboxS', 'money'] as const)
+            assert.ok(spent[unit] <= limit + 1e-6, `${spent[unit]} of ${limit} ${unit} are used`);
+        };
+        await Promise.all(
+          steps.map(async ({ worker: at, isSandbox, most, ms }, i) => {
+            await delay(2 * (i % 10));
+            const one = workers[at]!;
+            const needed = isSandbox ? { sandboxS: most, money: most / 2 } : { tokens: 1, money: most / 4 };
+            const answer = await Promise.race([one.budget.reserve(countsOf(needed), one.signal, 'here'), one.death]);
+            if (answer === null || 'over' in answer) return;
+            if (!isSandbox) {
+              spend(0, most / 4); // whether or not the worker lives to say so
+              await delay(1);
+              return answer.settle(countsOf(needed));
+            }
+            const sinceMs = Date.now();
+            await Promise.race([delay(Math.min(ms, most)), one.death]);
+            const endedAtMs = Math.min(Number(ends.get(one.name) ?? Infinity), Date.now());
+            const seconds = Math.min(most, Math.max(0, endedAtMs - sinceMs) / 1000);
+            spend(seconds, seconds / 2);
+            answer.settle(countsOf({ sandboxS: seconds, money: seconds / 2 }));
+          }),
+        );
+        const leave = await worker().enter();
+        await leave();
+        const state = (await ledger().newest())!;
+        const both = amountsOf(add(state.used, state.held));
+        for (const unit of ['sandboxS', 'money'] as const) {
+          assert.ok(both[unit] <= limit);
+          assert.ok(spent[unit] <= both[unit] + 1e-6, `${unit}: ${spent[unit]} were used, ${both[unit]} are counted`);
+        }
+        const holders = Object.values(state.holders);
+        const dead = holders.filter(({ worker: name, sandboxes }) => sandboxes !== undefined && ends.has(name!));
+        assert.deepEqual(dead, [], 'nothing of a dead worker waits to come back');
+      },
+    ),
+    { numRuns: 25 },
+  );
+});
+
 type Answer = Awaited<ReturnType<SharedBudget['reserve']>>;
 
 function taken(answer: Answer): Exclude<Answer, OverBudget> {
@@ -205,28 +337,33 @@ function taken(answer: Answer): Exclude<Answer, OverBudget> {
   return answer;
 }
 
-function budgetOf(limits: Partial<BudgetLimits>) {
+function budgetOf(limits: Partial<BudgetLimits>, ownTimes = times) {
   const store = new SlowStore();
   const ledger = (): BudgetLedger => new BudgetLedger(store as unknown as Store, '');
-  const worker = (own = store): SharedBudget =>
+  /** When all sandboxes of a worker had ended. */
+  const ends = new Map<string, number | 'ending'>();
+  let workers = 0;
+  const worker = (own = store, name = `worker ${++workers}`): SharedBudget =>
     new SharedBudget({
+      sandboxes: { place: 'here', worker: name, endOf: async (asked) => ends.get(asked) ?? 'unknown' },
       ledger: new BudgetLedger(own as unknown as Store, ''),
       of: 'run',
       limits: { ...unlimited, ...limits },
       advice: (unit) => `Raise budget.${unit}.`,
-      times,
+      times: ownTimes,
     });
   /** A worker that may die: from then on it writes nothing more, and hears of nothing. */
   const mortal = () => {
     let die: () => void = () => undefined;
     const death = new Promise<null>((resolve) => (die = () => resolve(null)));
-    const budget = worker(new LostStore(store, death) as unknown as SlowStore);
+    const name = `worker ${++workers}`;
+    const budget = worker(new LostStore(store, death) as unknown as SlowStore, name);
     // A call of a dead process waits no more; here its timers would keep this process alive.
     const gone = new AbortController();
     void death.then(() => gone.abort());
-    return { budget, death, signal: gone.signal, die: () => die() };
+    return { budget, name, death, signal: gone.signal, die: () => die() };
   };
-  return { store, ledger, worker, mortal };
+  return { store, ledger, worker, mortal, ends };
 }
 
 /** A store in memory, whose answers take a moment. */

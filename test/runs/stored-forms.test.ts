@@ -133,7 +133,7 @@ describe('a stored form', () => {
 const round = 'rollouts/step_3/groups_5-6/';
 const sampleKeys: Readonly<Record<keyof typeof storedForms, string>> = {
   runRecord: 'run.json',
-  chunkInPlay: 'in_play/step_3.groups_5-6.chunk_1_of_2.json',
+  chunkInPlay: 'in_play/step_3.groups_5-6.chunk_1_of_2.1764000000000-0a1b2c3d.json',
   specSource: 'specs/0123.source.json',
   spec: 'specs/0123.json',
   lineage: 'origins/lineage_2.json',

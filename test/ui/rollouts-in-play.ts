@@ -16,9 +16,9 @@ export async function playing({ run, store }: TestRun): Promise<void> {
   const round = { step: 7, first: 90, last: 91 };
   const prefix = `${layout.round(run.lineage, round.step, round.first, round.last)}chunk_1_of_1`;
   const journal = await RolloutJournal.open(store, `${prefix}/`, 'leases', { notes: `${prefix}/notes_`, signal });
-  const key = layout.inPlay(run.lineage, round, 'chunk_1_of_1');
+  const chunk = { lineage: run.lineage, ...round, chunk: 'chunk_1_of_1' };
   const places = [0, 1].map((index) => ({ group: 90, index }));
-  const progress = new ChunkProgress({ store, key, attempt: 1, journal, places });
+  const progress = new ChunkProgress({ store, chunk, attempt: 1, journal, places });
   const budget = new RolloutBudget({ ...unlimited, tokens: 500 }, { shared: [], prices: noPrices });
   budget.adopt({ promptTokens: 100, completionTokens: 20 });
   for (const place of places)

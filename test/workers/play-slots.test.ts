@@ -25,16 +25,33 @@ test('a worker asks for another lease while it has room for one like the newest,
   const leave = slots.enter(32);
   await slots.take(32, never);
   await permits.reserveSlot(about, never); // 32 are in, 32 more fit
+  permits.markSlotUsed({ slotInfo: playGroups });
   let isAsking = false;
   void permits.reserveSlot(about, never).then(() => (isAsking = true));
   await turn();
-  assert.equal(isAsking, false, 'the one that is asked for may bring 32');
+  assert.equal(isAsking, false, 'the one that came may bring 32');
   slots.give();
   await turn();
   assert.equal(isAsking, true);
   permits.releaseSlot({});
   permits.releaseSlot({ slotInfo: playGroups });
   leave();
+});
+
+test('a worker that has leases asks once at a time, so that an idle one gets what comes', async () => {
+  const slots = new Slots(64);
+  const permits = new PlaySlots(slots);
+  slots.enter(4);
+  await permits.reserveSlot(about, never);
+  await permits.reserveSlot(about, never); // nothing is known to be held here
+  permits.markSlotUsed({ slotInfo: playGroups });
+  let asks = 0;
+  for (let i = 0; i < 3; i++) void permits.reserveSlot(about, never).then(() => (asks += 1));
+  await turn();
+  assert.equal(asks, 0, 'one poll waits');
+  permits.markSlotUsed({ slotInfo: playGroups });
+  await turn();
+  assert.equal(asks, 1, 'it has brought something, and the next one waits');
 });
 
 test('a poll that is not needed any more gives its place in the line back', async () => {

@@ -4,6 +4,7 @@ import { after, describe, test } from 'node:test';
 import { ApplicationFailure } from '@temporalio/common';
 import { RatchetError } from '../../core/errors.ts';
 import type { Recovery } from '../../activities/index.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { FakeRun, Gate, type Input, type Output, specWith, versionAfter } from './fake-run.ts';
 import { groupsIn } from './fake-training.ts';
 import { aWhile, until } from './look.ts';
@@ -463,5 +464,33 @@ describe('a step in training', { concurrency: 8 }, () => {
     await until('the end of the hold', () => ended);
     gate.open();
     await run.result();
+  });
+
+  test('chunks that no worker has room for wait in the run, not at the worker that took them', async () => {
+    const atOnce = { now: 0, most: 0 };
+    const [entry] = specWith('', {}).environments;
+    const program = {} as NonNullable<RunSpec['environments'][number]['program']>;
+    const run = await begin({
+      settings: {
+        maxSteps: 1,
+        maxAsyncLevel: 0,
+        batchSize: 32,
+        maxConcurrent: 8,
+        environments: [{ ...entry!, program }],
+      },
+      fakes: {
+        leaseGroups: async (_, { usual }) => ({ ...(await usual()), workers: 2 }),
+        playGroups: async (_, { usual }) => {
+          atOnce.most = Math.max(atOnce.most, ++atOnce.now);
+          await aWhile();
+          const played = await usual();
+          atOnce.now -= 1;
+          return played;
+        },
+      },
+    });
+    const { ledger } = await run.result();
+    assert.deepEqual([ledger.isSound, ledger.counts['trained'], run.inputs('playGroups').length], [true, 8, 8]);
+    assert(atOnce.most <= 3, `${atOnce.most} groups of four for eight rollouts at once`);
   });
 });

@@ -85,8 +85,8 @@ interface ListProps {
 }
 
 function List({ list, chosen, addressFor }: ListProps): JSX.Element {
-  const { rollouts, matches, inPlay, ended, waiting, workers, turns, tokens, sandboxes } = list;
-  if (inPlay === 0) return <p>No rollout is in play. A worker says which are after some seconds.</p>;
+  const { rollouts, matches, inPlay, silent, left, ended, waiting, workers, turns, tokens, sandboxes } = list;
+  if (inPlay + left === 0) return <p>No rollout is in play. A worker says which are after some seconds.</p>;
   const now = Date.now();
   return (
     <>
@@ -94,6 +94,8 @@ function List({ list, chosen, addressFor }: ListProps): JSX.Element {
         {counted(inPlay, 'rollout')} on {counted(workers, 'worker')}; {ended} ended, {waiting} not begun;{' '}
         {counted(turns, 'turn')}, {counted(tokens, 'sampled token')}
         {sandboxes > 0 && `, ${counted(sandboxes, 'sandbox', 'sandboxes')}`}
+        {silent > 0 && `; ${silent} of them on a worker that is overdue: it hangs, or has ended`}
+        {left > 0 && `; ${left} left by a worker that has ended: the next attempt goes on with them`}
         {matches > rollouts.length && `. Shown are the ${rollouts.length} that have been in play for the longest.`}
       </p>
       <Scrolls label="rollouts in play">
@@ -165,7 +167,9 @@ function Row({
         {one.worker}
         {(one.attempt > 1 || one.tries > 1) && `, attempt ${one.attempt}.${one.tries}`}
       </td>
-      <td class="number">{duration(since(now, one.writtenAtMs))} ago</td>
+      <td class="number">
+        {duration(since(now, one.writtenAtMs))} ago{standings[one.standing]}
+      </td>
     </tr>
   );
 }
@@ -178,7 +182,9 @@ function One({ progress }: { readonly progress: RolloutProgress }): JSX.Element 
       <dl class="facts">
         <Fact name="state">
           {played
-            ? `in play for ${duration(since(now, played.begunAtMs))}`
+            ? played.standing === 'left'
+              ? 'left: its worker has ended, and the next attempt goes on with it'
+              : `in play for ${duration(since(now, played.begunAtMs))}`
             : `${result!.outcome.replaceAll('_', ' ')}${result!.reward === null ? '' : `, reward ${figure(result!.reward)}`}`}
         </Fact>
         <Fact name="example">
@@ -189,7 +195,8 @@ function One({ progress }: { readonly progress: RolloutProgress }): JSX.Element 
         </Fact>
         {played && (
           <Fact name="worker">
-            {played.worker}, attempt {played.attempt}, try {played.tries}
+            {played.worker}, attempt {played.attempt}, try {played.tries}, heard of{' '}
+            {duration(since(now, played.writtenAtMs))} ago{standings[played.standing]}
           </Fact>
         )}
         {sandbox && (
@@ -227,6 +234,12 @@ function One({ progress }: { readonly progress: RolloutProgress }): JSX.Element 
     </>
   );
 }
+
+const standings: Readonly<Record<ListedRollout['standing'], string>> = {
+  'in play': '',
+  silent: ', overdue',
+  left: ', has ended',
+};
 
 function noTurns(of: number): string {
   if (of === 0) return 'No turn has finished yet.';

@@ -44,7 +44,8 @@ export async function freshPollers(client: Client, taskQueue: string): Promise<P
   return (await pollersOf(client, taskQueue)).filter(isFresh);
 }
 
-async function pollersOf(client: Client, name: string): Promise<Poller[]> {
+/** All that polled a queue for activities within the last minutes. */
+export async function pollersOf(client: Client, name: string): Promise<Poller[]> {
   const { namespace } = client.options;
   const asked = { namespace, taskQueue: { name }, taskQueueType: activityQueue };
   const { pollers } = await client.workflowService.describeTaskQueue(asked);

@@ -39,6 +39,7 @@ export class PlaySlots implements CustomSlotSupplier<ActivitySlotInfo> {
   markSlotUsed({ slotInfo }: { readonly slotInfo: ActivitySlotInfo }): void {
     this.#asking -= 1;
     this.#count(slotInfo, 1);
+    this.#look();
   }
 
   releaseSlot({ slotInfo }: { readonly slotInfo?: ActivitySlotInfo }): void {
@@ -54,6 +55,8 @@ export class PlaySlots implements CustomSlotSupplier<ActivitySlotInfo> {
 
   #hasRoom(): boolean {
     if (this.#asking + this.#leases + this.#others >= activitiesMax) return false;
+    // With more polls than an idle worker, the one that has work would get most of what comes.
+    if (this.#asking > 0 && this.#leases > 0) return false;
     const { wanted, limit, leases } = this.#slots;
     const coming = this.#asking + Math.max(0, this.#leases - leases.held);
     return wanted + coming * leases.newest < limit;

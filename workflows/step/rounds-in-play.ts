@@ -15,6 +15,7 @@ import { RewindAsked, type RunControl } from '../control/run-control.ts';
 import { isHistoryLong } from '../history-length.ts';
 import { eager } from '../options.ts';
 import type { RoundToPlay } from '../play-rounds.ts';
+import { ChunkGate } from './chunk-gate.ts';
 import { type ChunkInPlay, ChunksInPlay } from './chunks-in-play.ts';
 import type { CurriculumInTurn } from './curriculum-in-turn.ts';
 import { type ChunkPlayed, playChunk } from './play-chunk.ts';
@@ -62,6 +63,7 @@ export class RoundsInPlay {
   readonly #context: RoundsContext;
   readonly #parts: Parts;
   readonly #chunks = new ChunksInPlay();
+  readonly #gate = new ChunkGate();
   /** Ordinals that have ended, and are not added yet. */
   readonly #judging = new Set<number>();
   /** Rounds whose activities belong to this execution. */
@@ -317,7 +319,9 @@ export class RoundsInPlay {
     const tells = this.#parts.byRounds ? {} : { tells: workflowInfo().workflowId };
     const asked = { run, spec, ...rest, ...chunks[0]!, ...tells };
     try {
-      return await this.#chunks.playing([one], () => scope.run(() => playChunk(control, asked)));
+      const play = (): Promise<ChunkPlayed> => this.#chunks.playing([one], () => playChunk(control, asked));
+      const { size } = this.#parts;
+      return await scope.run(() => this.#gate.within(one.left.size, () => size.atOnce, play));
     } catch (reason) {
       if (isCancellation(reason) && scope.consideredCancelled) return null;
       throw reason;

@@ -12,12 +12,14 @@ import {
 } from '../../core/rl/sampling/window.ts';
 import {
   chunkGroupsOf,
+  groupsUnderWay,
   isQuick,
   type SamplingMeasured,
   slowestOf,
   windowRoom,
   type WindowRoom,
 } from '../../core/rl/sampling/window-room.ts';
+import type { GateRoom } from './chunk-gate.ts';
 
 /** Steps that may be sampled for, from `StepsAhead`. */
 interface Ahead {
@@ -77,6 +79,12 @@ export class WindowSize {
   /** Most groups in a chunk when so many groups are to be in flight. */
   chunkGroups(window: number): number {
     return chunkGroupsOf(this.#spec, this.#measured, { groupsPerBatch: this.#groupsPerBatch, window });
+  }
+
+  /** What is to be under way at once: a chunk for each worker, and groups for the rollouts that may be in flight. */
+  get atOnce(): GateRoom {
+    const spec = { ...this.#spec, rolloutsPerExample: rolloutsPerGroup(this.#spec) };
+    return { chunks: this.workers, groups: groupsUnderWay(spec, this.#measured) ?? Infinity };
   }
 
   /** Groups issued for a batch, including those that a filter will drop. */

@@ -10,6 +10,9 @@ const settleEnd = '/settle';
 interface RouteAnswer {
   readonly status: number;
   readonly body: { [name: string]: JsonValue };
+  /** Key of the effect that the program makes from now on, or that has an answer now. */
+  readonly making?: string;
+  readonly settled?: string;
 }
 
 /**
@@ -48,7 +51,7 @@ async function begin(notes: RolloutNotes, key: string, body: { [name: string]: J
       return { status: 409, body: { state: 'in_doubt', error } };
     }
     const { idempotencyKey, isAgain } = begun;
-    return { status: 200, body: { state: 'make', idempotency_key: idempotencyKey, again: isAgain } };
+    return { status: 200, body: { state: 'make', idempotency_key: idempotencyKey, again: isAgain }, making: key };
   } catch (error) {
     return refusalOf(error);
   }
@@ -61,7 +64,7 @@ async function settle(notes: RolloutNotes, key: string, body: { [name: string]: 
     return refused(413, `an answer has at most ${effectAnswerCharsMax} characters as JSON`, `${length}`);
   }
   try {
-    return { status: 200, body: { state: 'settled', answer: await settleEffect(notes, key, answer) } };
+    return { status: 200, body: { state: 'settled', answer: await settleEffect(notes, key, answer) }, settled: key };
   } catch (error) {
     return refusalOf(error);
   }

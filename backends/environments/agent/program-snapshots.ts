@@ -1,13 +1,14 @@
 import { randomUUID } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
 import type { JsonValue } from '../../../core/json-value.ts';
+import { present } from '../../../core/present.ts';
 import type { ProgramRun } from '../../../core/rl/rollout/program-run.ts';
 import type { AgentProgram, ProgramResume } from '../../../core/settings/programs.ts';
 import type { SnapshotRef } from '../../../core/settings/sandboxes.ts';
 import type { Sandbox } from '../../sandboxes/types.ts';
 import type { RolloutNotes, RolloutSandboxes } from '../types.ts';
 import type { Capture, ResumedCalls } from './capture/types.ts';
-import type { WatchedPolicy } from './watched-policy.ts';
 
 /** Kind of the notes about snapshots; their keys count from 1. */
 const kind = 'snapshot';
@@ -41,12 +42,13 @@ interface SnapshotOptions {
   readonly sandboxes: RolloutSandboxes;
   /** Ids of the calls that earlier attempts finished. */
   readonly earlier: ReadonlySet<string>;
+  /** Ends the wait for a snapshot. */
+  readonly signal: AbortSignal;
 }
 
 interface Running {
   readonly sandbox: Sandbox;
-  readonly capture: Pick<Capture, 'heard'>;
-  readonly watched: Pick<WatchedPolicy, 'calls'>;
+  readonly capture: Pick<Capture, 'heard' | 'underWay'>;
 }
 
 /**
@@ -64,6 +66,7 @@ export class ProgramSnapshots {
   /** The newest snapshot, and how many calls were finished before it. */
   #newest: { readonly name: string; readonly key: string; readonly calls: number } | null = null;
   #taken = 0;
+  readonly #putOff = { calls: 0, effects: 0 };
   #error: string | undefined;
 
   private constructor(options: SnapshotOptions, number: number, found: FoundSnapshot | null) {
@@ -91,13 +94,17 @@ export class ProgramSnapshots {
     this.#running = running;
   }
 
-  /** Called with each call that comes while no other is under way; what it does ends before the call is answered. */
+  /** Called with each call of the policy; what it does ends before the call is answered. */
   async beside(): Promise<void> {
     const running = this.#running;
     if (running === null) return;
     const heard = running.capture.heard();
     const isDue = heard.calls.length - (this.#newest?.calls ?? 0) >= this.#options.program.resume.every;
-    if (isDue) await this.#take(running, heard);
+    if (!isDue) return;
+    const { open, effects } = running.capture.underWay();
+    if (open > 1) this.#putOff.calls += 1;
+    else if (effects > 0) this.#putOff.effects += 1;
+    else await this.#take(running, heard);
   }
 
   /**
@@ -117,12 +124,15 @@ export class ProgramSnapshots {
   }
 
   report(): Pick<ProgramRun, 'snapshots'> {
-    return { snapshots: { taken: this.#taken, ...(this.#error === undefined ? {} : { error: this.#error }) } };
+    const { calls, effects } = this.#putOff;
+    const putOff = calls + effects === 0 ? undefined : this.#putOff;
+    return { snapshots: { taken: this.#taken, ...present({ error: this.#error, putOff }) } };
   }
 
-  async #take({ sandbox, watched }: Running, { calls, names }: ResumedCalls): Promise<void> {
-    const { sandboxes, program } = this.#options;
-    const before = watched.calls;
+  async #take({ sandbox, capture }: Running, { calls, ...more }: ResumedCalls): Promise<void> {
+    const { sandboxes, program, signal } = this.#options;
+    const before = capture.underWay().requests;
+    await delay(program.resume.delayS * 1000, undefined, { signal });
     const key = `${sandboxes.snapshotPrefix}${calls.length}-${randomUUID()}`;
     let snapshot: SnapshotRef;
     try {
@@ -132,10 +142,13 @@ export class ProgramSnapshots {
       this.#error = `${error.code}: ${error.message}`; // a death costs more; the rollout goes on
       return;
     }
-    // Another call came: its thread may have changed the folder meanwhile.
-    if (watched.calls !== before) return sandboxes.removeSnapshots(snapshot.key);
+    // Another thread asked for something: it may have changed the folder meanwhile.
+    if (capture.underWay().requests !== before) {
+      this.#putOff.calls += 1;
+      return sandboxes.removeSnapshots(snapshot.key);
+    }
     const older = this.#newest;
-    const note: SnapshotNote = { snapshot, names, calls: calls.slice(older?.calls ?? 0), after: older?.name ?? null };
+    const note: SnapshotNote = { snapshot, ...more, calls: calls.slice(older?.calls ?? 0), after: older?.name ?? null };
     const name = await this.#note(note);
     this.#taken += 1;
     this.#newest = { name, key: snapshot.key, calls: calls.length };
@@ -168,5 +181,6 @@ function newestIn(notes: ReadonlyMap<string, JsonValue>, earlier: ReadonlySet<st
   const all = calls.toReversed().flat();
   if (!all.every((id) => earlier.has(id))) return null; // its turns were not kept
   const older = newest.after === null ? null : (at(newest.after) as SnapshotNote).snapshot.key;
-  return { name, older, snapshot: newest.snapshot, names: newest.names, calls: all };
+  const { after: _after, ...resumed } = newest;
+  return { ...resumed, name, older, calls: all };
 }

@@ -6,7 +6,7 @@ interface CallDeadlines {
   readonly toolTimeoutS: number | null;
 }
 
-/** Begun with a call that comes while no other is under way, and done before its answer leaves. */
+/** Begun with a call, and done before its answer leaves. */
 type Beside = () => Promise<void>;
 
 /** Why a program is stopped by its calls. */
@@ -65,7 +65,7 @@ export class WatchedPolicy implements Policy {
     const late = this.#after(this.#deadlines.turnTimeoutS, 'turn');
     try {
       // Both have ended before the program hears anything: a refusal lets it go on, too.
-      const beside = this.#underWay === 1 ? this.#beside?.() : undefined;
+      const beside = this.#beside?.();
       const sampling = this.#policy.sample(messages, options).finally(() => clearTimeout(late));
       await Promise.allSettled([sampling, beside]);
       await beside;

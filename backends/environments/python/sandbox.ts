@@ -1,4 +1,4 @@
-import { inTemporaryFolder } from '../../../store/temporary-folder.ts';
+import { inTemporaryFolder } from '../../../host/temporary-folder.ts';
 import { spawn, type ChildProcess } from 'node:child_process';
 import { availableParallelism } from 'node:os';
 import type { Readable, Writable } from 'node:stream';

@@ -1,5 +1,5 @@
 import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -8,6 +8,7 @@ import type { SandboxProviderSpec } from '../../../core/settings/sandboxes.ts';
 import { dyingTogether, systemPath } from '../isolated-child.ts';
 import { KeptOutput } from '../kept-output.ts';
 import { quoted, readingScript } from '../shell/scripts.ts';
+import { openTemporaryFolder } from '../../../host/temporary-folder.ts';
 
 export type SshHost = Omit<Extract<SandboxProviderSpec, { readonly kind: 'ssh' }>, 'kind'>;
 
@@ -78,7 +79,7 @@ export class SshConnection {
   }
 
   async #open(): Promise<{ folder: string; master: ChildProcess }> {
-    const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-ssh-'));
+    const folder = await openTemporaryFolder('ssh');
     const socket = path.join(folder, 'ssh');
     const master = this.#spawn(['-M', '-N', '-S', socket, '--', this.#host.host]);
     const trouble = new KeptOutput(troubleBytesMax);

@@ -1,6 +1,6 @@
 import type { Client } from '@temporalio/client';
 import { openSandboxProvider } from '../../../backends/sandboxes/index.ts';
-import { thisWorker } from '../../../play/sandboxes/lease-owner.ts';
+import { thisWorker } from '../../../host/worker-process.ts';
 import { sweepSandboxes } from '../../../play/sandboxes/sweep.ts';
 import { LeaseStore } from '../../../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../../../runs/sandboxes/stored-snapshots.ts';

@@ -4,6 +4,7 @@ import { type KindOnNodes, kindsOnNodes } from '../../../backends/nodes/node-lin
 import { workerRoles, type WorkerRole } from '../../../core/names.ts';
 import { RatchetError } from '../../../core/errors.ts';
 import { present } from '../../../core/present.ts';
+import { type HostAndPort, readHostAndPort } from '../../typed/read-host-and-port.ts';
 import { readCount } from '../../typed/read-count.ts';
 import { graceSecondsDefault, readGrace } from '../../typed/read-grace.ts';
 import { print, printAside } from '../../output/print.ts';
@@ -17,6 +18,9 @@ interface WorkerOptions {
   readonly label?: string[];
   readonly program?: string;
   readonly trainer?: KindOnNodes;
+  readonly health?: HostAndPort;
+  readonly drainFile?: string;
+  readonly drainHook?: string;
 }
 
 export const workerCommand = new Command('worker')
@@ -54,6 +58,19 @@ export const workerCommand = new Command('worker')
   .addOption(
     new Option('--trainer <kind>', 'of a trainer-node: as [trainer] kind (default: "torch")').choices(kindsOnNodes),
   )
+  .option(
+    '--health <host:port>',
+    'where it answers GET /health and /ready, without a key, for probes: 0.0.0.0:8425 in a pod',
+    readHostAndPort,
+  )
+  .option(
+    '--drain-file <file>',
+    'when this file appears, the worker ends as after SIGTERM; none begins while it is there',
+  )
+  .option(
+    '--drain-hook <command>',
+    'asked every 5 seconds; when it exits with 0, the worker ends as after SIGTERM (workers/cloud-notice.mjs asks a cloud)',
+  )
   .action(async (options) => {
     try {
       await work(options);
@@ -69,16 +86,8 @@ export const workerCommand = new Command('worker')
  */
 const lastWordMs = 2_000;
 
-async function work({
-  role,
-  policyUrl,
-  grace,
-  maxRollouts,
-  program,
-  trainer,
-  pool,
-  label,
-}: WorkerOptions): Promise<void> {
+async function work(options: WorkerOptions): Promise<void> {
+  const { role, policyUrl, grace, maxRollouts, program, trainer, pool, label, health, drainFile, drainHook } = options;
   if (maxRollouts !== undefined && role !== 'rollout')
     throw new RatchetError('ConfigInvalid', `--max-rollouts is of --role rollout; this worker is --role ${role}.`);
   for (const [name, value] of Object.entries({ program, trainer }))
@@ -91,6 +100,10 @@ async function work({
     );
   const { readJoinedPool } = await import('../../../workers/roles/joined-pool.ts');
   const joined = readJoinedPool(pool, label);
+  if (role === 'metrics' || role === 'trainer-node')
+    for (const [name, value] of Object.entries({ health, 'drain-file': drainFile, 'drain-hook': drainHook }))
+      if (value !== undefined)
+        throw new RatchetError('ConfigInvalid', `--${name} is of workers that hold work; this is --role ${role}.`);
   if (role === 'metrics') return followHere();
   if (role === 'trainer-node') {
     const { runTrainerNode } = await import('../../start/trainer-node.ts');
@@ -101,7 +114,15 @@ async function work({
   const { openWorker } = await import('../../../workers/roles/worker.ts'); // seconds of loading that --help should not wait for
   const { runWorker } = await import('../../../workers/roles/run-worker.ts');
   const { takeCredentials } = await import('../../../workers/temporal/credentials.ts');
+  const { untilNoFile } = await import('../../../workers/roles/announced-end.ts');
   const credentials = takeCredentials();
+  let whyNotReady = (): string | null => 'it begins';
+  if (health !== undefined) {
+    const { addressOf, startHealthServer } = await import('../../../workers/roles/health-server.ts');
+    const server = await startHealthServer({ ...health, whyNotReady: () => whyNotReady() });
+    print(`health and readiness at ${addressOf(server)}`);
+  }
+  await untilNoFile(drainFile, { say: printAside });
   if (role === 'train') {
     const { ensureEngineLibrary } = await import('../../../workers/install/engine-library.ts');
     await ensureEngineLibrary(printAside);
@@ -116,7 +137,8 @@ async function work({
     ...present({ maxRollouts, joined }),
   });
   const { address, namespace } = credentials.temporal;
-  const running = runWorker(worker, (line) => printAside(line));
+  whyNotReady = () => worker.whyNotReady();
+  const running = runWorker(worker, (line) => printAside(line), { file: drainFile, hook: drainHook });
   print(`${role} worker ready at ${address}, namespace ${namespace}${joined ? `, pool ${joined.pool}` : ''}`);
   await running;
 }

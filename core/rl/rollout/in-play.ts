@@ -1,5 +1,6 @@
 import type { Amounts, BudgetUnit } from '../../settings/budgets.ts';
 import type { EffectCounts } from './effects.ts';
+import type { NamedRollout } from './rollout-label.ts';
 
 /**
  * What a worker writes down every few seconds about a chunk that it plays, for people who look. Nothing is decided by
@@ -11,6 +12,8 @@ export interface ChunkInPlay {
   /** Of the chunk, from 1; each goes on with what the one before left. */
   readonly attempt: number;
   readonly writtenAtMs: number;
+  /** It says something again by then, whatever happens, for as long as a rollout is in play. Absent in older objects. */
+  readonly nextByMs?: number;
   /** Groups of the chunk, as ranges. */
   readonly ordinals: string;
   /** Those that have begun and not ended. */
@@ -20,14 +23,7 @@ export interface ChunkInPlay {
   readonly ended: number;
 }
 
-export interface RolloutInPlay {
-  readonly group: number;
-  readonly index: number;
-  readonly environment: string;
-  readonly exampleId: number;
-  /** The version its group began from, and the one of its newest turn. */
-  readonly version: number;
-  readonly versionEnd: number;
+export interface RolloutInPlay extends NamedRollout {
   /** Tries by this worker, from 1: an environment that fails is opened anew. */
   readonly tries: number;
   readonly begunAtMs: number;

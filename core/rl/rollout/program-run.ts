@@ -21,8 +21,15 @@ export interface ProgramRun {
     /** Calls that were finished before the snapshot in which the program went on; absent without one. */
     readonly kept?: number;
   };
-  /** Snapshots for going on after a death, and why one could not be taken; absent where there are none. */
-  readonly snapshots?: { readonly taken: number; readonly error?: string };
+  /**
+   * Snapshots for going on after a death; why one could not be taken; and how often one was put off because other calls
+   * were under way, or effects that were begun and not settled. Absent where there are none.
+   */
+  readonly snapshots?: {
+    readonly taken: number;
+    readonly error?: string;
+    readonly putOff?: { readonly calls: number; readonly effects: number };
+  };
   /** Seconds of each turn of the rollout, in order, and which were answered from the store, as ranges of positions. */
   readonly turns?: {
     readonly seconds: readonly number[];

@@ -1,30 +1,46 @@
 import type { EffectCounts, EffectKind } from './effects.ts';
 import type { BudgetInPlay, RolloutInPlay } from './in-play.ts';
 import type { ProgramRun } from './program-run.ts';
+import type { NamedRollout } from './rollout-label.ts';
 
 /** Answers about rollouts in play, for `ratchet status` and the page. runs/progress/ makes them. */
 
-/** A rollout in a list of those in play. */
-export interface ListedRollout extends Omit<RolloutInPlay, 'newest' | 'notes' | 'recalled' | 'kept'> {
-  readonly step: number;
+/**
+ *     in play  its worker was heard of lately
+ *     silent   its worker is overdue: it hangs, does not reach the store, or has ended on another host
+ *     left     its worker is known to have ended; the next attempt goes on with it
+ */
+export type Standing = 'in play' | 'silent' | 'left';
+
+/** Who plays a rollout. */
+export interface PlayedBy {
   /** `HOST:PID` of its worker. */
   readonly worker: string;
-  /** How many of its turns were taken from the store. */
-  readonly fromStore: number;
+  readonly standing: Standing;
   /** Of its chunk, from 1. */
   readonly attempt: number;
   /** When its worker said so. */
   readonly writtenAtMs: number;
 }
 
-/** Rollouts in play, and numbers over all of them. */
+/** A rollout in a list of those in play. */
+export interface ListedRollout extends Omit<RolloutInPlay, 'newest' | 'notes' | 'recalled' | 'kept'>, PlayedBy {
+  readonly step: number;
+  /** How many of its turns were taken from the store. */
+  readonly fromStore: number;
+}
+
+/** Rollouts in play and those that were left, and numbers over those in play. */
 export interface ListedRollouts {
-  /** Those that have been in play for the longest come first. */
+  /** Those in play for the longest come first, and those that were left come last. */
   readonly rollouts: readonly ListedRollout[];
   readonly matches: number;
+  /** Those of silent workers included. */
   readonly inPlay: number;
+  readonly silent: number;
+  readonly left: number;
   readonly byEnvironment: Readonly<Record<string, number>>;
-  /** Of the chunks that are played: rollouts that have not begun, and that have ended. */
+  /** Of all chunks: rollouts that have not begun, and that have ended. */
   readonly waiting: number;
   readonly ended: number;
   readonly chunks: number;
@@ -66,24 +82,12 @@ export interface TurnProgress {
 }
 
 /** How far one rollout is, or was when it ended. */
-export interface RolloutProgress {
-  readonly state: 'in play' | 'ended';
+export interface RolloutProgress extends NamedRollout {
+  readonly state: Standing | 'ended';
   readonly lineage: string;
   readonly step: number;
-  readonly group: number;
-  readonly index: number;
-  readonly environment: string;
-  readonly exampleId: number;
-  readonly version: number;
-  readonly versionEnd: number;
-  /** Set while it is in play. */
-  readonly played: {
-    readonly worker: string;
-    readonly attempt: number;
-    readonly tries: number;
-    readonly begunAtMs: number;
-    readonly writtenAtMs: number;
-  } | null;
+  /** Set until it has ended. */
+  readonly played: (PlayedBy & Pick<RolloutInPlay, 'tries' | 'begunAtMs'>) | null;
   /** Set once it has ended. */
   readonly result: { readonly outcome: string; readonly reward: number | null; readonly error: string | null } | null;
   /** The newest, oldest first, of `turnsOf`. */

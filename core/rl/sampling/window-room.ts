@@ -1,6 +1,7 @@
 import type { RunSettings } from '../../settings/run.ts';
 import {
   chunkGroups,
+  groupsAtOnce,
   haveTail,
   inPlayOf,
   issuedPerBatch,
@@ -88,6 +89,14 @@ export function slowestOf(playS: readonly number[]): number | null {
 /** Whether chunks are known to take less time than slow ones. */
 export function isQuick(playS: number | null): boolean {
   return playS !== null && playS < slowPlayS;
+}
+
+/** Most groups to have under way at once; null = unbounded. */
+export function groupsUnderWay(
+  { maxConcurrent, rolloutsPerExample }: Pick<Settings, 'maxConcurrent' | 'rolloutsPerExample'>,
+  measured: SamplingMeasured,
+): number | null {
+  return groupsAtOnce({ maxConcurrent, rolloutsPerExample, pace: paceOf(measured) });
 }
 
 function paceOf({ playS, batchS, occupancies }: SamplingMeasured): Omit<SamplingPace, 'inPlay'> {

@@ -74,7 +74,7 @@ export function windowGroups(input: {
   const { groupsPerBatch, level, oversamplingFactor, stepsLeft, pace } = input;
   const wanted = aheadOf(groupsPerBatch, pace);
   const ahead = Math.ceil(groupsPerBatch * (Math.max(0, Math.min(level, wanted, stepsLeft - 1)) + oversamplingFactor));
-  const inFlight = leasedFor(input);
+  const inFlight = groupsAtOnce(input);
   if (inFlight === null) return ahead;
   const trainable = groupsPerBatch * Math.min(input.within, input.stepsToEnd);
   return Math.max(ahead, Math.min(inFlight + groupsPerBatch, trainable));
@@ -194,8 +194,8 @@ export function chunkGroups(input: {
 const leasedAhead = 1.25;
 const occupancyMin = 0.05;
 
-/** How many groups to lease for the wanted rollouts in flight; null = unbounded. */
-function leasedFor(of: {
+/** How many groups to have under way for the wanted rollouts in flight; null = unbounded. */
+export function groupsAtOnce(of: {
   readonly maxConcurrent: number | null;
   readonly rolloutsPerExample: number;
   readonly pace: Pick<SamplingPace, 'occupancy'>;
@@ -223,7 +223,7 @@ export function roomInWindow(input: {
 }): number {
   const { window, held, trainable, heldInAll, playing, chunks, chunkGroups: size } = input;
   // Workers enforce the bound on rollouts in flight: groups beyond it are leased ahead.
-  const atOnce = (leasedFor(input) ?? Infinity) - playing;
+  const atOnce = (groupsAtOnce(input) ?? Infinity) - playing;
   const room = Math.min(window - held, trainable - heldInAll, atOnce, (chunksInPlayMax - chunks) * size);
   return Math.max(room, playing === 0 && window > held ? 1 : 0);
 }

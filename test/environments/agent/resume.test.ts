@@ -3,6 +3,8 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { describe, test, type TestContext } from 'node:test';
 import { openAgent } from '../../../backends/environments/agent/agent-environment.ts';
+import { ProgramSnapshots } from '../../../backends/environments/agent/program-snapshots.ts';
+import type { Sandbox } from '../../../backends/sandboxes/types.ts';
 import type { RolloutPlace } from '../../../backends/environments/types.ts';
 import { temporaryFolder } from '../../../backends/testing/material.ts';
 import type { Turn } from '../../../core/rl/rollout/rollout.ts';
@@ -10,6 +12,7 @@ import type { AgentProgram } from '../../../core/settings/programs.ts';
 import { NotesLog } from '../../../runs/rollouts/notes.ts';
 import { FileStore } from '../../../store/file-store.ts';
 import { canSandbox, missingSandbox } from '../sandbox-here.ts';
+import { keptNotes } from './open-capture.ts';
 import { agent, agentOf, programThatResumes, turns } from './resuming-program.ts';
 import { scriptedPolicy } from './scripted-policy.ts';
 
@@ -51,6 +54,25 @@ describe('a program that goes on in a snapshot', { skip }, () => {
     assert.match(again.error!, /exit code 3/);
   });
 
+  test('that writes its record after its call finds it there, once the snapshot waits for it', async (t) => {
+    const late = agent
+      .replace(
+        'import random\n',
+        'import random, threading\ndef save(state):\n    open("state.new", "w").write(state)\n    os.replace("state.new", "state.json")\n',
+      ) // prettier-ignore
+      .replace(
+        /    json\.dump\(.*\n.*\n/,
+        '    late = threading.Timer(0.2, save, [json.dumps(state)])\n    late.start()\n',
+      );
+    const { play, stored } = await inProcess(t, await programThatResumes(1, { agent: late }, 1));
+    await assert.rejects(play({ diesIn: 3 }));
+    const record = await play();
+    assert.deepEqual([record.error, record.outcome], [undefined, 'ok']);
+    const { calls, files } = record.program!;
+    assert.deepEqual([calls.kept, calls.recalled, files!['resumed']], [1, 1, '1']);
+    assert.equal(stored.length, turns);
+  });
+
   test('whose program alone was killed goes on in the snapshot', async (t) => {
     const dying = agent.replace('    json.dump(', '    if len(state["messages"]) == 7 and not state["resumed"]: os.kill(os.getpid(), 9)\n    json.dump('); // prettier-ignore
     const { play, stored } = await inProcess(t, await programThatResumes(1, { agent: dying }));
@@ -78,6 +100,75 @@ open("resumed", "w").write("0")
     const alone = await environment.rollout(environment.dataset.at(0), scriptedPolicy({ says: () => '2' }));
     assert.equal(alone.program!.snapshots, undefined);
   });
+});
+
+describe('a program of two threads', { skip }, () => {
+  test('is saved at no moment at which the other thread makes an effect', async (t) => {
+    const threads = `
+import threading
+begun, go = threading.Event(), threading.Event()
+def post(path, body):
+    request = urllib.request.Request(os.environ["RATCHET_URL"] + "/effects/send" + path, json.dumps(body).encode(),
+        {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
+    urllib.request.urlopen(request).read()
+def send():
+    post("", {"kind": "once", "arguments": {}})
+    begun.set()
+    go.wait()
+    post("/settle", {"answer": 1})
+ask("a")
+sending = threading.Thread(target=send)
+sending.start()
+begun.wait()
+ask("b")
+ask("c")
+go.set()
+sending.join()
+ask("d")
+open("answer", "w").write("2")
+open("resumed", "w").write("0")
+`;
+    const { play } = await inProcess(t, await programThatResumes(1, { agent: threads }));
+    const { outcome, error, program } = await play();
+    assert.equal(outcome, 'ok', error);
+    assert.deepEqual(program!.snapshots, { taken: 1, putOff: { calls: 0, effects: 2 } });
+  });
+
+  for (const [what, meanwhile, kept] of [
+    ['nothing else', 0, 1],
+    ['a request of the other thread', 1, 0],
+  ] as const) {
+    test(`a snapshot is kept where ${what} came while it was taken: ${kept}`, async () => {
+      const saved = new Set<string>();
+      const snapshots = await ProgramSnapshots.open({
+        program: { ...(await programThatResumes(1)), resume: { command: ['agent'], every: 1, delayS: 0 } },
+        notes: keptNotes(),
+        sandboxes: {
+          snapshotPrefix: '',
+          removeSnapshots: (key) => Promise.resolve(void saved.delete(key)),
+          take: () => Promise.reject(new Error('not asked for')),
+        },
+        earlier: new Set(),
+        signal: new AbortController().signal,
+      });
+      let requests = 1;
+      const sandbox = {
+        snapshot: ({ key }: { readonly key: string }) => {
+          requests += meanwhile; // begun and ended: nothing is under way when the snapshot is done
+          saved.add(key);
+          return Promise.resolve({ key, sizeBytes: 1, sha256: '' });
+        },
+      } as unknown as Sandbox;
+      const capture = {
+        heard: () => ({ calls: ['first'], names: [] }),
+        underWay: () => ({ requests, open: 1, effects: 0 }),
+      };
+      snapshots.begin({ sandbox, capture });
+      await snapshots.beside();
+      assert.equal(saved.size, kept);
+      assert.equal(snapshots.report().snapshots!.taken, kept);
+    });
+  }
 });
 
 /** Attempts at one rollout in this process; a death is the end of the attempt's signal while a turn is sampled. */

@@ -6,7 +6,7 @@ import type { Turn } from '../../../core/rl/rollout/rollout.ts';
 import { trajectoryRows } from '../../../core/rl/rollout/trajectories.ts';
 import { isAlike } from '../../../backends/environments/agent/capture/volatile-outputs.ts';
 import type { Capture } from '../../../backends/environments/agent/capture/types.ts';
-import { open, post } from './open-capture.ts';
+import { keptNotes, open, post } from './open-capture.ts';
 import { callOf } from './scripted-policy.ts';
 
 const turnsOfAgent = 6;
@@ -48,13 +48,10 @@ async function live(
   t: TestContext,
   stored: Turn[],
   output: (step: number) => string,
-  diesAfter = Infinity,
+  { diesAfter = Infinity, notes = keptNotes() } = {},
 ): Promise<Life> {
-  const { capture, policy, url } = await open(t, {
-    says,
-    recorded: [...stored],
-    onTurn: (turn) => void stored.push(turn),
-  });
+  const script = { says, recorded: [...stored], onTurn: (turn: Turn) => void stored.push(turn) };
+  const { capture, policy, url } = await open(t, script, { notes });
   const messages: object[] = [{ role: 'user', content: 'Look at the disk.' }];
   for (let turn = 0; turn < diesAfter; turn++) {
     const { body } = await post(`${url}/v1/chat/completions`, capture, { model: 'policy', messages, tools: [tool] });
@@ -75,10 +72,14 @@ describe('a program that is killed after each turn', () => {
   ] as const) {
     test(`comes to its end though ${what} of its outputs differ each time`, async (t) => {
       const stored: Turn[] = [];
+      const notes = keptNotes();
       let heard = 0;
       for (let life = 1; ; life++) {
         assert.ok(life <= 2 * turnsOfAgent, 'it goes no further');
-        const { last, capture, asked } = await live(t, stored, (step) => output(life, step), heard + 1);
+        const { last, capture, asked } = await live(t, stored, (step) => output(life, step), {
+          diesAfter: heard + 1,
+          notes,
+        });
         heard = Math.max(heard, capture.turns.length);
         if (last === null) continue;
         assert.match(last, /^Done/);
@@ -99,7 +100,7 @@ describe('a program that is killed after each turn', () => {
 
   test('the model sees the recorded outputs, and from the first new turn on those of this life', async (t) => {
     const stored: Turn[] = [];
-    await live(t, stored, (step) => df(1, step), 3);
+    await live(t, stored, (step) => df(1, step), { diesAfter: 3 });
     const { capture, last } = await live(t, stored, (step) => df(2, step));
     const outputs = capture.turns.flatMap(({ heard = [] }) => heard.slice(-1).map(({ content }) => content));
     assert.deepEqual(outputs.slice(1), [df(1, 0), df(1, 1), df(2, 2), df(2, 3), df(2, 4)]);
@@ -109,11 +110,40 @@ describe('a program that is killed after each turn', () => {
 
   test('what fails in this life and did not before is another call: the rest of the branch is set aside', async (t) => {
     const stored: Turn[] = [];
-    await live(t, stored, (step) => df(1, step), 4);
+    await live(t, stored, (step) => df(1, step), { diesAfter: 4 });
     const fails = (step: number): string => (step === 1 ? 'df: no such command' : df(2, step));
     const { capture, asked } = await live(t, stored, fails);
     assert.deepEqual([asked, capture.calls.recalled, capture.mapped()], [turnsOfAgent - 2, 2, { disk: 1 }]);
     assert.equal(capture.setAside()!.turns.length, 2);
+  });
+
+  test('two outputs that one attempt got for the same call are no sign that they differ each time', async (t) => {
+    const stored: Turn[] = [];
+    const notes = keptNotes();
+    /** Asks with each of the outputs of its first call: two branches of one conversation. */
+    const fork = async (...outputs: string[]): Promise<Capture> => {
+      const script = { says, recorded: [...stored], onTurn: (turn: Turn) => void stored.push(turn) };
+      const { capture, url } = await open(t, script, { notes });
+      const first = { role: 'user', content: 'Look at the disk.' };
+      const ask = async (messages: object[]) => {
+        const { body } = await post(`${url}/v1/chat/completions`, capture, {
+          model: 'policy',
+          messages,
+          tools: [tool],
+        });
+        return (body['choices'] as [{ message: { tool_calls: [{ id: string }] } }])[0].message;
+      };
+      const said = await ask([first]);
+      const id = said.tool_calls[0].id;
+      for (const content of outputs) await ask([first, said, { role: 'tool', tool_call_id: id, content }]);
+      await capture.close();
+      return capture;
+    };
+    await fork('a list of files', 'no network here');
+    const second = await fork('permission was denied');
+    assert.deepEqual([second.calls.sampled, second.mapped()], [1, {}], 'it is another call');
+    const third = await fork('something else entirely');
+    assert.deepEqual([third.calls.sampled, third.mapped()], [0, { disk: 1 }], 'two attempts got different ones');
   });
 
   test('only outputs of the same call may differ: what a program says itself may not', async (t) => {

@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import type { LeaseRequest } from '../../../backends/sandboxes/types.ts';
 import { type LeaseOwner, ofThisProcess, type SnapshotRef } from '../../../core/settings/sandboxes.ts';
-import { thisWorker } from '../../../play/sandboxes/lease-owner.ts';
+import { thisWorker } from '../../../host/worker-process.ts';
 import { LeasedSandboxes, type LeasingOptions } from '../../../play/sandboxes/leased-sandboxes.ts';
 import { sweepSandboxes, type SweepOptions } from '../../../play/sandboxes/sweep.ts';
 import { WarmSandboxes } from '../../../play/sandboxes/warm-sandboxes.ts';
@@ -299,17 +299,18 @@ describe('sandboxes that stand ready', () => {
   });
 });
 
-test('snapshots of rollouts are kept while their run is at work, and those of evaluations by others than the sweep', async () => {
+test('snapshots of rollouts are kept while the workflow that they are for is at work: a run, an evaluation or a search', async () => {
   const { leases, sweep } = await openPlace();
   const snapshots = new StoredSnapshots(leases, thisWorker());
   async function* tar(): AsyncGenerator<Uint8Array> {
     yield Buffer.from('tar');
   }
-  const keys = ['a%20run/main/1/0/1-x', 'a%20run/main.2/1/0/1-x', 'ended/main/1/0/1-x', 'ended/evaluation%20/1/0/1-x'];
+  const keys = ['a%20run/main/1/0/1-x', 'a%20run/main.2/1/0/1-x', 'gepa%2Fx/search%20/1/0/1-x'];
+  keys.push('ended/main/1/0/1-x', 'ended/evaluation%20/1/0/1-x', 'ended/search%20/1/0/1-x');
   for (const key of keys) await snapshots.put(`rollouts/${key}`, tar());
-  await sweep({ isWorkflowRunning: async (id) => id === 'a run' });
+  await sweep({ isWorkflowRunning: async (id) => id === 'a run' || id === 'gepa/x' });
   const left = (await leases.store.list('')).flatMap((key) => key.split('/rollouts/')[1] ?? []);
-  assert.deepEqual(left.toSorted(), keys.filter((key) => key !== 'ended/main/1/0/1-x').toSorted());
+  assert.deepEqual(left.toSorted(), keys.filter((key) => !key.startsWith('ended')).toSorted());
 });
 
 test('snapshots in the store are read as they were written, or not at all', async () => {

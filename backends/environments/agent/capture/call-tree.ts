@@ -48,10 +48,16 @@ export class CallTree {
   readonly #unasked: Map<string, Turn>;
   readonly #kept = new Set<CallNode>();
   readonly #mapped = new Map<string, number>();
+  /** Number of the attempt that a turn is of, by its id. */
+  readonly #attemptOf: ReadonlyMap<string, number>;
   #firstDifference: SetAside['first'] = null;
 
-  constructor(earlier: readonly Turn[]) {
+  /** `attempts`: numbers of the turns in `earlier` with which attempts after the first began. */
+  constructor(earlier: readonly Turn[], attempts: readonly number[] = []) {
     this.#earlier = earlier;
+    this.#attemptOf = new Map(
+      earlier.map(({ call }, i) => [call!.id, attempts.filter((beginning) => beginning <= i).length]),
+    );
     this.#unasked = new Map(earlier.map((turn) => [turn.call!.id, turn]));
     for (const turn of earlier) {
       const { after } = turn.call!;
@@ -85,15 +91,20 @@ export class CallTree {
     return this.#names.pairs();
   }
 
+  /** Whether the conversation of the call with this id begins with instructions. */
+  isInstructed(id: string): boolean {
+    return this.#byId.get(id)?.isInstructed === true;
+  }
+
   learn(names: readonly NamePair[]): void {
     this.#names.learn(names);
   }
 
   /** A call that was finished before the snapshot in which the program goes on. */
-  keep(turn: Turn): void {
+  keep(turn: Turn, { isInstructed }: Pick<PlacedCall, 'isInstructed'>): void {
     const { heard = [] } = turn;
     const after = this.#byId.get(turn.call!.after ?? '') ?? null;
-    this.#kept.add(this.add({ after, live: heard, heard, mapped: [], isInstructed: false }, turn));
+    this.#kept.add(this.add({ after, live: heard, heard, mapped: [], isInstructed }, turn));
   }
 
   /** The program's side of a conversation, to the answer with this id. */
@@ -188,18 +199,18 @@ export class CallTree {
 
   /**
    * The newest call of an earlier attempt that differs in nothing but outputs of the same calls of tools, if these are alike;
-   * or were already different each time: two attempts sent others.
+   * or were already different each time: two attempts sent others. One attempt may ask the same twice, and get two outputs.
    */
   #alike(
     node: CallNode | null,
     unasked: readonly Turn[],
     live: readonly ChatMessage[],
   ): Pick<PlacedCall, 'heard' | 'mapped'> | null {
-    const others = unasked.flatMap(({ heard = [] }) => {
+    const others = unasked.flatMap(({ call, heard = [] }) => {
       const same = this.#sameButOutputs(heard, live);
-      return same === null ? [] : [{ heard, ...same }];
+      return same === null ? [] : [{ heard, attempt: this.#attemptOf.get(call!.id)!, ...same }];
     });
-    const isVolatile = new Set(others.map(({ heard }) => JSON.stringify(heard))).size > 1;
+    const isVolatile = differByAttempt(others);
     const found = others.findLast(({ outputs }) => isVolatile || outputs.every(({ was, is }) => isAlike(was, is)));
     if (found === undefined) return null;
     this.#names.learn(found.pairs);
@@ -266,6 +277,19 @@ export class CallTree {
     const shown = (text: string): string => text.slice(from, from + shownMax);
     this.#firstDifference = { after, was: shown(was), is: shown(is) };
   }
+}
+
+/** Whether there are two attempts of which neither heard anything that the other did. */
+function differByAttempt(
+  heard: readonly { readonly heard: readonly ChatMessage[]; readonly attempt: number }[],
+): boolean {
+  const texts = new Map<number, Set<string>>();
+  for (const one of heard) {
+    const known = texts.get(one.attempt) ?? new Set();
+    texts.set(one.attempt, known.add(JSON.stringify(one.heard)));
+  }
+  const all = [...texts.values()];
+  return all.some((one, i) => all.slice(i + 1).some((other) => ![...one].some((text) => other.has(text))));
 }
 
 function toolOf(node: CallNode | null, id: string): string {

@@ -10,6 +10,7 @@ import type { RolloutNotes } from '../../types.ts';
 import { AnswerStream } from './answer-stream.ts';
 import { type CallNode, CallTree, type PlacedCall } from './call-tree.ts';
 import { chatForm } from './chat-form.ts';
+import { beginningsOfAttempts } from './earlier-attempts.ts';
 import { HiddenValues } from './hidden-values.ts';
 import { newKey, readBodyOf, requireKey, RolloutAddress } from './http-server.ts';
 import { messagesForm } from './messages-form.ts';
@@ -43,8 +44,9 @@ const forms: Readonly<Record<string, ApiForm>> = {
 
 /** Opens the address of one rollout. */
 export async function openCapture(options: CaptureOptions): Promise<Capture> {
-  const rollout = new CapturedRollout(options);
-  return rollout.open();
+  const { policy, notes } = options;
+  const earlier = (policy.earlier ?? []).filter(({ call }) => call !== undefined);
+  return new CapturedRollout(options, earlier, await beginningsOfAttempts(notes, earlier)).open();
 }
 
 class CapturedRollout implements Capture {
@@ -65,27 +67,30 @@ class CapturedRollout implements Capture {
   readonly #ignored = new Set<string>();
   readonly #calls = { sampled: 0, recalled: 0, kept: 0, others: 0, othersRecalled: 0, refused: 0 };
   readonly #otherUsage = { promptTokens: 0, completionTokens: 0 };
+  #requests = 0;
+  #open = 0;
+  /** Keys of effects that the program makes now. */
+  readonly #effects = new Set<string>();
   #address!: RolloutAddress;
   #refusalsInRow = 0;
 
-  constructor(options: CaptureOptions) {
+  constructor(options: CaptureOptions, earlier: readonly Turn[], attempts: readonly number[]) {
     this.#options = options;
-    const { policy, notes, signal, budget, resumed, secrets = [] } = options;
+    const { notes, signal, budget, resumed, secrets = [] } = options;
     this.#hidden = new HiddenValues(this.key, secrets);
     this.#over = AbortSignal.any([signal, this.#closing.signal]);
-    const earlier = (policy.earlier ?? []).filter(({ call }) => call !== undefined);
     this.#earlier = new Set(earlier.map(({ call }) => call!.id));
-    this.#tree = new CallTree(earlier);
+    this.#tree = new CallTree(earlier, attempts);
     this.#others = new OtherModels({ notes, tree: this.#tree, signal: this.#over, budget });
     if (resumed) this.#goOn(resumed, new Map(earlier.map((turn) => [turn.call!.id, turn])));
   }
 
-  #goOn({ calls, names }: ResumedCalls, earlier: ReadonlyMap<string, Turn>): void {
+  #goOn({ calls, names, instructed = [] }: ResumedCalls, earlier: ReadonlyMap<string, Turn>): void {
     const { policy, onTurn } = this.#options;
     policy.keep?.(calls);
     this.#tree.learn(names);
     for (const turn of calls.flatMap((id) => earlier.get(id) ?? [])) {
-      this.#tree.keep(turn);
+      this.#tree.keep(turn, { isInstructed: instructed.includes(turn.call!.id) });
       this.turns.push(turn);
       this.#calls.kept++;
       onTurn?.(turn, { isRecalled: true, seconds: 0 });
@@ -93,7 +98,13 @@ class CapturedRollout implements Capture {
   }
 
   heard(): ResumedCalls {
-    return { calls: this.turns.map(({ call }) => call!.id), names: this.#tree.names() };
+    const calls = this.turns.map(({ call }) => call!.id);
+    const instructed = calls.filter((id) => this.#tree.isInstructed(id));
+    return { calls, names: this.#tree.names(), ...(instructed.length === 0 ? {} : { instructed }) };
+  }
+
+  underWay(): ReturnType<Capture['underWay']> {
+    return { requests: this.#requests, open: this.#open, effects: this.#effects.size };
   }
 
   async open(): Promise<this> {
@@ -140,6 +151,8 @@ class CapturedRollout implements Capture {
       .replaceAll(/\/{2,}/g, '/')
       .replace(/^\/v1(?=\/)/, '');
     const form = forms[path] ?? (path.startsWith('/messages') ? messagesForm : chatForm);
+    this.#requests += 1;
+    this.#open += 1;
     try {
       requireKey(request, this.key);
       await this.#route(path, request, response);
@@ -147,6 +160,8 @@ class CapturedRollout implements Capture {
       const refused = toHttpError(error);
       if (refused.status < 500) this.#calls.refused++;
       this.#send(response, refused.status, form.error(refused), refused.headers);
+    } finally {
+      this.#open -= 1;
     }
   }
 
@@ -192,7 +207,10 @@ class CapturedRollout implements Capture {
   /** Ends the rollout when the store fails or another attempt has taken it: the program must not go on. */
   async #effect(notes: RolloutNotes, path: string, body: unknown): ReturnType<typeof handleEffect> {
     try {
-      return await handleEffect(notes, path, body as JsonValue);
+      const { making, settled, ...answer } = await handleEffect(notes, path, body as JsonValue);
+      if (making !== undefined) this.#effects.add(making);
+      if (settled !== undefined) this.#effects.delete(settled);
+      return answer;
     } catch (error) {
       this.#end(error);
       throw rolloutEnds(error);

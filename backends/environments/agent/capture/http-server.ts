@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import { chmod, mkdtemp, rm } from 'node:fs/promises';
+import { rm } from 'node:fs/promises';
 import type { AddressInfo } from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
@@ -10,6 +10,7 @@ import { Admission } from '../../../../engine/server/generation/admission.ts';
 import { readBody } from '../../../../engine/server/http.ts';
 import { HttpError } from '../../../../engine/server/http-error.ts';
 import { shortened } from '../../../../engine/server/json.ts';
+import { openTemporaryFolder } from '../../../../host/temporary-folder.ts';
 
 export type Handle = (request: IncomingMessage, response: ServerResponse) => void;
 
@@ -27,8 +28,7 @@ export class RolloutAddress {
   }
 
   static async open(handle: Handle): Promise<RolloutAddress> {
-    const folder = await mkdtemp(path.join(shortFolder(), 'ratchet-call-'));
-    await chmod(folder, 0o700);
+    const folder = await openTemporaryFolder('call', shortFolder());
     const address = new RolloutAddress(folder, handle);
     await address.#listen({ path: address.socket });
     return address;
@@ -62,7 +62,7 @@ export class RolloutAddress {
 
 /** Paths of sockets have 103 bytes at most on some systems. */
 function shortFolder(): string {
-  return Buffer.byteLength(os.tmpdir()) > 60 ? '/tmp' : os.tmpdir();
+  return Buffer.byteLength(os.tmpdir()) > 50 ? '/tmp' : os.tmpdir();
 }
 
 const keepAliveMs = 75_000;

@@ -24,7 +24,8 @@ export interface CaptureOptions {
   readonly signal: AbortSignal;
   /**
    * Where the program's effects (`POST /effects/KEY`) and answers of other models are written down, so that a later
-   * attempt gets the same; missing = it has no effects, and other models are asked again.
+   * attempt gets the same, and with which turn each attempt began; missing = it has no effects, and other models are
+   * asked again.
    */
   readonly notes?: RolloutNotes;
   /** The rollout's budget: calls of other models are reserved in it. */
@@ -50,6 +51,8 @@ export interface ResumedCalls {
   readonly calls: readonly string[];
   /** Names that its sandbox has of its own, and those under which the model knows the same. */
   readonly names: readonly { readonly live: string; readonly recorded: string }[];
+  /** Ids of those whose conversation begins with instructions that the program gives anew with each call; missing = none. */
+  readonly instructed?: readonly string[];
 }
 
 /** Another model, as `openEndpoint` opens it. */
@@ -79,6 +82,8 @@ export interface Capture {
   readonly calls: CallCounts;
   /** The state that is stored beside a snapshot of the sandbox. */
   heard(): ResumedCalls;
+  /** What the program has begun with this address, and not heard the end of. */
+  underWay(): UnderWay;
   /** Fields of its calls that had no effect on the policy: the run's file decides, or nobody knows them. */
   readonly ignored: readonly string[];
   /**
@@ -99,6 +104,15 @@ export interface Capture {
   readonly ended: AbortSignal;
   /** Ends the calls under way, whose turns need not be finished, and removes the socket. Idempotent. */
   close(): Promise<void>;
+}
+
+export interface UnderWay {
+  /** Requests of all kinds so far, ended or not. */
+  readonly requests: number;
+  /** Requests that are not answered: calls of the policy and of other models, and those about effects. */
+  readonly open: number;
+  /** Effects that the program was told to make, and has not settled. */
+  readonly effects: number;
 }
 
 export interface CallCounts {

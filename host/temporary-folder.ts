@@ -1,0 +1,52 @@
+import { readlinkSync } from 'node:fs';
+import { lstat, mkdtemp, readdir, rm } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { isAlive } from './is-alive.ts';
+
+/**
+ * A folder of this process among the temporary ones, for its user alone. One that a killed process leaves is removed by
+ * the next process that opens one beside it.
+ */
+export async function openTemporaryFolder(name: string, parent = os.tmpdir()): Promise<string> {
+  await removeLeft(parent);
+  return mkdtemp(path.join(parent, `ratchet-${name}-${process.pid}-${processSpace()}-`));
+}
+
+/** Provides a folder for the duration of `work` and removes it in any case. */
+export async function inTemporaryFolder<T>(name: string, work: (folder: string) => Promise<T>): Promise<T> {
+  const folder = await openTemporaryFolder(name);
+  try {
+    return await work(folder);
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}
+
+const looked = new Map<string, Promise<void>>();
+
+function removeLeft(parent: string): Promise<void> {
+  const looking = looked.get(parent) ?? look(parent);
+  looked.set(parent, looking);
+  return looking;
+}
+
+async function look(parent: string): Promise<void> {
+  const space = processSpace();
+  for (const entry of await readdir(parent).catch(() => [])) {
+    const [, pid, its] = /^ratchet-[a-z]+-(\d+)-(\d+)-\w{6}$/.exec(entry) ?? [];
+    if (pid === undefined || its !== space || isAlive(Number(pid))) continue;
+    const folder = path.join(parent, entry);
+    const about = await lstat(folder).catch(() => null);
+    if (about?.isDirectory() && about.uid === process.getuid?.()) await rm(folder, { recursive: true, force: true });
+  }
+}
+
+/** Names what process ids count in: a container sees no process of another one that shares its folders. */
+function processSpace(): string {
+  try {
+    return /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0] ?? '0';
+  } catch {
+    return '0'; // no Linux
+  }
+}
