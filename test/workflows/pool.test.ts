@@ -1,11 +1,13 @@
 /** Runs of one pool, whose workflow gives them trainers in turn. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
+import { Context } from '@temporalio/activity';
 import { askOpenPool, tellPool } from '../../activities/around/tell-pool.ts';
 import type { PoolStatus, TrainerStanding } from '../../core/fleet/pool-types.ts';
-import { poolWorkflowId, trainerStandingSignalName } from '../../core/names.ts';
+import { poolWorkflowId, queueOfPool, taskQueues, trainerStandingSignalName } from '../../core/names.ts';
 import type { QueueSpec } from '../../config/run-spec.ts';
 import { stepsOfHistory } from '../../bench/history.ts';
+import { evaluating } from './fake-evaluation.ts';
 import { type Fakes, Gate, holdingStep, specWith } from './fake-run.ts';
 import { failureOf, timesContinued, until } from './look.ts';
 import { testPools } from './fake-training.ts';
@@ -265,6 +267,26 @@ describe('a pool', { concurrency: 3 }, () => {
     await run.result();
     const steps = stepsOfHistory((await run.handle.fetchHistory()).events ?? []);
     assert.deepEqual(steps.slice(1, 3).map(({ events }) => events), [31, 31]); // prettier-ignore
+  });
+
+  test('rollouts and evaluations of a run are played by the rollout workers of its pool', async () => {
+    const pool = new TestPool();
+    await pool.trainer('gpu-1');
+    const queues = new Set<string>();
+    const noting = async <T>(usual: () => Promise<T>): Promise<T> => {
+      queues.add(Context.current().info.taskQueue);
+      return usual();
+    };
+    const run = await begin({
+      settings: { maxSteps: 1, eval: evaluating(), ...pool.queue() },
+      fakes: {
+        playGroups: (_, { usual }) => noting(usual),
+        evaluateChunk: (_, { usual }) => noting(usual),
+      },
+    });
+    const { evals } = await run.result();
+    assert.equal(evals.length, 2);
+    assert.deepEqual([...queues], [queueOfPool(taskQueues.rollout, pool.name)]);
   });
 
   test('wrong messages and settings are refused in words', async () => {
