@@ -405,7 +405,7 @@ export class SharedBudget {
   async #othersAlive(): Promise<readonly (readonly [string, BudgetHolder])[]> {
     const others = Object.entries(this.#state!.holders).filter(([name]) => name !== this.#holder);
     const ends = await Promise.all(
-      others.map(([, { worker }]) => (worker === undefined ? 'unknown' : this.#ofWorkers?.endOf(worker))),
+      others.map(async ([, { worker }]) => (worker === undefined ? 'unknown' : this.#ofWorkers?.endOf(worker))),
     );
     return others.filter((_, i) => (ends[i] ?? 'unknown') === 'unknown');
   }
