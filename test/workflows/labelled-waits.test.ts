@@ -34,6 +34,7 @@ const labelledElsewhere: Readonly<Record<string, string>> = {
   'run-start.ts continueFrom executeWithOptions': 'no query is answered yet',
   'run-start.ts continueFrom readSpec': 'no query is answered yet',
   'run-start.ts openOrContinue executeWithOptions': 'no query is answered yet',
+  'step/chunk-gate.ts within condition': 'SamplingWindow.next: `generate step S: …`',
   'step/head.ts commit commitStep': 'trainRun: `commit step S`',
   'step/play-chunk.ts playChunk executeWithOptions': 'SamplingWindow.next: `generate step S: …`',
   'step/pool-turn.ts get condition': '`a trainer of the pool …`',
