@@ -1,5 +1,3 @@
-import { stat } from 'node:fs/promises';
-import path from 'node:path';
 import { chunkInPlayOf, layout, roundOf, stepOf } from '../layout.ts';
 import type { OpenRound, StepCommit } from '../../core/rl/run-state.ts';
 import type { Store } from '../../store/index.ts';
@@ -20,8 +18,7 @@ import {
 export interface Unneeded {
   readonly key: string;
   readonly why: string;
-  /** null in a bucket, where each size would take a request. */
-  readonly bytes: number | null;
+  readonly bytes: number;
 }
 
 /** Age below which a file may still be being written, and is kept. */
@@ -84,12 +81,11 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
     found.push({ key, why: 'pools that no step to continue from has' });
   for (const key of (await store.leftovers?.(leftoverMs)) ?? [])
     found.push({ key, why: 'a write that was cut off left it' });
-  const folder = store.staging ? await store.localFolder('') : null;
-  return Promise.all(
-    found
-      .filter(({ key }) => !needed.has(key) && !inPlay.some((folder) => key.startsWith(folder)))
-      .map(async (each) => ({ ...each, bytes: await sizeOf(folder, each.key) })),
-  );
+  const sizes = new Map<string, number>();
+  if (found.length > 0) for await (const { key, bytes } of store.sizes('')) sizes.set(key, bytes);
+  return found
+    .filter(({ key }) => !needed.has(key) && !inPlay.some((folder) => key.startsWith(folder)))
+    .map((each) => ({ ...each, bytes: sizes.get(each.key) ?? 0 }));
 }
 
 export async function removeUnneeded(run: RunPlace, unneeded: readonly Unneeded[]): Promise<void> {
@@ -147,9 +143,4 @@ async function commitsToGoOnFrom(run: LineagePlace, upTo: number): Promise<StepC
   const steps = (await committedSteps(run)).filter((step) => step >= upTo || sealed.includes(step));
   const found = await Promise.all(steps.map((step) => readCommit(run, step)));
   return found.flatMap((each) => (each ? [each.commit] : []));
-}
-
-async function sizeOf(folder: string | null, key: string): Promise<number | null> {
-  if (folder === null) return null;
-  return (await stat(path.join(folder, key)).catch(() => null))?.size ?? 0;
 }
