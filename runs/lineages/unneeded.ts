@@ -130,9 +130,7 @@ async function oldestKept(run: LineagePlace): Promise<{ upTo: number; head: numb
   const { spec } = (await requireCommit(run, head)).commit;
   const keepLast = spec ? (await specOf({ ...run, spec, attempt: 1 })).checkpoints.keepLast : 1;
   const begun = await begunLineages(run);
-  const takenOver = begun.flatMap(({ origin }) =>
-    origin.lineage === run.lineage && origin.run === run.name ? [origin.step] : [],
-  );
+  const takenOver = begun.flatMap(({ origin }) => (origin.lineage === run.lineage ? [origin.step] : []));
   const needed = takenOver.flatMap((at) => sealed.findLast((step) => step <= at) ?? []);
   return { upTo: Math.min(sealed.slice(-keepLast)[0] ?? 0, ...needed), head };
 }
