@@ -131,8 +131,8 @@ export class FileStore implements Store {
     try {
       const piece = this.#walkPieces(below, async (folder, key, entry) => {
         if (!key.startsWith(prefix)) return;
-        const bytes = (await lstat(folder.at(entry.name)).catch(unless('ENOENT')))?.size;
-        if (bytes !== undefined) found.push({ key, bytes });
+        const about = await lstat(folder.at(entry.name)).catch(unless('ENOENT'));
+        if (about) found.push({ key, bytes: about.size, putAtMs: about.mtimeMs });
       });
       for await (const _ of piece) {
         yield* found;

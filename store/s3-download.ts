@@ -16,6 +16,8 @@ export interface ListedObject {
   readonly key: string;
   readonly etag: string;
   readonly bytes: number;
+  /** Now, where the server does not say it. */
+  readonly putAtMs: number;
 }
 
 /** Receives the bytes of an object in any order: `chunk` starts at `offset`. */
@@ -132,8 +134,10 @@ export async function listObjects(requests: S3Requests, prefix: string): Promise
 export async function* listPages(requests: S3Requests, prefix: string): AsyncGenerator<ListedObject[]> {
   for await (const { Contents = [] } of listAnswers(requests, prefix)) {
     // Consoles represent an empty folder by a key with a slash at its end.
-    yield Contents.flatMap(({ Key, ETag = '', Size = 0 }) =>
-      Key !== undefined && !Key.endsWith('/') ? [{ key: Key, etag: ETag, bytes: Size }] : [],
+    yield Contents.flatMap(({ Key, ETag = '', Size = 0, LastModified = new Date() }) =>
+      Key !== undefined && !Key.endsWith('/')
+        ? [{ key: Key, etag: ETag, bytes: Size, putAtMs: LastModified.getTime() }]
+        : [],
     );
   }
 }

@@ -101,7 +101,7 @@ export class S3Store implements Store {
 
   async *sizes(prefix: string): AsyncGenerator<StoredSize> {
     for await (const page of listPages(this.#requests, this.#inside(prefix)))
-      for (const { key, bytes } of page) yield { key: key.slice(this.#prefix.length), bytes };
+      for (const { key, ...about } of page) yield { key: key.slice(this.#prefix.length), ...about };
   }
 
   async stream(key: string): Promise<StoredStream | null> {

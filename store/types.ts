@@ -49,6 +49,8 @@ export interface Store {
 export interface StoredSize {
   readonly key: string;
   readonly bytes: number;
+  /** When it was last put, by the clock of the store's machine. */
+  readonly putAtMs: number;
 }
 
 /** `content` is read once, to its end or until its reader leaves. */

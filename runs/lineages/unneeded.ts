@@ -25,20 +25,27 @@ export interface Unneeded {
 const leftoverMs = 3_600_000;
 
 /**
- * Looks at all lineages of a run; removes nothing. Claims stay, however old: they stop a process that wakes up late.
+ * Looks at all lineages of a run, which may be open; removes nothing. Claims stay, however old: they stop a process that wakes up late.
  */
 export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
   const store = storeOf(run);
   const lineages = await lineagesOf(run);
   const found: Omit<Unneeded, 'bytes'>[] = [];
   const needed = new Set<string>();
+  /** When the oldest commit to continue from was made; nothing is that old before the first. */
+  let oldestMs = Date.now();
   /** Folders of rounds that were still being generated at a commit. */
   const inPlay: string[] = [];
+  const isInPlay = (key: string): boolean => {
+    const chunk = chunkInPlayOf(key);
+    return chunk !== null && inPlay.includes(layout.round(chunk.lineage, chunk.step, chunk.first, chunk.last));
+  };
   for (const lineage of lineages) {
     const here = { ...run, lineage };
     const { upTo, head } = await oldestKept(here);
     if (head === null) continue;
-    for (const { state } of await commitsToGoOnFrom(here, upTo)) {
+    for (const { state, committedAt } of await commitsToGoOnFrom(here, upTo)) {
+      oldestMs = Math.min(oldestMs, Date.parse(committedAt));
       for (const { scored } of state.surplus) needed.add(scored.key);
       for (const { step, first, last } of state.open ?? []) inPlay.push(layout.round(lineage, step, first, last));
       if (state.curriculum.pools) needed.add(state.curriculum.pools.key);
@@ -58,6 +65,7 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
         });
     }
     for (const key of await store.list(layout.allInPlay(lineage))) {
+      if (isInPlay(key)) continue;
       if ((stepOf(key) ?? Infinity) < head) found.push({ key, why: 'a worker that ended left it; its step is made' });
     }
     for (const key of await store.list(layout.allResults(lineage))) {
@@ -77,8 +85,9 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
           found.push({ key, why: 'left by a training attempt whose result was not used' });
     }
   }
-  for (const key of await store.list(layout.allPools()))
-    found.push({ key, why: 'pools that no step to continue from has' });
+  // Those of a step under way are there before the commit, or the lease, that names them.
+  for await (const { key, putAtMs } of store.sizes(layout.allPools()))
+    if (putAtMs < oldestMs - leftoverMs) found.push({ key, why: 'pools that no step to continue from has' });
   for (const key of (await store.leftovers?.(leftoverMs)) ?? [])
     found.push({ key, why: 'a write that was cut off left it' });
   const sizes = new Map<string, number>();
