@@ -97,6 +97,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'how far and how good a run is, and what it waits for',
       load: async () => (await import('./commands/run/status.ts')).statusCommand,
     },
+    queue: {
+      line: 'who holds a trainer of a pool, who waits for one and why',
+      load: async () => (await import('./commands/run/queue.ts')).queueCommand,
+    },
     events: {
       line: 'what happened in a run',
       load: async () => (await import('./commands/run/events.ts')).eventsCommand,
@@ -202,6 +206,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
     worker: {
       line: 'one worker against a Temporal server elsewhere',
       load: async () => (await import('./commands/services/worker.ts')).workerCommand,
+    },
+    pool: {
+      line: 'quotas and shares of the teams of a pool',
+      load: async () => (await import('./commands/services/pool.ts')).poolCommand,
     },
     'weights-agent': {
       line: 'beside a vLLM server on another host: fetches versions there',

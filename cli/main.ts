@@ -1,4 +1,5 @@
 /** Entry of the command when it runs from source. */
+import '../workers/take-secrets.ts';
 import { closeProcesses } from '../host/processes-open.ts';
 import { holdSecret } from '../host/project-secret.ts';
 import { runTyped } from './run-command.ts';

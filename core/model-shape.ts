@@ -125,7 +125,9 @@ const HuggingFaceConfig = z.looseObject({
 export function shapeOfConfig(raw: unknown): ModelShape | string {
   const parsed = HuggingFaceConfig.safeParse(raw);
   if (!parsed.success) {
-    return parsed.error.issues.map(({ path, message }) => `${path.join('.') || 'the file'}: ${message}`).join('; ');
+    return parsed.error.issues
+      .map(({ path, message }) => `${z.core.toDotPath(path) || 'the file'}: ${message}`)
+      .join('; ');
   }
   const config = parsed.data;
   const expertCount = config.num_experts ?? config.n_routed_experts ?? config.num_local_experts ?? 0;

@@ -66,6 +66,7 @@ const liveAt: Readonly<Record<string, LiveSetting>> = {
   maxMismatchKl: 'max_mismatch_kl',
   'eval.interval': 'eval.interval',
   'checkpoints.interval': 'checkpoints.interval',
+  'queue.priority': 'queue.priority',
 };
 
 /** Parts of an environment that may change when a run continues: its code may be fixed, and pools may be drawn differently from then on. */
@@ -86,6 +87,7 @@ const ofProcesses = [
   'inference.vllm.program',
   'inference.vllm.port',
   'inference.vllm.gpuIds',
+  'queue',
 ];
 
 /** Not compared: the run's name, and keys that nothing reads yet. */

@@ -161,6 +161,8 @@ const ownRequests: Readonly<Record<string, string>> = {
     'connects to the first node of a trainer, which whoever typed it named and which has the same secret',
   'store/s3-requests.ts': "AWS's client, of a bucket that was granted with its server (`lineOfStore`)",
   'workers/stack/held-lock.ts': 'a socket in a folder of this user',
+  'workers/cloud-notice.mjs':
+    'a program of its own, which asks the machine’s metadata service whether the machine ends',
   'workers/stack/ports.ts': 'looks whether a port of this machine is taken, and sends nothing',
   'workers/stack/supervised-process.ts': 'asks a process that it has started whether it is ready',
   'workers/temporal/temporal-cli-download.ts':

@@ -18,7 +18,7 @@ import { treeDocument } from '../core/gepa/results.ts';
 import { asRunName } from '../core/names.ts';
 import { saysEngineDied, saysNcclFailed, saysOutOfMemory, whereItFailed } from '../core/rl/failures.ts';
 import { PythonProblem, readPythonAssignment } from '../config/models/python-literal.ts';
-import { looksSecret, withoutSecrets } from '../config/toml/secrets.ts';
+import { looksSecret, secretValues, withoutSecrets } from '../config/toml/secrets.ts';
 import { readSpeech } from '../engine/speech/speech.ts';
 import { exactNumber } from '../environments/math-python/exact-number.ts';
 
@@ -29,7 +29,14 @@ const secondsMax = 3;
 
 const readers: Readonly<Record<string, readonly [read: (text: string) => unknown, worst: readonly string[]]>> = {
   looksSecret: [looksSecret, ['a', 'a_', 'a:', 'a://', 'a://:', 'sk-', '-----BEGIN ', '-----BEGIN A', 'hf_']],
-  withoutSecrets: [(text) => withoutSecrets(text, ['a secret']), ['a', 'http://', 'a://b:', 'sk-', 'a secret']],
+  withoutSecrets: [
+    (text) => withoutSecrets(text, ['a secret', String.raw`"/a\secret`, '%%%%']),
+    ['a', 'http://', 'a://b:', 'sk-', 'a secret', '\\', 'secret\\', '"\\/a\\', '%', '%25', 'YSBzZWNyZXQ'],
+  ],
+  'secrets of an environment': [
+    (text) => secretValues({ A: text }),
+    ['a', 'a://', 'a://b:', 'password=', ';', ' ', 'https://', '/1a'],
+  ],
   'the text of an error': [
     (text) => [tracebackOf(new Error(text)), whereItFailed(`${text}\n${text}`)],
     ['a', ' ', '\n at ', 'a://b:'],

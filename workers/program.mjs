@@ -3,9 +3,11 @@
  * Most of a worker's start is loading its files one by one, and killed workers start again.
  */
 import { builtProgram, keepCompiled, programs } from './built.mjs';
+import { endWhenTold } from './first-process.mjs';
 
 // Same as in the command: builds written here are executed by other users of the group, so nobody else may write them.
 process.umask(process.umask() | 0o007);
+endWhenTold();
 keepCompiled();
 const name = process.argv[2] ?? '';
 const source = programs[name];

@@ -8,7 +8,7 @@ export function parseArgs<T extends z.ZodType>(environment: string, schema: T, a
   const parsed = schema.safeParse(args, { reportInput: true });
   if (parsed.success) return parsed.data;
   const lines = parsed.error.issues.map((issue) => {
-    const what = issue.path.length > 0 ? `args.${issue.path.join('.')}` : 'args';
+    const what = issue.path.length > 0 ? z.core.toDotPath(['args', ...issue.path]) : 'args';
     // A rule over several arguments receives all of them, defaults included; it names the wrong one.
     const found = issue.code === 'custom' ? valueAt(issue.input, issue.path) : issue.input;
     const input = JSON.stringify(found) ?? 'nothing';

@@ -35,7 +35,8 @@ export function givenVariables(
   const values = Object.fromEntries(passed.map((name) => [name, environment[name] || written[name] || '']));
   const missing = names.filter((name) => !values[name]);
   if (missing.length > 0) throw new RatchetError('ConfigInvalid', whatIsMissing(missing, files));
-  for (const value of Object.values(values)) if (value.length >= secretCharsMin) given.add(value);
+  for (const value of [...Object.values(values), ...secretValues(values)])
+    if (value.length >= secretCharsMin) given.add(value);
   return { values, kept: all.filter(isKeptFromEnvironments) };
 }
 
@@ -101,7 +102,7 @@ export function secretsHere(): string[] {
   return [...secretValues(process.env), ...given];
 }
 
-/** Values given to environments of this process. */
+/** Values given to environments of this process, and passwords in them. */
 const given = new Set<string>();
 /** Shorter values would occur in every text. */
 const secretCharsMin = 6;

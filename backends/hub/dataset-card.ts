@@ -40,7 +40,7 @@ export function subsetsOfCard(id: string, card: string): CardSubset[] {
   const parsed = z.array(Config).safeParse(configs);
   if (!parsed.success) {
     const [issue] = parsed.error.issues;
-    throw unreadable(id, `configs${issue!.path.map((part) => `.${String(part)}`).join('')} is none that it knows`);
+    throw unreadable(id, `${z.core.toDotPath(['configs', ...issue!.path])} is none that it knows`);
   }
   return parsed.data.map(({ config_name: name, data_files: files, data_dir: folder, default: isDefault = false }) => ({
     name,

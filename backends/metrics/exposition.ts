@@ -51,6 +51,7 @@ export class ScrapedRun {
       ...(row
         ? [
             { name: 'ratchet_step', labels, value: row.step },
+            ...timeOf(row, labels),
             { name: 'ratchet_recoveries', labels, value: lost.recoveries },
             { name: 'ratchet_lost_rollouts', labels, value: lost.rollouts },
             { name: 'ratchet_lost_tokens', labels, value: lost.tokens },
@@ -76,6 +77,11 @@ export class ScrapedRun {
       ]),
     ];
   }
+}
+
+function timeOf(row: MetricsRow, labels: Sample['labels']): Sample[] {
+  const value = Date.parse(String(row['time'])) / 1000;
+  return Number.isNaN(value) ? [] : [{ name: 'ratchet_step_time_seconds', labels, value }];
 }
 
 /** A run's state; runs that ended as planned are left out. */
@@ -112,10 +118,16 @@ function figures(row: MetricsRow, place: (name: string) => Pick<Sample, 'name' |
 
 /** Descriptions of the metrics; all are gauges of a run's newest state. */
 export const exposedMetrics: Readonly<Record<string, string>> = {
+  ratchet_workers:
+    'Workers of the namespace by role: those that polled within the last minute, and those that hold work.',
+  ratchet_tasks:
+    'Work for rollout workers (chunks) and for GPU workers (runs), by role and state: waiting for a worker, or running.',
   ratchet_runs: 'Runs by state: running, paused, or failed within the last days and not started again.',
   ratchet_run_paused: '1 while a run is paused, by a person or by itself.',
   ratchet_run_failed: '1 where the newest execution of a run failed within the last days.',
   ratchet_step: 'The step that was committed last.',
+  ratchet_step_time_seconds: 'When that step was committed, in seconds since 1970.',
+  ratchet_store_failing: '1 while the metrics of a run cannot be read from its store.',
   ratchet_ettr: 'Effective training time ratio of the current lineage, estimated from its commits.',
   ratchet_recoveries: 'Recoveries in the current lineage.',
   ratchet_lost_rollouts: 'Rollouts lost in flight in the current lineage.',

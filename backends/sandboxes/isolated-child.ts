@@ -11,7 +11,7 @@ export const systemPath = '/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin';
 /** Linux, and what of it: for messages. */
 export const namespacesNeeded =
   'Linux (x64 or arm64, 5.12 or newer) with unshare and setpriv of util-linux, ' +
-  'and user namespaces for everyone (sysctl kernel.unprivileged_userns_clone=1; on Ubuntu 24.04 kernel.apparmor_restrict_unprivileged_userns=0; ' +
+  'and user namespaces for everyone (sysctl kernel.unprivileged_userns_clone=1, and user.max_user_namespaces and user.max_net_namespaces above 0; on Ubuntu 24.04 kernel.apparmor_restrict_unprivileged_userns=0; ' +
   'in Docker --security-opt seccomp=unconfined --security-opt apparmor=unconfined)';
 
 /** Begins a command that ends with this process, even when this is killed. */

@@ -14,11 +14,15 @@ export interface ClientOptions {
   readonly say?: (line: string) => void;
   /** Interval between heartbeats of the session. */
   readonly heartbeatMs?: number;
+  /** Time that a new model waits for room before its caller is told that the server has none. */
+  readonly roomPatienceMs?: number;
 }
 
 /** The SDK's interval between heartbeats; servers end sessions after minutes without one. */
 const heartbeatDefaultMs = 10_000;
 const patienceDefaultMs = 120_000;
+/** Models of processes that died are unloaded when their session ends: by default after 5 minutes. */
+const roomPatienceDefaultMs = 6 * 60_000;
 /** SDK version that servers are told, the one whose protocol this is. */
 const sdkVersion = '0.38.0';
 
@@ -72,9 +76,14 @@ export class TinkerClient {
       patienceMs: options.patienceMs ?? patienceDefaultMs,
       say: options.say ?? (() => undefined),
       heartbeatMs: options.heartbeatMs ?? heartbeatDefaultMs,
+      roomPatienceMs: options.roomPatienceMs ?? roomPatienceDefaultMs,
     };
     this.http = new TinkerHttp(address, this.#options);
     this.#usesProtobuf = this.isHosted;
+  }
+
+  get roomPatienceMs(): number {
+    return this.#options.roomPatienceMs;
   }
 
   /** The hosted service gives weights file by file, others as an archive or a folder. */

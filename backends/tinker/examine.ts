@@ -58,7 +58,7 @@ async function firstModel(client: TinkerClient, wish: ModelWish, say: (line: str
     const isOfRank = isTrouble(error, 'refused', 'failed') && /\brank\b|lora_config/i.test(error.message);
     if (isOfRank && wish.rank === 0) throw noFullWeights(error, client.http.address.url);
     if (isOfRank || !isTrouble(error, 'refused', 'failed', 'full')) throw error;
-    return loadModel(client, { ...wish, makeRoom: () => Promise.resolve() }, say);
+    return loadModel(client, { ...wish, makeRoom: () => Promise.resolve(), isUntried: true }, say);
   }
 }
 

@@ -20,11 +20,13 @@ export interface ModelWish {
   readonly optimizer: boolean;
   /** Frees the room of a server that holds one model; refusals then mean that it has another one. */
   readonly makeRoom?: () => Promise<void>;
+  /** Whether the server takes such models is not known yet: a refusal that speaks of no other model is one for good. */
+  readonly isUntried?: boolean;
 }
 
-/** Models of processes that died are unloaded when their session ends: by default after 5 minutes. */
-const roomPatienceMs = 6 * 60_000;
 const roomPauseMs = 5_000;
+/** Words of a server whose only model is taken. */
+const speaksOfAnother = /\b(?:single|only one|one (?:policy )?model|another|already|existing|in use|busy|occupied)\b/i;
 
 /**
  * A new model with a checkpoint's weights. Waits while the server has no room for another one. Throws `missing` if the
@@ -64,17 +66,21 @@ async function createWhenThereIsRoom(
   wish: ModelWish,
   say: (line: string) => void,
 ): Promise<TinkerModel> {
-  const giveUpAt = performance.now() + roomPatienceMs;
+  const giveUpAt = performance.now() + client.roomPatienceMs;
   for (let attempt = 1; ; attempt++) {
     try {
       return await client.createModel(wish);
     } catch (error) {
       const isTaken = isTrouble(error, 'full') || (wish.makeRoom && isTrouble(error, 'refused', 'failed'));
-      if (!isTaken || performance.now() > giveUpAt) throw error;
+      if (!isTaken) throw error;
+      const isOver = performance.now() > giveUpAt;
+      const isOfRoom = error.kind === 'full' || speaksOfAnother.test(error.message);
+      if (isOver && wish.isUntried && !isOfRoom) throw error;
       const needs = wish.makeRoom
-        ? 'This server holds one model at a time.'
+        ? 'This server holds one model at a time: another run that trains there keeps it until it ends or rests.'
         : 'A run needs room for 3 beside the base, and one more for each worker after a restart (max_lora_adapters ≥ 8).';
       const why = `${error.message}: waiting for room. Models of a process that died stay until its session ends (SkyRL: --session-timeout-sec). ${needs}`;
+      if (isOver) throw new TinkerTrouble('full', why, { cause: error });
       client.http.waits.begin(wish, why);
       await wish.makeRoom?.();
       if (attempt === 1 && wish.makeRoom) continue;
@@ -84,8 +90,8 @@ async function createWhenThereIsRoom(
   }
 }
 
-/** Models that may hold a version: later ones are not looked at. */
-const modelsSearched = 50;
+/** Models that are asked at once for their checkpoints: a server that has been there for long has had thousands. */
+const askedAtOnce = 8;
 
 /**
  * The sampler's paths of a version on a server that samples what was saved last: the trainer and the samplers save it
@@ -96,12 +102,15 @@ export async function pathsOf(
   { baseModel, trainingPath }: Pick<TinkerVersion, 'baseModel' | 'trainingPath'>,
 ): Promise<readonly { readonly modelId: string; readonly path: string }[]> {
   const name = `/sampler_weights/${samplerName(trainingPath)}`;
-  const found: { modelId: string; path: string }[] = [];
-  for (const modelId of (await client.modelsOn(baseModel)).slice(0, modelsSearched)) {
+  const pathIn = async (modelId: string): Promise<{ modelId: string; path: string }[]> => {
     const paths = await client.checkpointsOf(modelId).catch(() => []);
     const path = paths.find((each) => each.endsWith(name));
-    if (path !== undefined) found.push({ modelId, path });
-  }
+    return path === undefined ? [] : [{ modelId, path }];
+  };
+  const models = await client.modelsOn(baseModel);
+  const found: { modelId: string; path: string }[] = [];
+  for (let from = 0; from < models.length; from += askedAtOnce)
+    found.push(...(await Promise.all(models.slice(from, from + askedAtOnce).map(pathIn))).flat());
   return found;
 }
 

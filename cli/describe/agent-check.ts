@@ -113,7 +113,9 @@ function playedLines({ outcome, reward, metrics, error, turns, program }: Scored
   const printed = program
     ? (['stdout', 'stderr'] as const).flatMap((stream) => {
         const text = program[stream].trimEnd();
-        return text === '' ? [] : [`  ${stream}:`, ...text.split('\n').map((line) => `    ${line}`)];
+        return text === '' || error?.endsWith(text)
+          ? []
+          : [`  ${stream}:`, ...text.split('\n').map((line) => `    ${line}`)];
       })
     : [];
   return ['', `Task 0, with answers that are made up: ${calls}${seconds === '' ? '' : `; ${seconds}`}`, `  ${result}`, ...printed]; // prettier-ignore

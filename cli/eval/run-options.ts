@@ -4,6 +4,7 @@ import { headersFrom } from '../../config/models/model-access.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import { tellingOptions } from '../follow/audience.ts';
 import type { ModelOptions } from '../typed/model-options.ts';
+import { requirePairs } from '../typed/option-pairs.ts';
 import { grantOption } from '../typed/store-option.ts';
 import { namesOf } from '../output/names-of.ts';
 
@@ -38,7 +39,7 @@ export interface EvalRunOptions extends ModelOptions {
 
 /** The command with its options and no action. */
 export function evalRunCommand() {
-  return new Command('run')
+  const command = new Command('run')
     .description('evaluate a model, or a checkpoint of a run, on environments; continues where it was interrupted')
     .argument(
       '<environment|file>',
@@ -105,6 +106,14 @@ export function evalRunCommand() {
     .addOption(new Option('-D, --hf-hub-dataset-name <name>', 'nothing is uploaded').hideHelp())
     .addOption(new Option('--heartbeat-url <url>', 'known, without effect').hideHelp())
     .addOption(new Option('--hosted', 'not here').hideHelp());
+  return requirePairs(command, {
+    apart: [
+      ['--resume', '--fresh'],
+      ['--serve', '--api-base-url'],
+      ['--serve', '--provider'],
+    ],
+    beside: [['--step', '--run']],
+  });
 }
 
 /** Typed options as settings of a file of evaluations. Throws `ConfigInvalid`. */

@@ -87,7 +87,7 @@ export function gepaRunCommand() {
     .option('--classic', "gepa's own search, with a budget that is never exceeded")
     .option(
       '--eval [n]',
-      'score the first and the best prompt on further examples at the end, beyond the budget (default: 50)',
+      'score the first and the best prompt on further examples at the end, beyond the calls of --max-calls (default: 50)',
     )
     .option('-o, --run-dir <folder>', 'where results go (default: outputs/gepa/ENV--MODEL/ID)')
     .option('--no-save', 'keep the best prompt alone, and what a retry needs')

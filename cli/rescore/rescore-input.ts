@@ -65,7 +65,7 @@ interface Found {
 }
 
 /** Null: there is no evaluation of Ratchet's in a folder of this name. */
-async function evaluationAt(what: string, { steps }: RescoreOptions): Promise<Found | null> {
+async function evaluationAt(what: string, { steps, store }: RescoreOptions): Promise<Found | null> {
   const folder = path.resolve(what);
   const name = path.basename(folder);
   if (!runNamePattern.test(name)) return null;
@@ -74,6 +74,8 @@ async function evaluationAt(what: string, { steps }: RescoreOptions): Promise<Fo
   if (found === null) return null;
   if (steps !== undefined)
     throw new RatchetError('ConfigInvalid', `--steps: ${what} is an evaluation, which has no steps. Leave it out.`);
+  if (store !== undefined)
+    throw new RatchetError('ConfigInvalid', `--store: ${what} is the folder of an evaluation, which says by itself where it is. Leave it out.`); // prettier-ignore
   const environment = await asItIsNow(found.evaluation.input.environment);
   return {
     subject: { kind: 'evaluation', place: base },

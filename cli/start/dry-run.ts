@@ -1,3 +1,4 @@
+import type { CommandUnknownOpts } from '@commander-js/extra-typings';
 import { chooseSampler, withSampler } from './choose-sampler.ts';
 import { planDryRun } from '../../load/checks/dry-run.ts';
 import { examineRunFile } from '../../load/checks/examine-run-file.ts';
@@ -7,6 +8,7 @@ import { describeDryRun } from '../describe/dry-run.ts';
 import { lookAtGpuMemory } from '../describe/gpu-memory.ts';
 import { describeRunFile } from '../describe/run-file.ts';
 import { toldWhenSlow } from '../output/told-when-slow.ts';
+import { requirePairs } from '../typed/option-pairs.ts';
 import { print, printJson } from '../output/print.ts';
 
 export interface DryRunFlags {
@@ -26,6 +28,16 @@ export const dryRunOptions = {
     "a model's config.json, for --dry-run where the model is neither here nor known",
   ],
 } as const;
+
+/** Refuses options of a dry run where none is asked for. */
+export function besideDryRun<Typed extends CommandUnknownOpts>(command: Typed): Typed {
+  return requirePairs(command, {
+    beside: [
+      ['--model-config', '--dry-run'],
+      ['--import', '--dry-run'],
+    ],
+  });
+}
 
 /** Prints what a run would be and need; returns the exit code. Starts and contacts nothing. */
 export async function dryRun(file: string, options: LoadOptions, flags: DryRunFlags): Promise<number> {

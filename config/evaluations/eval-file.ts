@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { groupRolloutsMax, rolloutTokensMax } from '../../core/limits.ts';
+import { deadlineSecondsMax, groupRolloutsMax, rolloutTokensMax } from '../../core/limits.ts';
 import { access, headerList, ModelAccessSpec } from '../models/model-access.ts';
 import { accessDefaults } from '../../core/eval/model-access.ts';
 import { requestSampling } from './request-sampling.ts';
@@ -63,7 +63,7 @@ export const course = {
     z.union([z.literal('auto'), z.int().min(1)]).meta({ expected: 'an integer ≥ 1, or "auto"' }),
     'one for every 256 rollouts at once when missing',
   ),
-  timeout: setting(positive(), 'seconds of a rollout', { as: 'timeoutS' }),
+  timeout: setting(positive(deadlineSecondsMax), 'seconds of a rollout', { as: 'timeoutS' }),
   output_dir: setting(text(), 'where results go'),
   state_columns: setting(texts(), 'columns of the state that are kept with a rollout', { neutral: [] }),
   save_results: setting(flag(), 'whether results are kept', { neutral: false, as: 'savesResults' }),

@@ -1,6 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import { type JsonValue, SamplingSpec } from '../run-spec.ts';
 import { requestedNames } from '../settings/sampling.ts';
+import { formatPath, type KeyPath } from '../toml/positions.ts';
 
 /** Request fields that have a meaning for a sampler of our own. */
 const fieldNames = new Map(Object.entries({ ...requestedNames, max_completion_tokens: 'maxTokens' }));
@@ -27,7 +28,7 @@ export function samplingOver(own: SamplingSpec, fields: Readonly<Record<string, 
   if (!read.success || Number(temperature) < 0) {
     throw new RatchetError(
       'ConfigInvalid',
-      `sampling ${JSON.stringify(fields)}: ${read.error?.issues[0]?.path.join('.') ?? 'temperature'} is out of range.`,
+      `sampling ${JSON.stringify(fields)}: ${formatPath((read.error?.issues[0]?.path ?? ['temperature']) as KeyPath)} is out of range.`,
     );
   }
   return { ...read.data, temperature: Number(temperature) };

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { sandboxKinds } from '../../core/kinds/sandboxes.ts';
-import { collectedFilesMax } from '../../core/limits.ts';
+import { collectedFilesMax, rolloutTokensMax } from '../../core/limits.ts';
 import { isHubId, isInsideWorkFolder } from '../../core/names.ts';
 import { args, atLeastZero, choice, flag, fraction, positive, text, whole } from '../toml/values.ts';
 import { codeFile, CodeRef, codeRef } from './code.ts';
@@ -51,8 +51,15 @@ const sshHost = () =>
     .regex(/^[^\s\p{Cc}-][^\s\p{Cc}]*$/u)
     .meta({ expected: 'a host as ssh takes it, such as "me@box": no blanks, and no "-" at its beginning' });
 
+/** Beyond these a number is a typing error: no machine has as much, and nobody waits for so many places. */
+const sandboxMost = { memoryMb: 4 * 2 ** 20, diskMb: 16 * 2 ** 20, quota: 100_000, costPerHour: 1e6 };
+/** Docker takes no smaller share. */
+const snapshotDelay = () => z.number().min(0).max(3600).meta({ expected: 'a number from 0 to 3600' });
+const processors = () => z.number().min(0.01).max(1024).meta({ expected: 'a number from 0.01 to 1024' });
 /** Sandboxes that stand ready hold memory of their machine. */
 const warmMax = 256;
+/** No rollout has more turns. */
+const turnsMax = 1_000_000;
 const split = 'train';
 /** Where the file says nothing. */
 export const setupUsualS = 600;
@@ -101,11 +108,13 @@ const program = {
 const pool = {
   kind: setting(choice(...sandboxKinds), 'where the program runs', { default: 'namespace' }),
   quota: setting(
-    whole(1),
+    whole(1, sandboxMost.quota),
     'sandboxes at once, over all workers and runs of the outputs folder; when missing as many as a machine’s cores (8 each) and three quarters of its memory bear for `namespace`, and no bound for other kinds',
   ),
   warm: setting(whole(0, warmMax), 'sandboxes of each worker that stand ready, beside those in use', { default: 0 }),
-  cost_per_hour: setting(atLeastZero(), 'what one costs an hour, in the currency of `[cost]`', { default: 0 }),
+  cost_per_hour: setting(atLeastZero(sandboxMost.costPerHour), 'what one costs an hour, in the currency of `[cost]`', {
+    default: 0,
+  }),
   socket: setting(text(), 'of `docker`: the Unix socket of Docker or Podman; the usual one when missing'),
   host: setting(sshHost(), 'of `ssh`: a host as `ssh` takes it: `user@host`, or a name of its config'),
   port: setting(whole(1, 65_535), 'of `ssh`: its port; ssh’s own when missing'),
@@ -133,9 +142,9 @@ const sandbox = {
     'keeps the work folder as it is after `setup`, where the kind can: later sandboxes of the same set-up begin with it',
     { default: true },
   ),
-  memory_mb: setting(whole(16), 'memory of all its processes, MiB', { default: 1024 }),
-  disk_mb: setting(whole(1), 'what it may write, MiB', { default: 1024 }),
-  cpus: setting(positive(), 'processors', {}),
+  memory_mb: setting(whole(16, sandboxMost.memoryMb), 'memory of all its processes, MiB', { default: 1024 }),
+  disk_mb: setting(whole(1, sandboxMost.diskMb), 'what it may write, MiB', { default: 1024 }),
+  cpus: setting(processors(), 'processors', {}),
 };
 
 const resume = {
@@ -144,9 +153,14 @@ const resume = {
     'of an agent that keeps its own record in its sandbox: after a death the sandbox is restored from its newest snapshot, and this is run in place of `command`. It goes on from that record with its next call; turns before the snapshot are kept',
   ),
   every: setting(
-    whole(1),
+    whole(1, turnsMax),
     'turns between two snapshots of the sandbox, each taken while the program waits for an answer',
     { default: 1 },
+  ),
+  delay: setting(
+    snapshotDelay(),
+    'seconds from a call to its snapshot, for a program that writes its record a moment later, such as Claude Code; the answer waits for the snapshot',
+    { default: 0, as: 'delayS' },
   ),
 };
 
@@ -158,7 +172,7 @@ const judge = {
     'what a good result is; the judge sees the task, the conversation and the collected files, and its last number is the reward',
   ),
   api_key_var: setting(variable(), 'name of the environment variable with its key'),
-  max_tokens: setting(whole(1), 'of its answer', { default: 512 }),
+  max_tokens: setting(whole(1, rolloutTokensMax), 'of its answer', { default: 512 }),
 };
 const scoring = {
   command: setting(
@@ -191,7 +205,7 @@ const others = {
   model: setting(text(), 'its name there; the same when missing'),
   api_key_var: setting(variable(), 'name of the environment variable with its key'),
   max_tokens: setting(
-    whole(1),
+    whole(1, rolloutTokensMax),
     'most tokens of one of its answers, whatever the program asks for; needed where a budget limits tokens or money',
   ),
 };

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { liveSettings } from '../../core/rl/live-settings.ts';
+import { budgetMost } from '../../core/settings/budgets.ts';
 import { atLeastZero, positive, text, whole } from '../toml/values.ts';
 import {
   inSpec,
@@ -16,18 +17,28 @@ import {
 /** `[budget]`, `[env.budget]`, `[eval.budget]`, `[gepa.budget]`: what may be used at most. */
 
 const limits = {
-  tokens: setting(whole(1), 'prompt and sampled tokens of all models; a prompt counts with each call', {
-    live: liveSettings['budget.tokens'],
-  }),
-  money: setting(positive(), 'price of the tokens of all models, and of sandboxes, at the prices of `[cost]`', {
-    live: liveSettings['budget.money'],
-  }),
-  sandbox_seconds: setting(positive(), 'seconds of sandboxes', {
+  tokens: setting(
+    whole(1, budgetMost.tokens),
+    'prompt and sampled tokens of all models; a prompt counts with each call',
+    {
+      live: liveSettings['budget.tokens'],
+    },
+  ),
+  money: setting(
+    positive(budgetMost.money),
+    'price of the tokens of all models, and of sandboxes, at the prices of `[cost]`',
+    {
+      live: liveSettings['budget.money'],
+    },
+  ),
+  sandbox_seconds: setting(positive(budgetMost.sandboxS), 'seconds of sandboxes', {
     as: 'sandboxS',
     live: liveSettings['budget.sandbox_seconds'],
   }),
-  tool_calls: setting(whole(0), 'tool calls of the policy', { live: liveSettings['budget.tool_calls'] }),
-  wall_seconds: setting(positive(), 'seconds since its first call, pauses included', {
+  tool_calls: setting(whole(0, budgetMost.toolCalls), 'tool calls of the policy', {
+    live: liveSettings['budget.tool_calls'],
+  }),
+  wall_seconds: setting(positive(budgetMost.wallS), 'seconds since its first call, pauses included', {
     as: 'wallS',
     live: liveSettings['budget.wall_seconds'],
   }),
@@ -46,7 +57,10 @@ function budgetOf(whose: string, ends: string) {
 
 export const budgetOfRollout = budgetOf('of a rollout', 'at a limit it ends as `truncated`, and its record says which');
 export const budgetOfEvaluation = budgetOf('of one evaluation', 'at a limit it stops, and goes on once it has more');
-export const budgetOfSearch = budgetOf('of one search, with its reflections', 'the same as in `[eval.budget]`');
+export const budgetOfSearch = budgetOf(
+  'of one search, with its reflections and the comparison at its end',
+  'the same as in `[eval.budget]`',
+);
 
 /** `budget` of an `[[eval]]` in a file of evaluations. */
 export const budgetValue = () =>

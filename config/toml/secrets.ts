@@ -1,5 +1,6 @@
 import { isKeptFromEnvironments } from '../../core/child-environment.ts';
 import type { KeyPath } from './positions.ts';
+import { SecretSpellings } from './secret-spellings.ts';
 
 /**
  * Secrets are given by name only. A config is copied into the store and shown in reports, so a literal one is refused.
@@ -68,11 +69,10 @@ export function looksSecret(value: string): boolean {
 
 /**
  * Removes secrets from a text: anything with the shape of one, and the given values (of environment variables, say) at
- * any place.
+ * any place and in the usual spellings.
  */
 export function withoutSecrets(text: string, known: readonly string[] = []): string {
-  let clean = text;
-  for (const value of known.toSorted((a, b) => b.length - a.length)) clean = clean.replaceAll(value, hidden);
+  let clean = spellingsOf(known).replacedBy(hidden, text);
   for (const shape of [...secretShapes, ...secretAddresses])
     clean = clean.replaceAll(new RegExp(shape.source, `${shape.flags}g`), hidden);
   return clean;
@@ -81,16 +81,63 @@ const hidden = '[secret]';
 /** Shorter ones would occur in every text. */
 const secretCharsMin = 6;
 
-/** Whether a variable must stay secret: by its name, or by the access that it gives. */
-export function isSecretVariable(name: string): boolean {
-  return secretName.test(name) || isKeptFromEnvironments(name) || /^[a-z]+_proxy$/i.test(name);
+/** Callers clean many texts with one list: its pattern is made once. */
+const spellingsByList = new WeakMap<readonly string[], SecretSpellings>();
+
+function spellingsOf(known: readonly string[]): SecretSpellings {
+  const made = spellingsByList.get(known) ?? new SecretSpellings(known);
+  spellingsByList.set(known, made);
+  return made;
 }
 
-/** The values of variables with the names of secrets. */
+/** Further names of variables with secrets: `DB_PASS`, `PGPASSWORD`, `SENTRY_DSN`, `STORAGE_CONNECTION_STRING`. */
+const secretVariableName =
+  /(?:password|passwd|passphrase)$|(?:^|_)(?:pass|dsn|pat|creds|secret_key_base|conn(?:ection)?_?str(?:ing)?)$|._pwd$/i;
+
+function isNamedSecret(name: string): boolean {
+  return secretName.test(name) || secretVariableName.test(name);
+}
+
+/** Whether a variable must stay secret: by its name, by the access that it gives, or by its value. */
+export function isSecretVariable(name: string, value = ''): boolean {
+  if (isNamedSecret(name) || isKeptFromEnvironments(name) || /^[a-z]+_proxy$/i.test(name)) return true;
+  return withinValue(value).length > 0;
+}
+
+/** Secrets among the values of variables: those with the names of secrets, addresses that give access, and their passwords. */
 export function secretValues(variables: Readonly<Record<string, string | undefined>>): string[] {
-  return Object.entries(variables).flatMap(([name, value]) =>
-    value !== undefined && value.length >= secretCharsMin && secretName.test(name) ? [value] : [],
-  );
+  const values = Object.entries(variables).flatMap(([name, value = '']) => [
+    ...(isNamedSecret(name) ? [value] : []),
+    ...withinValue(value),
+  ]);
+  return [...new Set(values)].filter((value) => value.length >= secretCharsMin);
+}
+
+/** `Server=db;Password=…`, `host=db password=…`, `AccountKey=…`: settings of a connection, with the password's value. */
+const passwordInSettings =
+  /(?:^|[;?&\s])(?:password|pwd|accountkey|sharedaccesskey|sharedaccesssignature|client ?secret)\s?=\s?("[^"]+"|'[^']+'|[^;&\s]+)/i;
+
+/** A value that gives access whatever its name, such as that of DATABASE_URL, and the password in it. */
+function withinValue(value: string): string[] {
+  const [, given] = passwordInSettings.exec(value) ?? [];
+  if (given !== undefined) return [value, given.replaceAll(/^["']|["']$/g, '')];
+  if (/^https?:/i.test(value)) return isSecretUrl(value) ? [value, passwordOf(value)] : [];
+  return passwordInUrl.test(value) ? [value, passwordOf(value)] : [];
+}
+
+const passwordInUrl = /^[a-z][\w+.-]*:\/\/[^/\s:@]*:([^/\s@]+)@/i;
+
+function passwordOf(url: string): string {
+  const [, written = ''] = passwordInUrl.exec(url) ?? [];
+  return decoded(written);
+}
+
+function decoded(written: string): string {
+  try {
+    return decodeURIComponent(written);
+  } catch {
+    return written; // a percent sign of the password itself
+  }
 }
 
 /** Every literal secret in a parsed config, by path. */

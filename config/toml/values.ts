@@ -19,8 +19,10 @@ export const whole = (min: number, max?: number) =>
     .min(min)
     .max(max ?? Number.MAX_SAFE_INTEGER)
     .meta({ expected: max === undefined ? `an integer ≥ ${min}` : `an integer from ${min} to ${max}` });
-export const positive = () => z.number().positive().meta({ expected: 'a number > 0' });
-export const atLeastZero = () => z.number().min(0).meta({ expected: 'a number ≥ 0' });
+export const positive = (max?: number) => atMost(z.number().positive(), 'a number > 0', max);
+export const atLeastZero = (max?: number) => atMost(z.number().min(0), 'a number ≥ 0', max);
+const atMost = (type: z.ZodNumber, expected: string, max?: number) =>
+  max === undefined ? type.meta({ expected }) : type.max(max).meta({ expected: `${expected} and ≤ ${max}` });
 export const fraction = () => z.number().min(0).max(1).meta({ expected: 'a number from 0 to 1' });
 export const decay = () => z.number().min(0).lt(1).meta({ expected: 'a number ≥ 0 and < 1' });
 export const penalty = () => z.number().min(-2).max(2).meta({ expected: 'a number from -2 to 2' });

@@ -35,7 +35,7 @@ export interface PromptSearchInput {
   /** −1 = all. */
   readonly numTrain: number;
   readonly numVal: number;
-  /** Examples, of neither kind, that the first and the best prompt are scored on at the end, beyond the budget; 0 = none. */
+  /** Examples, of neither kind, that the first and the best prompt are scored on at the end, beyond `maxCalls`; 0 = none. */
   readonly numTest: number;
   /** Rollouts at once; −1 = no bound. */
   readonly maxConcurrent: number;
@@ -62,7 +62,7 @@ export interface PromptSearchInput {
   readonly isBranch?: boolean | undefined;
   /** Replaces `initialPrompt`; stored with the results. */
   readonly startPrompt?: ObjectRef | undefined;
-  /** What it may use, with its reflections; missing = not limited but by its calls. */
+  /** What it may use, with its reflections and its comparison; missing = not limited but by its calls. */
   readonly budget?: BudgetLimits | undefined;
   /** US dollars of a million tokens, of its model and of the one that reflects; for models of an API. */
   readonly prices?: SearchPrices | undefined;
@@ -120,7 +120,7 @@ export interface PromptSearchHandle {
   readonly settings: SearchSettings;
   /** The search knows texts by digests, the names that the store gives them. */
   readonly start: Texts;
-  /** Scored at the end, beyond the budget. */
+  /** Scored at the end, beyond `maxCalls`. */
   readonly numTest: number;
   /** Bound on rollouts in flight on all workers; −1 = unbounded. */
   readonly maxConcurrent: number;

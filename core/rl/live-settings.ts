@@ -1,5 +1,6 @@
+import { priorityMax } from '../limits.ts';
 import { present } from '../present.ts';
-import type { BudgetLimits } from '../settings/budgets.ts';
+import { type BudgetLimits, budgetMost } from '../settings/budgets.ts';
 import { received } from '../shape.ts';
 import { shortened } from '../steering.ts';
 import { nearestName } from '../suggest.ts';
@@ -19,6 +20,7 @@ export const liveSettingNames = [
   'budget.sandbox_seconds',
   'budget.tool_calls',
   'budget.wall_seconds',
+  'queue.priority',
 ] as const;
 export type LiveSetting = (typeof liveSettingNames)[number];
 
@@ -35,6 +37,10 @@ export interface LiveRule {
 }
 
 const positive = { expected: 'a number above 0', takes: (value: number) => value > 0 && Number.isFinite(value) };
+const upTo = (max: number) => ({
+  expected: `a number above 0, at most ${max}`,
+  takes: (value: number) => value > 0 && value <= max,
+});
 const interval = {
   expected: 'a whole number from 1',
   takes: (value: number) => Number.isSafeInteger(value) && value >= 1,
@@ -96,33 +102,40 @@ export const liveSettings: Readonly<Record<LiveSetting, LiveRule>> = {
   },
   'budget.tokens': {
     key: 'budgetTokens',
-    ...positive,
+    ...upTo(budgetMost.tokens),
     says: 'prompt and sampled tokens of the run',
     inFile: ({ budget }) => budget?.tokens ?? null,
   },
   'budget.money': {
     key: 'budgetMoney',
-    ...positive,
+    ...upTo(budgetMost.money),
     says: 'money of the run, at the prices of `[cost]`',
     inFile: ({ budget }) => budget?.money ?? null,
   },
   'budget.sandbox_seconds': {
     key: 'budgetSandboxS',
-    ...positive,
+    ...upTo(budgetMost.sandboxS),
     says: 'seconds of sandboxes of the run',
     inFile: ({ budget }) => budget?.sandboxS ?? null,
   },
   'budget.tool_calls': {
     key: 'budgetToolCalls',
-    ...positive,
+    ...upTo(budgetMost.toolCalls),
     says: 'tool calls of the run',
     inFile: ({ budget }) => budget?.toolCalls ?? null,
   },
   'budget.wall_seconds': {
     key: 'budgetWallS',
-    ...positive,
+    ...upTo(budgetMost.wallS),
     says: 'seconds since the first call of the run',
     inFile: ({ budget }) => budget?.wallS ?? null,
+  },
+  'queue.priority': {
+    key: 'queuePriority',
+    expected: `a whole number from -${priorityMax} to ${priorityMax}`,
+    takes: (value) => Number.isSafeInteger(value) && Math.abs(value) <= priorityMax,
+    says: 'a run of higher priority gets a trainer of the pool first',
+    inFile: ({ queue }) => queue?.priority ?? null,
   },
 };
 
@@ -162,7 +175,7 @@ export interface SettingsContext {
   readonly run: string;
   readonly spec: Pick<
     RunSettings,
-    'learningRate' | 'maxSteps' | 'maxMismatchKl' | 'optimizer' | 'eval' | 'checkpoints' | 'budget' | 'cost'
+    'learningRate' | 'maxSteps' | 'maxMismatchKl' | 'optimizer' | 'eval' | 'checkpoints' | 'budget' | 'cost' | 'queue'
   >;
   readonly overrides: Overrides;
   /** The step in progress, from 1; a last step must not be before it. */
@@ -180,6 +193,9 @@ export function refuseSettings(asked: AskedSettings, context: SettingsContext): 
       return refuseValue(name, value, context);
     if (name.startsWith('budget.') && context.spec.budget === undefined) {
       return `${name}: this run has no [budget]. Stop it (ratchet stop), add [budget] to its file, and train it again.`;
+    }
+    if (name === 'queue.priority' && context.spec.queue === undefined) {
+      return 'queue.priority: this run is of no pool. Stop it (ratchet stop), add [queue] to its file, and train it again.';
     }
     if (name === 'budget.money' && (context.spec.cost?.prompt ?? context.spec.cost?.completion ?? null) === null) {
       return 'budget.money: this run has no prices. Stop it (ratchet stop), write prompt and completion into [cost] of its file, and train it again.';

@@ -17,6 +17,15 @@ export const budgetKeys: Readonly<Record<BudgetUnit | 'wallS', string>> = {
 export type Amounts = Readonly<Partial<Record<BudgetUnit, number>>>;
 
 /** null = not limited. Wall time is in seconds from the begin of what is limited; pauses count. */
+/** Largest limits: a larger one is a typing error, and sums of such would not be exact. */
+export const budgetMost: Readonly<Record<BudgetUnit | 'wallS', number>> = {
+  tokens: 1e15,
+  money: 1e12,
+  sandboxS: 1e12,
+  toolCalls: 1e12,
+  wallS: 1e9,
+};
+
 export type BudgetLimits = Readonly<Record<BudgetUnit | 'wallS', number | null>>;
 
 /** Parts that have a budget. A rollout's is within that of its run, evaluation or search. */

@@ -81,6 +81,8 @@ export interface ProgramResume {
   readonly command: readonly string[];
   /** Turns between two snapshots. */
   readonly every: number;
+  /** Seconds from a call to its snapshot. */
+  readonly delayS: number;
 }
 
 /** A program that owns its loop: an environment of kind `agent`. */

@@ -1,6 +1,7 @@
 /** Entry of the policy server's process. */
 import { parseArgs } from 'node:util';
 import { makeSecret, secretFileName, secretFileOf, takeSecret } from '../../host/project-secret.ts';
+import { takeSecretsFolder } from '../../host/secrets-folder.ts';
 import { readBodyText } from '../../host/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { policyVersionsHeld } from '../../core/limits.ts';
@@ -15,6 +16,7 @@ const usage =
   `It asks for the key in NAME, or without one for the secret of this folder, ${secretFileName}, which is made if it is missing.`;
 
 try {
+  takeSecretsFolder();
   const args = process.argv.slice(2);
   const isSupervised = Boolean(process.env[secretVariable]);
   const options = readOptions(args);

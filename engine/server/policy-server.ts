@@ -28,7 +28,7 @@ export interface PolicyServerOptions {
    */
   readonly memoryGb?: number;
   /**
-   * Demanded on every route but /health, /liveness and /ping. Null: every user of this machine may sample, load and
+   * Demanded on every route but /health, /liveness, /ready and /ping. Null: every user of this machine may sample, load and
    * pause.
    */
   readonly key: ServerKey | null;

@@ -32,7 +32,7 @@ import { type Generation, completionOf, chatOf, generateOf } from './generation/
 type Handler = (request: IncomingMessage, response: ServerResponse, budget: RequestBudget) => void | Promise<void>;
 
 /** Routes that reveal nothing about the models and need no key. */
-const openRoutes = new Set(['/health', '/liveness', '/ping']);
+const openRoutes = new Set(['/health', '/liveness', '/ready', '/ping']);
 
 export class Routes {
   readonly #versions: PolicyVersions;
@@ -51,6 +51,11 @@ export class Routes {
   readonly #handlers: Readonly<Record<string, Handler>> = {
     'GET /health': (_, response) => sendJson(response, 200, { status: this.#generating.isPaused ? 'paused' : 'ok' }),
     'GET /liveness': (_, response) => sendJson(response, 200, { status: 'ok' }),
+    'GET /ready': (_, response) => {
+      const because = this.#whyNotReady();
+      if (because === null) sendJson(response, 200, { status: 'ready' });
+      else sendJson(response, 503, { status: 'not ready', because });
+    },
     'GET /ping': (_, response) => sendJson(response, 200, {}),
     'POST /ping': (_, response) => sendJson(response, 200, {}),
     'GET /version': async (_, response) => sendJson(response, 200, await this.#describeServer()),
@@ -128,6 +133,12 @@ export class Routes {
   async close(): Promise<void> {
     await this.#generating.close();
     await this.#versions.close();
+  }
+
+  /** Whether a request for a completion would be answered now: for what sends requests to one of several servers. */
+  #whyNotReady(): string | null {
+    if (this.#versions.list().length === 0) return 'it holds no weights';
+    return this.#generating.isPaused ? 'it is paused' : null;
   }
 
   #handlerOf(method: string, path: string): Handler {

@@ -247,7 +247,7 @@ function whatIsWrong(raw: unknown): string {
   if ('messages' in raw) {
     const found = Messages.safeParse(raw.messages);
     const [issue] = found.success ? [] : found.error.issues;
-    return issue ? `messages${issue.path.map((part) => `.${String(part)}`).join('')}: ${issue.message}` : 'other keys';
+    return issue ? `${z.core.toDotPath(['messages', ...issue.path])}: ${issue.message}` : 'other keys';
   }
   if ('prompt' in raw || 'completion' in raw) {
     const missing = ['prompt', 'completion'].filter((key) => !keys.includes(key));

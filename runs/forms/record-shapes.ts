@@ -1,3 +1,4 @@
+import { core } from 'zod';
 import { minutePattern } from '../../core/minute-of.ts';
 import { lineageNumber } from '../../core/names.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
@@ -80,7 +81,7 @@ function settingsOf(value: unknown, key: string): RunSpec {
   if (read.success) return read.data;
   const [issue] = read.error.issues;
   const said = issue?.message.replace(/^Invalid input: /, '').replace(/received undefined$/, 'found nothing');
-  const where = issue && issue.path.length > 0 ? ` (${issue.path.join('.')}: ${said})` : '';
+  const where = issue && issue.path.length > 0 ? ` (${core.toDotPath(issue.path)}: ${said})` : '';
   throw damaged(key, `expected the settings of a run, found others${where}`, read.error);
 }
 

@@ -20,6 +20,7 @@ import type {
 import {
   type AnsweredLease,
   answerOf,
+  comparedOnTest,
   type LeasedWork,
   type PromptSlice,
   slicesOf,
@@ -232,6 +233,28 @@ test('a search stops where its budget is used up, reflections included, and goes
   assert.equal(before.asked.length + after.asked.length, whole.asked.length, 'nothing is asked for twice');
   assert.ok(whole.asked.length > rolloutsOf(whole).length, 'reflections are among them');
   assert.ok((await ledger.newest())!.used.money > 0.012e9, 'what the first start used stays used');
+});
+
+test('the comparison at the end counts in the budget of the search, and stops where that is used up', async (t) => {
+  const sampling = { max_tokens: 8 };
+  const prices = { model: { input: 1, output: 1 }, reflection: { input: 1, output: 1 } };
+  const over = { numTest: 9, model: { ...apiModel, sampling }, prices };
+  const limitedTo = (money: number) => ({ ...over, budget: { ...unlimited, money } });
+  const handle = await openSearch(t, limitedTo(5));
+  const examples = Array.from({ length: handle.numTest }, (_, position) => position);
+  const compared = comparedOnTest(handle.start, handle.start);
+  const slices = compared.flatMap((one) =>
+    slicesOf({ ...one, set: 'test', keepsTraces: false, examples }, { inFlightMax: Infinity }),
+  );
+  const few = await reopened(handle, limitedTo(0.0005));
+  await assert.rejects(answered(few, { kind: 'slices', slices }, models()), /BudgetReached: The search's budget/);
+  const ledger = new BudgetLedger(storeOf(handle.place), handle.place.prefix);
+  const before = (await ledger.newest())!.used.money;
+  const { played } = await answered(await reopened(handle, limitedTo(5)), { kind: 'slices', slices }, models());
+  assert.equal(played.length, slices.length);
+  const { used, held } = (await ledger.newest())!;
+  assert.ok(before > 0 && used.money > before, `${before} ${used.money}`);
+  assert.equal(held.money, 0);
 });
 
 test('a rollout that infrastructure took is no 0: it is asked for again, counted, and said', async (t) => {

@@ -193,7 +193,7 @@ license: mit
   );
   assert.match(
     of(null, 'train', card.replace('- split: train', '- part: train')) as string,
-    /The card of ratchet\/rows .* configs\.0/,
+    /The card of ratchet\/rows .* configs\[0\]/,
   );
   assert.match(of(null, 'train', card.replace('license: mit', 'license: [')) as string, /its YAML cannot be read/);
   // Without a word of files their names say it.

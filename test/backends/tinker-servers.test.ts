@@ -6,11 +6,13 @@ import path from 'node:path';
 import { after, before, describe, test, type TestContext } from 'node:test';
 import { TinkerInference } from '../../backends/inference/tinker.ts';
 import { examineServer } from '../../backends/tinker/examine.ts';
-import { TinkerClient } from '../../backends/tinker/index.ts';
+import { type ClientOptions, TinkerClient } from '../../backends/tinker/index.ts';
+import { pathsOf } from '../../backends/tinker/load-model.ts';
 import { readVersion } from '../../backends/tinker/version-files.ts';
 import { TinkerTrainer } from '../../backends/trainer/tinker.ts';
 import type { TinkerTrainerSpec } from '../../config/run-spec.ts';
 import { batchOf, type TrainSample } from '../../core/rl/learning/batch.ts';
+import { RatchetError } from '../../core/errors.ts';
 import { randomStream } from '../../core/random.ts';
 import type { ServedPolicy, StepPlan } from '../../core/rl/run-state.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
@@ -42,11 +44,16 @@ async function started(t: TestContext, options: Partial<StandInOptions> = {}): P
   return { ...server, folder };
 }
 
-function openTrainer(url: string, spec: Partial<TinkerTrainerSpec> = {}, said: string[] = []): TinkerTrainer {
+function openTrainer(
+  url: string,
+  spec: Partial<TinkerTrainerSpec> = {},
+  said: string[] = [],
+  more: ClientOptions = {},
+): TinkerTrainer {
   const at = { kind: 'tinker', url, apiKeyVar: null, server: 'skyrl' } as const;
   return new TinkerTrainer(
     { ...at, baseModel: null, reduction: null, checkpointTtlS: null, ...spec },
-    { patienceMs: 60_000, heartbeatMs: 500, say: (line) => said.push(line) },
+    { patienceMs: 60_000, heartbeatMs: 500, say: (line) => said.push(line), ...more },
   );
 }
 
@@ -282,6 +289,30 @@ describe('a server that holds one model', () => {
     assert.equal((await first.trainStep(stepOf(0.1, 2))).digest, expected.digest);
   });
 
+  test('that another run has: a step says that it waits for it, and is tried again until that run rests', async (t) => {
+    const server = await started(t, fsdp);
+    const folder = await mkdtemp(path.join(root, 'taken-'));
+    const impatient = (): TinkerTrainer => openTrainer(server.url, {}, [], { roomPatienceMs: 0 });
+    const [first, second] = [openTrainer(server.url), impatient()];
+    t.after(() => Promise.all([first.close(), second.close()]));
+    const isTold = (error: unknown): boolean => {
+      assert.ok(error instanceof RatchetError && error.isRetryable, String(error));
+      assert.equal(error.code, 'TrainerUnavailable');
+      assert.match(error.message, /holds one model at a time: another run that trains there keeps it until it ends or rests/); // prettier-ignore
+      return true;
+    };
+    await first.makeBase(path.join(folder, 'one'), { ...part, files: presetFiles(model) });
+    await assert.rejects(second.makeBase(path.join(folder, 'two'), { ...part, files: presetFiles(model) }), isTold);
+    first.rest();
+    await second.makeBase(path.join(folder, 'two'), { ...part, files: presetFiles(model) });
+    second.rest();
+    await first.trainStep(stepOf(0.1, 1));
+    await assert.rejects(second.trainStep(stepOf(0.1, 1)), isTold);
+    await first.exportTo(path.join(folder, 'v1'));
+    first.rest();
+    assert.ok((await second.trainStep(stepOf(0.1, 1))).applied);
+  });
+
   test('is sampled from its latest weights: a turn says of which step they were, and a lost model is made again', async (t) => {
     const home = await mkdtemp(path.join(root, 'latest-'));
     const server = await StandInProcess.start({ folder: home, model, ...fsdp });
@@ -361,6 +392,22 @@ describe('a server that holds one model', () => {
     const made = trainer.makeBase(path.join(root, 'none'), { lora: null, seed: 7, files: presetFiles(model) });
     await assert.rejects(made, { code: 'Unsupported', message: /does not train all weights: .*rank 0.*Add \[lora\]/ });
   });
+});
+
+test('a version is found in its model, however many others the server has had since', async (t) => {
+  const server = await started(t, megatron);
+  const trainer = openTrainer(server.url);
+  t.after(() => trainer.close());
+  const v0 = await mkdtemp(path.join(root, 'old-'));
+  await trainer.makeBase(v0, { ...part, files: presetFiles(model) });
+  const version = await readVersion(v0);
+  const client = new TinkerClient({ url: server.url, apiKeyVar: null, server: 'skyrl' });
+  t.after(() => client.close());
+  for (let i = 0; i < 60; i++) {
+    const other = await client.createModel({ baseModel: version.baseModel, rank: 4, seed: i });
+    await other.unload();
+  }
+  assert.deepEqual((await pathsOf(client, version)).map(({ modelId }) => modelId), [version.modelId]); // prettier-ignore
 });
 
 describe('a server like TuFT', () => {

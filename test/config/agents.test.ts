@@ -54,11 +54,13 @@ describe('an agent in a run file', () => {
   test('may name the command that goes on in a snapshot, and how often one is taken', async (t) => {
     const resumed = `${head}${command}${tasks}${score}[env.resume]\ncommand = ["python3", "agent.py", "--resume"]\n`;
     const resumeOf = async (text: string) => (await load(t, text)).loaded.spec.environments[0]!.program!.resume;
-    assert.deepEqual(await resumeOf(resumed), { command: ['python3', 'agent.py', '--resume'], every: 1 });
-    assert.equal((await resumeOf(`${resumed}every = 5\n`))!.every, 5);
+    assert.deepEqual(await resumeOf(resumed), { command: ['python3', 'agent.py', '--resume'], every: 1, delayS: 0 });
+    const { every, delayS } = (await resumeOf(`${resumed}every = 5\ndelay = 0.5\n`))!;
+    assert.deepEqual([every, delayS], [5, 0.5]);
     assert.equal(await resumeOf(`${head}${command}${tasks}${score}`), null);
     assert.match(await problems(t, `${head}${command}${tasks}${score}[env.resume]\nevery = 2\n`), /env\[0\]\.resume\.command: a program and its arguments/); // prettier-ignore
-    assert.match(await problems(t, `${resumed}every = 0\n`), /env\[0\]\.resume\.every: an integer ≥ 1/);
+    assert.match(await problems(t, `${resumed}every = 0\n`), /env\[0\]\.resume\.every: an integer from 1 to 1000000/);
+    assert.match(await problems(t, `${resumed}delay = -1\n`), /env\[0\]\.resume\.delay: a number from 0 to 3600/);
     const helped = `${resumed}[[env.models]]\nname = "helper"\nbase_url = "http://localhost:1"\n`;
     assert.match(await problems(t, helped), /env\[0\]\.resume: either \[env\.resume\] or \[\[env\.models\]\]/);
     const other = 'model = "preset:chars-0.4m"\n[[env]]\nid = "reverse-text"\n[env.resume]\ncommand = ["x"]\n';
@@ -124,6 +126,8 @@ describe('an agent in a run file', () => {
     '{"prompt": "x", "files": []}': 'files: expected a table of files, {"PATH": "TEXT"}; found []',
     '{"prompt": "x", "files": {"a.py": 3}}': 'files["a.py"]: expected the text of the file, or {"base64": "…"} with its bytes; found 3', // prettier-ignore
     '{"prompt": "x", "files": {".": "y"}}': 'files: expected a path below the work folder, such as "src/main.py"; found "."', // prettier-ignore
+    '{"prompt": "x", "files": {"a": "1"}, "score_files": {"a/b": "2"}}': 'score_files: expected "a" to be a file or a folder; found both, since "a/b" lies in it', // prettier-ignore
+    '{"prompt": "x", "files": {"a/b": "1"}, "score_files": {"a": "2"}}': 'score_files: expected "a" to be a file or a folder; found both, since "a/b" lies in it', // prettier-ignore
     '{"prompt": "x", "files": {"a": "1", "a/b": "2"}}': 'files: expected "a" to be a file or a folder; found both, since "a/b" lies in it', // prettier-ignore
     '{"prompt": "x", "info": 4}': 'info: expected a table; found 4',
     '{"prompt": "x", "image": "python:3"}': 'image: expected none: a sandbox of kind "namespace" has the programs of its machine; found "python:3"', // prettier-ignore
@@ -247,6 +251,48 @@ describe('an agent in a run file', () => {
     const priced = '[[cost.models]]\nname = "helper"\nprompt = 1\ncompletion = 2\n';
     const { loaded } = await load(t, `${head}${command}${tasks}${model}max_tokens = 512\n${score}${budget}${priced}`);
     assert.equal(loaded.spec.environments[0]!.program!.models[0]!.maxTokens, 512);
+  });
+
+  test('a limit of its own is named as everywhere', async (t) => {
+    const model = '[[env.models]]\nname = "helper"\nbase_url = "http://localhost:1/v1"\n';
+    const said = await problems(t, `${head}${command}${tasks}${model}${score}[env.budget]\ntokens = 1000\nmoney = 5\n[cost]\nprompt = 1\ncompletion = 1\n`); // prettier-ignore
+    assert.match(said, /since env\[0\]\.budget\.tokens is limited/);
+    assert.match(said, /env\[0\]\.budget\.money is limited; no price/);
+  });
+
+  test('a number that no machine bears, and nobody means, is refused with the largest one', async (t) => {
+    const huge = '9_007_199_254_740_991';
+    const refused: Readonly<Record<string, readonly [text: string, expected: string]>> = {
+      'sandbox.memory_mb': [`[env.sandbox]\nmemory_mb = ${huge}\n`, 'an integer from 16 to 4194304'],
+      'sandbox.disk_mb': [`[env.sandbox]\ndisk_mb = ${huge}\n`, 'an integer from 1 to 16777216'],
+      'sandbox.quota': [`[env.sandbox]\nquota = ${huge}\n`, 'an integer from 1 to 100000'],
+      'sandbox.cpus': ['[env.sandbox]\ncpus = 1e-7\n', 'a number from 0.01 to 1024'],
+      'sandbox.cost_per_hour': ['[env.sandbox]\ncost_per_hour = 1e300\n', 'a number ≥ 0 and ≤ 1000000'],
+      'sandbox.port': ['[env.sandbox]\nport = 65_536\n', 'an integer from 1 to 65535'],
+      'sandbox.setup_timeout': ['[env.sandbox]\nsetup_timeout = 1e12\n', 'at most 2073600 seconds, 24 days'],
+      'resume.every': [`[env.resume]\ncommand = ["a"]\nevery = ${huge}\n`, 'an integer from 1 to 1000000'],
+      'models[0].max_tokens': [`[[env.models]]\nname = "h"\nbase_url = "http://localhost:1/v1"\nmax_tokens = ${huge}\n`, 'an integer from 1 to 16777216'], // prettier-ignore
+      'budget.tokens': [`[env.budget]\ntokens = ${huge}\n`, 'an integer from 1 to 1000000000000000'],
+      'budget.tool_calls': [`[env.budget]\ntool_calls = ${huge}\n`, 'an integer from 0 to 1000000000000'],
+      'budget.sandbox_seconds': ['[env.budget]\nsandbox_seconds = 1e300\n', 'a number > 0 and ≤ 1000000000000'],
+      'budget.wall_seconds': ['[env.budget]\nwall_seconds = 1e300\n', 'a number > 0 and ≤ 1000000000'],
+    };
+    for (const [at, [text, expected]] of Object.entries(refused)) {
+      const said = await problems(t, `${head}${command}${tasks}${text}${score}`);
+      assert.ok(said.includes(`env[0].${at}: ${expected}; `), said);
+    }
+    const ofJudge = await problems(t, `${head}${command}${tasks}[env.score.judge]\nbase_url = "http://localhost:1/v1"\nmodel = "j"\nprompt = "p"\nmax_tokens = ${huge}\n`); // prettier-ignore
+    assert.match(ofJudge, /^env\[0\]\.score\.judge\.max_tokens: an integer from 1 to 16777216; /);
+    const ofScore = await problems(t, `${head}${command}${tasks}${score}timeout = 1e12\n`);
+    assert.equal(ofScore, 'env[0].score.timeout: at most 2073600 seconds, 24 days; 1000000000000');
+  });
+
+  test('sandboxes that stand ready are no more than the quota, and a snapshot is taken before the last turn', async (t) => {
+    const warm = await problems(t, `${head}${command}${tasks}[env.sandbox]\nquota = 4\nwarm = 5\n${score}`);
+    assert.equal(warm, 'env[0].sandbox.warm: at most quota (4): those that stand ready count in it; 5');
+    const resume = (every: number) => `${head}max_turns = 4\n${command}${tasks}[env.resume]\ncommand = ["a"]\nevery = ${every}\n${score}`; // prettier-ignore
+    assert.match(await problems(t, resume(4)), /^env\[0\]\.resume\.every: less than max_turns \(4\)/);
+    await load(t, resume(3));
   });
 
   test('code that is not there is refused, and nothing is said of its digest', async (t) => {

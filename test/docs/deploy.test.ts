@@ -18,7 +18,7 @@ const duration = z.string().regex(/^\d+(?:ms|s|m)$/);
 /** The part of the Compose specification that the file uses; another key is an error. */
 const Service = z.strictObject({
   image: text,
-  build: z.strictObject({ context: text, dockerfile: text }).optional(),
+  build: z.strictObject({ context: text, dockerfile: text, target: text }).optional(),
   command: z.array(text).optional(),
   restart: z.enum(['no', 'always', 'on-failure', 'unless-stopped']),
   init: z.boolean().optional(),
@@ -65,8 +65,36 @@ test('the image is built from an exact release of Node that the package allows',
   const image = /^ARG NODE_IMAGE=(.*)$/m.exec(dockerfile)?.[1];
   assert.ok(image && exactTag.test(image), image);
   assert.match(image, /^node:22\.\d+\.\d+-/);
-  assert.match(dockerfile, /^FROM \$\{NODE_IMAGE\}$/m);
+  assert.match(dockerfile, /^FROM \$\{NODE_IMAGE\} AS ratchet$/m);
   assert.doesNotMatch('postgres:16', exactTag);
+});
+
+test('an image installs what the lock file says, without scripts of packages, and keeps secrets and folders of this machine out', () => {
+  const dockerfile = readFileSync(path.join(folder, 'Dockerfile'), 'utf8');
+  const copied = /^COPY (.*npm-shrinkwrap\.json.*) \.\/$/m.exec(dockerfile)![1]!.split(' ');
+  for (const file of copied) assert.ok(existsSync(path.join(repositoryFolder, file)), file);
+  assert.ok(copied.includes('.npmrc'), 'which says that no scripts of packages are run');
+  assert.match(dockerfile, /^RUN npm ci /m);
+  for (const [, lock] of dockerfile.matchAll(/--require-hashes -r (\S+)/g))
+    assert.ok(existsSync(path.join(repositoryFolder, lock!)), lock);
+  for (const stage of dockerfile.split(/^FROM /m).slice(1))
+    assert.equal([...stage.matchAll(/^USER (.*)$/gm)].at(-1)?.[1], 'node', stage);
+  const ignored = readFileSync(path.join(folder, 'Dockerfile.dockerignore'), 'utf8').split('\n');
+  for (const pattern of ['**/node_modules', '**/.ratchet', '**/.env*', '**/*.key', '.git', 'outputs'])
+    assert.ok(ignored.includes(pattern), pattern);
+  const { files } = JSON.parse(readFileSync(path.join(repositoryFolder, 'package.json'), 'utf8')) as {
+    files: string[];
+  };
+  for (const file of files) assert.ok(!ignored.includes(file), `${file} is part of the package`);
+});
+
+test('a container whose policy server reads copies of a store in S3 shares them with the workers', () => {
+  const { services } = composeFile(source);
+  for (const [name, { image, volumes = [] }] of Object.entries(services))
+    if (image === 'ratchet') assert.ok(volumes.includes('cache:/home/node/.cache'), name);
+  assert.ok(services['policy']?.command?.includes('/home/node/.cache/ratchet/s3-copies'));
+  const unit = readFileSync(path.join(folder, 'systemd/ratchet-policy.service'), 'utf8');
+  assert.match(unit, /^ExecStart=.* --allow-root \/var\/cache\/ratchet\/s3-copies$/m);
 });
 
 test('the compose file is one, listens on loopback alone, and what its services name is there', () => {
@@ -183,29 +211,35 @@ function hasSystemd(): boolean {
   }
 }
 
-test('Grafana’s dashboard asks for metrics that are served, and its panels do not overlap', () => {
-  interface Panel {
-    readonly title: string;
-    readonly gridPos: { readonly x: number; readonly y: number; readonly w: number; readonly h: number };
-    readonly targets: readonly { readonly expr: string }[];
-  }
-  const { panels } = JSON.parse(readFileSync(path.join(folder, 'grafana/ratchet.json'), 'utf8')) as { panels: Panel[] };
-  const cells = new Set<string>();
-  for (const { title, gridPos, targets } of panels) {
-    for (const { expr } of targets) {
-      const [, metric = '', labels = ''] = /^(\w+)(?:\{(.*)\})?$/.exec(expr) ?? [];
-      assert(metric in exposedMetrics, `${title}: ${expr}`);
-      const name = /name="([^"]+)"/.exec(labels)?.[1];
-      const written = metric === 'ratchet_eval' ? `eval/words/${name}` : name;
-      if (written !== undefined) assert(definitionOf(written, ['words']), `${title}: ${expr}`);
-      assert.equal(written !== undefined, metric === 'ratchet_eval' || metric === 'ratchet_figure', expr);
-    }
-    for (let x = gridPos.x; x < gridPos.x + gridPos.w; x++) {
-      for (let y = gridPos.y; y < gridPos.y + gridPos.h; y++) {
-        assert(x < 24 && !cells.has(`${x} ${y}`), `${title} lies on another`);
-        cells.add(`${x} ${y}`);
+interface Panel {
+  readonly title: string;
+  readonly gridPos: { readonly x: number; readonly y: number; readonly w: number; readonly h: number };
+  readonly targets: readonly { readonly expr: string }[];
+}
+
+for (const name of readdirSync(path.join(folder, 'grafana'))) {
+  test(`Grafana’s dashboard ${name} asks for metrics that are served, and its panels do not overlap`, () => {
+    const { panels } = JSON.parse(readFileSync(path.join(folder, 'grafana', name), 'utf8')) as { panels: Panel[] };
+    const cells = new Set<string>();
+    for (const { title, gridPos, targets } of panels) {
+      for (const { expr } of targets) {
+        const asked = [...expr.matchAll(/\b(ratchet_\w+)(?:\{([^}]*)\})?/g)];
+        assert.ok(asked.length > 0, `${title}: ${expr}`);
+        for (const [, metric = '', labels = ''] of asked) {
+          assert(metric in exposedMetrics, `${title}: ${expr}`);
+          const figure = /\bname="([^"]+)"/.exec(labels)?.[1];
+          const written = metric === 'ratchet_eval' ? `eval/words/${figure}` : figure;
+          if (written !== undefined) assert(definitionOf(written, ['words']), `${title}: ${expr}`);
+          assert.equal(written !== undefined, metric === 'ratchet_eval' || metric === 'ratchet_figure', expr);
+        }
+      }
+      for (let x = gridPos.x; x < gridPos.x + gridPos.w; x++) {
+        for (let y = gridPos.y; y < gridPos.y + gridPos.h; y++) {
+          assert(x < 24 && !cells.has(`${x} ${y}`), `${title} lies on another`);
+          cells.add(`${x} ${y}`);
+        }
       }
     }
-  }
-  assert(panels.length > 10);
-});
+    assert(panels.length > 8);
+  });
+}

@@ -9,6 +9,7 @@ import {
   encodeSafetensors,
   type ModelFolder,
   saveModelFolder,
+  startPolicyServer,
   withChatTemplate,
 } from '../../engine/index.ts';
 import { saveAdapterFolder } from '../../engine/model/adapter-folder.ts';
@@ -183,6 +184,23 @@ test('small routes of vLLM answer as it does', async (t) => {
   assert.deepEqual(await get('/liveness'), { status: 'ok' });
   assert.deepEqual(await get('/ping'), {});
   assert.match(((await get('/version')) as { version: string }).version, /onnxruntime-node \d/);
+});
+
+test('a server without weights, or one that is paused, is not ready, and says so without a key', async (t) => {
+  const key = { kind: 'chosen', value: 'open sesame', variable: 'POLICY_KEY' } as const;
+  const empty = await startPolicyServer({ host: '127.0.0.1', port: 0, threads: 1, allowRoots: [], key });
+  t.after(() => empty.close());
+  const ready = async (url: string): Promise<unknown[]> => {
+    const answer = await fetch(`${url}/ready`);
+    return [answer.status, await answer.json()];
+  };
+  assert.deepEqual(await ready(empty.url), [503, { status: 'not ready', because: 'it holds no weights' }]);
+  const { server, hold } = await openStage(t);
+  await hold('policy', model);
+  assert.deepEqual(await ready(server.url), [200, { status: 'ready' }]);
+  await fetch(`${server.url}/pause`, { method: 'POST' });
+  assert.deepEqual(await ready(server.url), [503, { status: 'not ready', because: 'it is paused' }]);
+  assert.equal((await fetch(`${server.url}/health`)).status, 200);
 });
 
 /** A base and a policy that is an adapter of it, as PEFT lays it out. */

@@ -1,24 +1,16 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 import path from 'node:path';
-import { fileURLToPath } from 'node:url';
 import type { Turn } from '../../core/rl/rollout/rollout.ts';
 import { callOf } from '../environments/agent/scripted-policy.ts';
+import { installMiniSweAgent } from './agents/install-python.ts';
 import { liveOnce, type ProgramLife, type ProgramPlace } from './agents/program.ts';
 import { openRealModel } from './agents/real-model.ts';
 import { assertTrainedAsSampled } from './agents/trained-tokens.ts';
-import { ensureEngine } from './install.ts';
 
 /** mini-swe-agent as it comes from its package, in front of a captured policy: `npm run test:engines`. */
 
-const lock = fileURLToPath(new URL('agents/mini-swe-agent-requirements.lock', import.meta.url));
-const found = await ensureEngine({
-  name: 'mini-swe-agent-2.4.6',
-  variable: 'RATCHET_MINI_SWE_AGENT_PYTHON',
-  packages: ['--require-hashes', '--requirement', lock],
-  diskBytes: 1e9,
-  memoryBytes: 1e9,
-});
+const found = await installMiniSweAgent();
 const skip = 'missing' in found ? `no mini-swe-agent here: ${found.missing}` : false;
 if (skip) process.stderr.write(`skipped: ${skip}\n`);
 

@@ -3,20 +3,14 @@ import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { Turn } from '../../core/rl/rollout/rollout.ts';
 import { callOf } from '../environments/agent/scripted-policy.ts';
+import { installOpenAiAgents } from './agents/install-python.ts';
 import { liveOnce } from './agents/program.ts';
 import { assertTrainedAsSampled } from './agents/trained-tokens.ts';
-import { ensureEngine } from './install.ts';
 
 /** OpenAI's Agents SDK as it comes from its package, with sub-agents that run at once: `npm run test:engines`. */
 
-const at = (name: string): string => fileURLToPath(new URL(`agents/${name}`, import.meta.url));
-const found = await ensureEngine({
-  name: 'openai-agents-0.24.0',
-  variable: 'RATCHET_OPENAI_AGENTS_PYTHON',
-  packages: ['--require-hashes', '--requirement', at('openai-agents-requirements.lock')],
-  diskBytes: 1e9,
-  memoryBytes: 1e9,
-});
+const program = fileURLToPath(new URL('agents/openai_agents_program.py', import.meta.url));
+const found = await installOpenAiAgents();
 const skip = 'missing' in found ? `no openai-agents here: ${found.missing}` : false;
 if (skip) process.stderr.write(`skipped: ${skip}\n`);
 
@@ -37,7 +31,7 @@ for (const api of ['chat', 'responses'] as const) {
       { skip },
       async (t) => {
         assert('python' in found);
-        const argv = [found.python, at('openai_agents_program.py'), api, how];
+        const argv = [found.python, program, api, how];
         const stored: Turn[] = [];
         const life = await liveOnce(t, { command: () => ({ argv }), says, stored });
         assert.equal(life.code, 0, life.output);

@@ -196,6 +196,7 @@ describe('/metrics', () => {
     for (const line of [
       '# TYPE ratchet_step gauge',
       `ratchet_step{${labels}} 1`,
+      `ratchet_step_time_seconds{${labels}} ${Date.parse(String(rowOf(1)['time'])) / 1000}`,
       `ratchet_recoveries{${labels}} 2`,
       `ratchet_figure{${labels},name="train/reward"} 0.125`,
       `ratchet_eval{${labels},environment="reverse-text",name="reward/mean"} 0.5`,
@@ -255,6 +256,21 @@ describe('/metrics', () => {
     assert.equal(await statusOf({ host: `localhost:${port}` }), 401);
     assert.equal(await statusOf({ authorization, host: `rebound.example:${port}` }), 403);
     assert.equal(await statusOf({ authorization, origin: 'https://rebound.example' }), 403);
+  });
+
+  test('says without a key whether its figures are those of now', async (t) => {
+    let because: string | null = 'Temporal is away';
+    const options = { host: '127.0.0.1', port: 0, key: own, text: () => '', whyNotReady: () => because };
+    const server = await startMetricsServer(options);
+    t.after(() => server.close());
+    const { port } = server.address() as { port: number };
+    const ask = async (): Promise<unknown[]> => {
+      const answer = await fetch(`http://127.0.0.1:${port}/ready`);
+      return [answer.status, await answer.text()];
+    };
+    assert.deepEqual(await ask(), [503, 'Temporal is away\n']);
+    because = null;
+    assert.deepEqual(await ask(), [200, 'ready\n']);
   });
 
   test('continues when it is asked for what is no address', async (t) => {

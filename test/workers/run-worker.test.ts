@@ -27,7 +27,7 @@ test('a worker that does not come to its end when it is told to has failed; it i
     shutdown: () => void (shutdowns += 1),
     isWorking: () => true,
   };
-  const code = codeOf(worker, (line) => void said.push(line), signals as NodeJS.Process);
+  const code = codeOf(worker, (line) => void said.push(line), { told: signals as NodeJS.Process });
   for (let i = 0; i < 3; i++) signals.emit('SIGTERM');
   isOver(new Error('Worker still in use'));
   assert.equal(await code, 1);

@@ -24,6 +24,8 @@ const endedDays = 7;
 const endedMax = 20;
 /** Consecutive looks at Temporal without the run, after which it counts as ended. */
 const looksMissed = 2;
+/** Without a look at Temporal's list for this long, the figures are not those of now. */
+const staleMs = 30_000;
 /** On shutdown, remaining metrics are sent for at most this long. */
 const lastLookMs = 1_200;
 
@@ -40,6 +42,8 @@ interface Followed {
   readonly post: Pick<NoticePost, 'advance' | 'isUpToDate'>;
   /** Consecutive looks without the run: one that continues as new is missing for a moment. */
   missed: number;
+  /** Whether the last look at its store failed. */
+  isFailing: boolean;
 }
 
 /**
@@ -56,6 +60,7 @@ export class MetricsFollower {
   #states: ReadonlyMap<string, RunCondition> = new Map();
   readonly #working = new Set<Promise<void>>();
   readonly #standstills: StandstillNotices;
+  #lookedAt = Number.NEGATIVE_INFINITY;
 
   constructor(options: FollowerOptions) {
     this.#options = options;
@@ -64,8 +69,23 @@ export class MetricsFollower {
 
   /** Prometheus samples of running runs, of runs that ended while it watched, and of all runs' states. */
   samples(): Sample[] {
-    const figures = [...this.#followed.values()].flatMap(({ figures: own, sinks }) => own.samples(sinks.states));
-    return [...stateSamples(this.#states), ...figures];
+    const followed = [...this.#followed.values()];
+    const figures = followed.flatMap(({ figures: own, sinks }) => own.samples(sinks.states));
+    const failing = new Map([
+      ...followed.map(({ figures: { run }, isFailing }) => [run, isFailing] as const),
+      ...[...this.#complaints.keys()].map((run) => [run, true] as const),
+    ]);
+    const stores = [...failing].map(([run, isFailing]) => ({
+      name: 'ratchet_store_failing',
+      labels: { run },
+      value: isFailing ? 1 : 0,
+    }));
+    return [...stateSamples(this.#states), ...stores, ...figures];
+  }
+
+  /** The reason why its figures are old; null while Temporal answers. */
+  get whyNotReady(): string | null {
+    return performance.now() - this.#lookedAt < staleMs ? null : 'Temporal did not list its runs within 30 seconds';
   }
 
   /** Runs until the signal, then sends what remains. */
@@ -75,6 +95,7 @@ export class MetricsFollower {
     while (!signal.aborted) {
       try {
         await this.#look();
+        this.#lookedAt = performance.now();
         complaint = '';
       } catch (error) {
         const reason = error instanceof Error ? error.message : String(error);
@@ -119,7 +140,9 @@ export class MetricsFollower {
   /** A failure for one run does not affect the others. */
   async #followOrSay(workflowId: string, executionId: string, isEnded: boolean): Promise<string | null> {
     try {
-      return await this.#follow(workflowId, executionId, isEnded);
+      const name = await this.#follow(workflowId, executionId, isEnded);
+      this.#complaints.delete(workflowId);
+      return name;
     } catch (error) {
       const reason = error instanceof Error ? error.message : String(error);
       if (this.#complaints.get(workflowId) !== reason) this.#options.log(`${workflowId} cannot be followed: ${reason}`);
@@ -169,6 +192,7 @@ export class MetricsFollower {
       sinks: new RunSinks(store, sinks, log),
       post: NoticePost.of(spec, store, { log }),
       missed: 0,
+      isFailing: false,
     };
     this.#followed.set(name, followed);
     const work = this.#feed(name, followed, handle.store.startsWith('file:') ? lookMs.file : lookMs.s3, log);
@@ -191,6 +215,7 @@ export class MetricsFollower {
         for (const { row } of await sinks.advance()) figures.add(row);
         void post.advance();
         complaint = '';
+        followed.isFailing = false;
         const isOver = isEnded && sinks.isUpToDate && post.isUpToDate;
         if (isLast || isOver) {
           await sinks.close(isOver);
@@ -201,6 +226,7 @@ export class MetricsFollower {
         const reason = error instanceof Error ? error.message : String(error);
         if (reason !== complaint) log(`its metrics could not be followed: ${reason}`);
         complaint = reason;
+        followed.isFailing = true;
         if (isLast) return;
       }
       await delay(intervalMs, undefined, { signal }).catch(() => undefined); // shutting down: one more look

@@ -5,6 +5,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { ServerKey } from '../../engine/index.ts';
 import { makeSecret, takeSecret } from '../../host/project-secret.ts';
 import type { Credentials } from '../temporal/credentials.ts';
+import { FleetWatch } from './fleet-watch.ts';
 import { MetricsFollower } from './metrics-follower.ts';
 import { startMetricsServer, defaultMetricsPort } from './metrics-server.ts';
 import { dataConverterFor } from '../temporal/payload-codec.ts';
@@ -27,6 +28,7 @@ export async function followMetrics(
   let client = await connectAs(settings.temporal);
   const log = (line: string): void => say(`metrics: ${line}`);
   const follower = new MetricsFollower({ client: () => client, log, signal: ending.signal });
+  const fleet = new FleetWatch({ client: () => client, log });
   const take = async (changed: TemporalSettings): Promise<void> => {
     const before = client;
     client = await connectAs(changed);
@@ -41,7 +43,7 @@ export async function followMetrics(
     log(`/metrics is not served: ${error instanceof Error ? error.message : String(error)}`);
     return null;
   });
-  await follower.run();
+  await Promise.all([follower.run(), fleet.run(ending.signal)]);
   server?.close();
   server?.closeAllConnections();
   await client.connection.close();
@@ -59,7 +61,13 @@ export async function followMetrics(
         ? { kind: 'secret', value: takeSecret(environment) ?? makeSecret(process.cwd(), environment) }
         : { kind: 'chosen', value: chosen, variable: 'RATCHET_METRICS_KEY' };
     const port = await portFor(environment['RATCHET_METRICS_PORT']);
-    const started = await startMetricsServer({ host, port, key, text: () => exposition(follower.samples()) });
+    const started = await startMetricsServer({
+      host,
+      port,
+      key,
+      text: () => exposition([...fleet.samples(), ...follower.samples()]),
+      whyNotReady: () => follower.whyNotReady,
+    });
     say(`ready at http://${host}:${port}/metrics`);
     return started;
   }

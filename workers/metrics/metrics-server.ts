@@ -11,10 +11,18 @@ interface MetricsServerOptions {
   /** Required at `/metrics`. Beyond loopback it must be set by the operator. */
   readonly key: ServerKey;
   readonly text: () => string;
+  /** Why the figures are old; null while they are not. */
+  readonly whyNotReady?: () => string | null;
 }
 
-/** Serves `GET /metrics`, and `/health`. */
-export async function startMetricsServer({ host, port, key, text }: MetricsServerOptions): Promise<Server> {
+/** Serves `GET /metrics`, and `/health` and `/ready`, which need no key. */
+export async function startMetricsServer({
+  host,
+  port,
+  key,
+  text,
+  whyNotReady = () => null,
+}: MetricsServerOptions): Promise<Server> {
   if (!isLoopback(host) && key.kind !== 'chosen') {
     throw new RatchetError(
       'ConfigInvalid',
@@ -27,9 +35,13 @@ export async function startMetricsServer({ host, port, key, text }: MetricsServe
       response.writeHead(status, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' }).end(body);
     };
     const [pathname] = (request.url ?? '').split('?'); // the header is compared, never parsed
-    if (pathname !== '/metrics' && pathname !== '/health') return say(404, '');
+    if (!['/metrics', '/health', '/ready'].includes(pathname!)) return say(404, '');
     if (request.method !== 'GET') return say(405, '');
     if (pathname === '/health') return say(200, 'ok\n');
+    if (pathname === '/ready') {
+      const because = whyNotReady();
+      return because === null ? say(200, 'ready\n') : say(503, `${because}\n`);
+    }
     const refusal = gate.refuse(request.headers);
     if (refusal !== null) return say(refusal.status, `${refusal.message}\n`);
     say(200, text());

@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Worker } from '@temporalio/worker';
+import { type EndSigns, watchForEnd } from './announced-end.ts';
 import { closeProcesses } from '../../host/processes-open.ts';
 
 /** A process of one role, which runs until it is shut down. */
@@ -22,8 +23,12 @@ const failedLookMs = 2_000;
  * even if something keeps the process alive: a process that no longer polls has to be restarted by systemd, Kubernetes
  * or a supervisor.
  */
-export async function runWorker(worker: OpenedWorker, say: (line: string) => void): Promise<never> {
-  const code = await codeOf(worker, say);
+export async function runWorker(
+  worker: OpenedWorker,
+  say: (line: string) => void,
+  signs: EndSigns = {},
+): Promise<never> {
+  const code = await codeOf(worker, say, { signs });
   // Python would end with us; asked to end, it lets environments close what they have open.
   await Promise.race([closeProcesses().catch((error: unknown) => say(String(error))), delay(closeMsMax)]);
   process.exit(code);
@@ -33,7 +38,10 @@ export async function runWorker(worker: OpenedWorker, say: (line: string) => voi
 export async function codeOf(
   worker: OpenedWorker,
   say: (line: string) => void,
-  told: Pick<NodeJS.Process, 'on' | 'off'> = process,
+  {
+    told = process,
+    signs = {},
+  }: { readonly told?: Pick<NodeJS.Process, 'on' | 'off'>; readonly signs?: EndSigns } = {},
 ): Promise<0 | 1> {
   let isTold = false;
   const tell = (): void => {
@@ -43,6 +51,11 @@ export async function codeOf(
   };
   const signals = ['SIGTERM', 'SIGINT', 'SIGQUIT'] as const;
   for (const signal of signals) told.on(signal, tell);
+  const announced = (why: string): void => {
+    say(`${why}: this worker finishes its work and ends`);
+    tell();
+  };
+  const stopWatching = watchForEnd(signs, announced, { say });
   try {
     await worker.run();
     if (isTold) return 0;
@@ -50,6 +63,7 @@ export async function codeOf(
   } catch (error) {
     say(`the worker ${isTold ? 'did not come to its end' : 'failed'}: ${messageOf(error)}`);
   } finally {
+    stopWatching();
     for (const signal of signals) told.off(signal, tell);
   }
   return 1;

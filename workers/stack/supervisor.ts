@@ -112,7 +112,7 @@ export async function startStack(options: StackOptions): Promise<Stack> {
   // Children get these variables by the pipe instead of from this process's environment. Imported lazily: loading takes
   // long, and some commands start nothing.
   const { hideSecrets } = await import('../../host/hide-secrets.ts');
-  hideSecrets(Object.keys(process.env).filter(isSecretVariable));
+  hideSecrets(Object.keys(process.env).filter((name) => isSecretVariable(name, process.env[name])));
   refuseBadCredentials(environment);
   await builtProgram(); // once, and not by each of the processes at the same time
   const hold = await holdProject(options.projectFolder);

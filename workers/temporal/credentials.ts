@@ -17,7 +17,7 @@ export interface Credentials {
  * children cannot read it.
  */
 export function takeCredentials(env: NodeJS.ProcessEnv = process.env): Credentials {
-  if (env === process.env) hideSecrets(Object.keys(env).filter(isSecretVariable));
+  if (env === process.env) hideSecrets(Object.keys(env).filter((name) => isSecretVariable(name, env[name])));
   const address = env['TEMPORAL_ADDRESS'] || '127.0.0.1:7233';
   const own = selectEnvironment(['TEMPORAL_*'], env);
   const temporal = remoteTemporal(address, own);

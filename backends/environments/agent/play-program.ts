@@ -72,7 +72,13 @@ async function openSnapshots({ program, policy, place, sandboxes }: PlayedProgra
   const { resume } = program;
   if (resume === null || place.notes === undefined || policy.keep === undefined) return null;
   const earlier = new Set((policy.earlier ?? []).flatMap(({ call }) => call?.id ?? []));
-  return ProgramSnapshots.open({ program: { ...program, resume }, notes: place.notes, sandboxes, earlier });
+  return ProgramSnapshots.open({
+    program: { ...program, resume },
+    notes: place.notes,
+    sandboxes,
+    earlier,
+    signal: place.signal,
+  });
 }
 
 /** How long each turn took is stored beside them: the turns themselves are the same in every attempt. */
@@ -187,7 +193,8 @@ async function runProgram(running: Running, capture: Capture, watched: WatchedPo
   if (ended.outcome === 'infra_failure')
     await snapshots?.programFailed(ended.error, { isKilled: run.signal !== undefined && run.stopped === undefined });
   if ('error' in ended) return { turns: capture.turns, program: run, ...ended };
-  const collected = await collectFiles(sandbox, program.score.collect);
+  const secrets = [capture.key, ...secretValues(running.variables)];
+  const collected = await collectFiles(sandbox, program.score.collect, secrets);
   const whole = { ...run, ...(program.score.collect.length === 0 ? {} : { files: collected }) };
   const judged = program.score.command === null ? undefined : await scoreInSandbox(running, { exitCode: run.exitCode, outcome: ended.outcome }); // prettier-ignore
   return { turns: capture.turns, program: whole, ...ended, ...present({ judged }) };
@@ -318,7 +325,7 @@ function outcomeOf(
     return { outcome: 'infra_failure', error: `ToolTimeout: the program made no call for tool_timeout = ${program.toolTimeoutS} s.${said}` }; // prettier-ignore
   if (watched.calls === 0) {
     const how = howItFailed({ code: run.exitCode, signal: run.signal ?? null }) ?? 'ended with exit code 0';
-    return { outcome: 'infra_failure', error: `NeverCalled: the program ${how} without a call of the policy; it finds it at OPENAI_BASE_URL or ANTHROPIC_BASE_URL.${said}` }; // prettier-ignore
+    return { outcome: 'infra_failure', error: `NeverCalled: the program made no call of the policy, which it finds at OPENAI_BASE_URL or ANTHROPIC_BASE_URL; it ${how}.${said}` }; // prettier-ignore
   }
   if (isTooLong(refusal)) {
     if (capture.turns.length === 0) return { outcome: 'overlong_prompt', error: (refusal as Error).message };

@@ -183,8 +183,13 @@ async function setUp(
 /** null = it ended well. */
 export function howItFailed({ code, signal }: Pick<CommandResult, 'code' | 'signal'>): string | null {
   if (code === 0) return null;
-  return code === null ? `was ended by ${signal ?? 'a signal'}` : `ended with exit code ${code}`;
+  if (code === null) return `was ended by ${signal ?? 'a signal'}`;
+  return code === noProgram ? `ended with exit code ${code}: ${itsPrograms}` : `ended with exit code ${code}`;
 }
+
+const noProgram = 127;
+const itsPrograms =
+  'a program was not found. Its sandbox has those of its image (of kind "namespace" those of /usr of this machine), and what `sandbox.files` and `sandbox.setup` put there';
 
 /** Sandboxes of a provider without leases: for a person who looks at an environment, and for tests. */
 export function unleased(provider: SandboxProvider): RolloutSandboxes {

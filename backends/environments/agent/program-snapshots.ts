@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
 import type { JsonValue } from '../../../core/json-value.ts';
 import { present } from '../../../core/present.ts';
@@ -41,6 +42,8 @@ interface SnapshotOptions {
   readonly sandboxes: RolloutSandboxes;
   /** Ids of the calls that earlier attempts finished. */
   readonly earlier: ReadonlySet<string>;
+  /** Ends the wait for a snapshot. */
+  readonly signal: AbortSignal;
 }
 
 interface Running {
@@ -126,9 +129,10 @@ export class ProgramSnapshots {
     return { snapshots: { taken: this.#taken, ...present({ error: this.#error, putOff }) } };
   }
 
-  async #take({ sandbox, capture }: Running, { calls, names }: ResumedCalls): Promise<void> {
-    const { sandboxes, program } = this.#options;
+  async #take({ sandbox, capture }: Running, { calls, ...more }: ResumedCalls): Promise<void> {
+    const { sandboxes, program, signal } = this.#options;
     const before = capture.underWay().requests;
+    await delay(program.resume.delayS * 1000, undefined, { signal });
     const key = `${sandboxes.snapshotPrefix}${calls.length}-${randomUUID()}`;
     let snapshot: SnapshotRef;
     try {
@@ -144,7 +148,7 @@ export class ProgramSnapshots {
       return sandboxes.removeSnapshots(snapshot.key);
     }
     const older = this.#newest;
-    const note: SnapshotNote = { snapshot, names, calls: calls.slice(older?.calls ?? 0), after: older?.name ?? null };
+    const note: SnapshotNote = { snapshot, ...more, calls: calls.slice(older?.calls ?? 0), after: older?.name ?? null };
     const name = await this.#note(note);
     this.#taken += 1;
     this.#newest = { name, key: snapshot.key, calls: calls.length };
@@ -177,5 +181,6 @@ function newestIn(notes: ReadonlyMap<string, JsonValue>, earlier: ReadonlySet<st
   const all = calls.toReversed().flat();
   if (!all.every((id) => earlier.has(id))) return null; // its turns were not kept
   const older = newest.after === null ? null : (at(newest.after) as SnapshotNote).snapshot.key;
-  return { name, older, snapshot: newest.snapshot, names: newest.names, calls: all };
+  const { after: _after, ...resumed } = newest;
+  return { ...resumed, name, older, calls: all };
 }

@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { judgeAttemptsMax, judgeRetryMs, programOutputBytesMax } from '../../../core/limits.ts';
+import { RatchetError } from '../../../core/errors.ts';
 import type { Judgement, Outcome } from '../../../core/rl/rollout/rollout.ts';
 import type { AgentProgram } from '../../../core/settings/programs.ts';
 import { withoutSecrets } from '../../../config/toml/secrets.ts';
@@ -29,10 +30,16 @@ export async function scoreInSandbox(
 ): Promise<Judgement> {
   const { score } = program;
   await failpoint('agent.scoring');
-  for (const { path, bytes, mode } of [...scoreFiles, ...task.scoreFiles] as SandboxFile[])
-    await sandbox.write(path, bytes, mode);
   const row = { ...task.row, exit_code: ended.exitCode, outcome: ended.outcome };
-  await sandbox.write('.ratchet/scored-task.json', taskJson(id, row));
+  const scored = { path: '.ratchet/scored-task.json', bytes: taskJson(id, row) };
+  try {
+    for (const { path, bytes, mode } of [...scoreFiles, ...task.scoreFiles, scored] as SandboxFile[])
+      await sandbox.write(path, bytes, mode);
+  } catch (error) {
+    // The program decides what is there: a folder in a file's place, a full disk. That is no fault of the run.
+    if (!(error instanceof RatchetError) || error.code !== 'SandboxRefused') throw error;
+    return { error: `A file of the score could not be written: ${error.message}` };
+  }
   for (let attempt = 1; ; attempt++) {
     const result = await sandbox.exec(
       {

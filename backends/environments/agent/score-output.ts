@@ -1,6 +1,7 @@
 import type { Judgement } from '../../../core/rl/rollout/rollout.ts';
 import type { ProgramScore } from '../../../core/settings/programs.ts';
 import type { CommandResult } from '../../sandboxes/types.ts';
+import { howItFailed } from './program-sandbox.ts';
 
 /** Most metrics of a rollout, and characters of a name: each is a column of results. */
 const metricsMax = 64;
@@ -19,10 +20,8 @@ export function judgementOfCommand(
   });
   if (isTimedOut) return said(`did not end within ${timeoutS} s`);
   if (code === null) return said(`was ended by ${signal ?? 'a signal'}`);
-  if (reads === 'exit_code') {
-    if (notRun.has(code)) return said(`could not be run (exit code ${code})`);
-    return { reward: code === 0 ? 1 : 0, metrics: { exit_code: code } };
-  }
+  if (notRun.has(code)) return said(`could not be run: it ${howItFailed({ code, signal })!}`);
+  if (reads === 'exit_code') return { reward: code === 0 ? 1 : 0, metrics: { exit_code: code } };
   if (code !== 0) return said(`ended with exit code ${code}, so what it printed does not count`);
   return readJudgement(lastLine(stdout)) ?? said('printed no reward: expected a number, or {"reward": …, "metrics": {…}}, in the last line'); // prettier-ignore
 }

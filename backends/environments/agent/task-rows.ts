@@ -136,8 +136,9 @@ function problemOfFiles({ files, score_files: scoreFiles }: TaskRow): string | n
     ['score_files', scoreFiles],
   ] as const) {
     const names = Object.keys(table ?? {});
-    const all = new Set(names);
-    const inside = names.find((name) => above(name).some((folder) => all.has(folder)));
+    // A file of the score may replace one that was there before, and no folder.
+    const all = new Set(key === 'files' ? names : [...Object.keys(files ?? {}), ...names]);
+    const inside = [...all].find((name) => above(name).some((folder) => all.has(folder)));
     if (inside !== undefined) {
       const folder = above(inside).find((one) => all.has(one))!;
       return `${key}: expected ${shown(folder)} to be a file or a folder; found both, since ${shown(inside)} lies in it`;

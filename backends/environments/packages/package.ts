@@ -51,7 +51,7 @@ export function readPackage(
   const parsed = PyProject.safeParse(table);
   if (!parsed.success) {
     const { path: at = [], message = '' } = parsed.error.issues[0] ?? {};
-    throw refuse(`received none that will do: ${at.join('.')}: ${message}`);
+    throw refuse(`received none that will do: ${z.core.toDotPath(at)}: ${message}`);
   }
   const { name, version = null, dependencies, 'optional-dependencies': optional } = parsed.data.project;
   const { extras = [] } = asked;

@@ -24,7 +24,7 @@ export async function openNamespaceProvider({ python, snapshots }: NamespaceOpti
   if (trouble === null) return provider;
   throw new RatchetError(
     'ConfigInvalid',
-    `There are no sandboxes of namespaces here: expected ${namespacesNeeded}; where /proc is masked, also --security-opt systempaths=unconfined. What came instead:\n  ${trouble.message.trim()}`,
+    `There are no sandboxes of namespaces here: expected ${namespacesNeeded}; where /proc is masked, also --security-opt systempaths=unconfined. [env.sandbox] kind = "docker" or "ssh" takes them from elsewhere. What came instead:\n  ${trouble.message.trim()}`,
     { cause: trouble },
   );
 }

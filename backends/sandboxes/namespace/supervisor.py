@@ -304,7 +304,7 @@ def begin(given, streams):
         os.chdir(os.path.join(WORK, given["cwd"] or ""))
         os.execvpe(given["argv"][0], given["argv"], environment)
     except FileNotFoundError as error:
-        os.write(2, f"{given.get('argv', ['it'])[0]}: {error}\n".encode())
+        os.write(2, f"{given.get('argv', ['it'])[0]}: {error.strerror}\n".encode())
         os._exit(127)
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())

@@ -1,17 +1,13 @@
-import type { Client } from '@temporalio/client';
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
-import { askStatus } from '../../temporal/ask-status.ts';
-import { findRun, temporalHere } from '../../temporal/connection.ts';
-import { askBranches } from '../../describe/prompts.ts';
-import { retrying } from '../../follow/follow-run.ts';
+import { temporalHere } from '../../temporal/connection.ts';
 import { jsonText, withoutControls } from '../../output/plain-text.ts';
-import { failureOf } from '../../temporal/result-of.ts';
-import { describeSilence, silentStack } from '../../temporal/silent-stack.ts';
+import { silentStack } from '../../temporal/silent-stack.ts';
+import { requirePairs } from '../../typed/option-pairs.ts';
 import { storeOption } from '../../typed/store-option.ts';
 import type { StoredRun } from '../../stored/stored-runs.ts';
-import { otherVersions } from '../../../workers/stack/other-versions.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
+import { askRun } from './ask-run.ts';
 import { listRuns } from './runs.ts';
 import { sinksOf } from '../../stored/metrics-sinks.ts';
 import { type StatusReport, describe } from '../../describe/status.ts';
@@ -39,6 +35,14 @@ export const statusCommand = new Command('status')
     });
   });
 
+requirePairs(statusCommand, {
+  apart: [['--rollouts', '--rollout']],
+  beside: [
+    ['--env', '--rollouts'],
+    ['--limit', '--rollouts'],
+  ],
+});
+
 export async function reportOf(run: string, store: string | undefined): Promise<StatusReport> {
   const untouched = { run, workflow: null, status: null, retries: [], stoppedBecause: null };
   const nothing = { ...untouched, temporalError: null, silent: null };
@@ -48,7 +52,7 @@ export async function reportOf(run: string, store: string | undefined): Promise<
     return { ...untold, ...(await sinksOf(run, store)), committed, silent: await silentStack(process.cwd()) };
   }
   try {
-    const told = await withTemporal((client) => askTemporal(client, run));
+    const told = await withTemporal((client) => askRun(client, run));
     return {
       ...nothing,
       ...told,
@@ -63,31 +67,6 @@ export async function reportOf(run: string, store: string | undefined): Promise<
     const silent = (error as RatchetError).code === 'ServerUnavailable' ? await silentStack(process.cwd()) : null;
     return { ...untold, ...sinks, committed, temporalError: (error as Error).message, silent };
   }
-}
-
-const runningPatienceMs = 10_000;
-const endedPatienceMs = 3_000;
-
-type Told = Pick<
-  StatusReport,
-  'workflow' | 'status' | 'retries' | 'stoppedBecause' | 'waiting' | 'branches' | 'otherVersions'
->;
-
-async function askTemporal(client: Client, run: string): Promise<Told> {
-  const handle = await findRun(client, run);
-  const description = await handle.describe();
-  const isRunning = description.status.name === 'RUNNING';
-  // An ended run is replayed to answer; its commits are read faster.
-  const status = await askStatus(handle, isRunning ? runningPatienceMs : endedPatienceMs);
-  return {
-    workflow: description.status.name.toLowerCase(),
-    status,
-    branches: isRunning && status ? await askBranches(client, status) : {},
-    retries: isRunning && status ? ((await retrying(handle)) ?? []) : [],
-    stoppedBecause: isRunning ? null : await failureOf(handle),
-    waiting: isRunning && !status ? await describeSilence(handle, run) : null,
-    otherVersions: isRunning ? await otherVersions(client) : [],
-  };
 }
 
 /** Read from the run's folder; null without one here, or without a commit. Imported on use: it is heavy. */

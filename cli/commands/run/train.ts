@@ -9,7 +9,7 @@ import {
   type TellingOptions,
   tellingOptions,
 } from '../../follow/audience.ts';
-import { dryRun, type DryRunFlags, dryRunOptions } from '../../start/dry-run.ts';
+import { besideDryRun, dryRun, type DryRunFlags, dryRunOptions } from '../../start/dry-run.ts';
 import { type ConfigLine, readConfigLine } from '../../typed/config-line.ts';
 import { placeInLaunch } from '../../start/place-in-launch.ts';
 import { needsOf, uiLine, withProcesses } from '../../start/processes.ts';
@@ -37,7 +37,7 @@ Ratchet's.
 
 /** A command that trains: `train`, and the same under the names that other trainers gave it. */
 export function trainingCommand(name: string, description: string) {
-  return new Command(name)
+  const command = new Command(name)
     .description(description)
     .argument('<file>', 'run file (TOML), in any of the dialects; also "@ FILE"')
     .argument(
@@ -62,6 +62,7 @@ export function trainingCommand(name: string, description: string) {
     .action(async (file, rest, options) => {
       process.exitCode = await train(readConfigLine([file, ...rest]), { ...options, command: name });
     });
+  return besideDryRun(command);
 }
 
 export const trainCommand = trainingCommand(

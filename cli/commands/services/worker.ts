@@ -4,6 +4,7 @@ import { type KindOnNodes, kindsOnNodes } from '../../../backends/nodes/node-lin
 import { workerRoles, type WorkerRole } from '../../../core/names.ts';
 import { RatchetError } from '../../../core/errors.ts';
 import { present } from '../../../core/present.ts';
+import { type HostAndPort, readHostAndPort } from '../../typed/read-host-and-port.ts';
 import { readCount } from '../../typed/read-count.ts';
 import { graceSecondsDefault, readGrace } from '../../typed/read-grace.ts';
 import { print, printAside } from '../../output/print.ts';
@@ -13,8 +14,13 @@ interface WorkerOptions {
   readonly policyUrl: string;
   readonly grace?: number;
   readonly maxRollouts?: number;
+  readonly pool?: string;
+  readonly label?: string[];
   readonly program?: string;
   readonly trainer?: KindOnNodes;
+  readonly health?: HostAndPort;
+  readonly drainFile?: string;
+  readonly drainHook?: string;
 }
 
 export const workerCommand = new Command('worker')
@@ -38,11 +44,32 @@ export const workerCommand = new Command('worker')
     (text) => readCount('--max-rollouts', text),
   )
   .option(
+    '--pool <name>',
+    'the pool that a GPU worker or rollout worker joins: it works for the runs whose [queue] names it',
+  )
+  .option(
+    '--label <name=value...>',
+    'labels of a GPU worker of a pool, such as gpu=h100, which [queue] labels may ask for',
+  )
+  .option(
     '--program <program>',
     'of a trainer-node: as [trainer] program, the Python with PyTorch (default: looked for), or the checkout of prime-rl',
   )
   .addOption(
     new Option('--trainer <kind>', 'of a trainer-node: as [trainer] kind (default: "torch")').choices(kindsOnNodes),
+  )
+  .option(
+    '--health <host:port>',
+    'where it answers GET /health and /ready, without a key, for probes: 0.0.0.0:8425 in a pod',
+    readHostAndPort,
+  )
+  .option(
+    '--drain-file <file>',
+    'when this file appears, the worker ends as after SIGTERM; none begins while it is there',
+  )
+  .option(
+    '--drain-hook <command>',
+    'asked every 5 seconds; when it exits with 0, the worker ends as after SIGTERM (workers/cloud-notice.mjs asks a cloud)',
   )
   .action(async (options) => {
     try {
@@ -59,12 +86,24 @@ export const workerCommand = new Command('worker')
  */
 const lastWordMs = 2_000;
 
-async function work({ role, policyUrl, grace, maxRollouts, program, trainer }: WorkerOptions): Promise<void> {
+async function work(options: WorkerOptions): Promise<void> {
+  const { role, policyUrl, grace, maxRollouts, program, trainer, pool, label, health, drainFile, drainHook } = options;
   if (maxRollouts !== undefined && role !== 'rollout')
     throw new RatchetError('ConfigInvalid', `--max-rollouts is of --role rollout; this worker is --role ${role}.`);
   for (const [name, value] of Object.entries({ program, trainer }))
     if (value !== undefined && role !== 'trainer-node')
       throw new RatchetError('ConfigInvalid', `--${name} is of --role trainer-node; this worker is --role ${role}.`);
+  if ((pool !== undefined || label !== undefined) && role !== 'rollout' && role !== 'train')
+    throw new RatchetError(
+      'ConfigInvalid',
+      `--pool and --label are of --role train and rollout; this worker is --role ${role}.`,
+    );
+  const { readJoinedPool } = await import('../../../workers/roles/joined-pool.ts');
+  const joined = readJoinedPool(pool, label);
+  if (role === 'metrics' || role === 'trainer-node')
+    for (const [name, value] of Object.entries({ health, 'drain-file': drainFile, 'drain-hook': drainHook }))
+      if (value !== undefined)
+        throw new RatchetError('ConfigInvalid', `--${name} is of workers that hold work; this is --role ${role}.`);
   if (role === 'metrics') return followHere();
   if (role === 'trainer-node') {
     const { runTrainerNode } = await import('../../start/trainer-node.ts');
@@ -75,7 +114,15 @@ async function work({ role, policyUrl, grace, maxRollouts, program, trainer }: W
   const { openWorker } = await import('../../../workers/roles/worker.ts'); // seconds of loading that --help should not wait for
   const { runWorker } = await import('../../../workers/roles/run-worker.ts');
   const { takeCredentials } = await import('../../../workers/temporal/credentials.ts');
+  const { untilNoFile } = await import('../../../workers/roles/announced-end.ts');
   const credentials = takeCredentials();
+  let whyNotReady = (): string | null => 'it begins';
+  if (health !== undefined) {
+    const { addressOf, startHealthServer } = await import('../../../workers/roles/health-server.ts');
+    const server = await startHealthServer({ ...health, whyNotReady: () => whyNotReady() });
+    print(`health and readiness at ${addressOf(server)}`);
+  }
+  await untilNoFile(drainFile, { say: printAside });
   if (role === 'train') {
     const { ensureEngineLibrary } = await import('../../../workers/install/engine-library.ts');
     await ensureEngineLibrary(printAside);
@@ -87,11 +134,12 @@ async function work({ role, policyUrl, grace, maxRollouts, program, trainer }: W
     projectFolder,
     policyUrl,
     graceMs: (grace ?? graceSecondsDefault[role]) * 1000,
-    ...present({ maxRollouts }),
+    ...present({ maxRollouts, joined }),
   });
   const { address, namespace } = credentials.temporal;
-  const running = runWorker(worker, (line) => printAside(line));
-  print(`${role} worker ready at ${address}, namespace ${namespace}`);
+  whyNotReady = () => worker.whyNotReady();
+  const running = runWorker(worker, (line) => printAside(line), { file: drainFile, hook: drainHook });
+  print(`${role} worker ready at ${address}, namespace ${namespace}${joined ? `, pool ${joined.pool}` : ''}`);
   await running;
 }
 

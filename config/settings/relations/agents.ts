@@ -54,6 +54,8 @@ function* ofAgent(entry: Entry, at: At, budgets: Budgets): Relations {
   }
   if (entry.resume !== undefined && (entry.models ?? []).length > 0)
     yield problem([at('resume'), at('models')], 'either [env.resume] or [[env.models]]: calls of other models before a snapshot would not be counted again', 'both'); // prettier-ignore
+  if (entry.resume !== undefined && entry.max_turns !== undefined && entry.resume.every >= entry.max_turns)
+    yield problem([at('resume.every'), at('max_turns')], `less than max_turns (${entry.max_turns}): a rollout ends before its first snapshot otherwise`, entry.resume.every); // prettier-ignore
   yield* ofSandbox(entry, at);
   yield* ofSandboxSeconds(entry, at, budgets);
   yield* ofScore(entry, at);
@@ -103,7 +105,9 @@ function* ofSandboxSeconds({ timeout, budget, sandbox, score }: Entry, at: At, b
 }
 
 function* ofSandbox({ sandbox }: Entry, at: At): Relations {
-  const { kind = 'namespace', network = 'route', image } = sandbox ?? {};
+  const { kind = 'namespace', network = 'route', image, quota, warm = 0 } = sandbox ?? {};
+  if (quota !== undefined && warm > quota)
+    yield problem([at('sandbox.warm'), at('sandbox.quota')], `at most quota (${quota}): those that stand ready count in it`, warm); // prettier-ignore
   for (const [key, owner] of Object.entries(sandboxKeys)) {
     const value = (sandbox as Readonly<Record<string, unknown>> | undefined)?.[key];
     if (value !== undefined && kind !== owner)

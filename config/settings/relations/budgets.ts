@@ -1,5 +1,5 @@
 import type { RatchetConfig } from '../index.ts';
-import { problem, type Relations } from './problem.ts';
+import { problem, type Relations, spelled } from './problem.ts';
 
 /** Money is limited only where prices are known, and no budget is below what one step takes at least. */
 export function* budgetRelations(config: RatchetConfig): Relations {
@@ -59,10 +59,10 @@ function* otherModelRelations({ budget, env, eval: evaluation, cost }: RatchetCo
     for (const [j, { name, max_tokens: most }] of (entry.models ?? []).entries()) {
       const [first] = limits;
       if (first !== undefined && most === undefined)
-        yield problem([`${at}.models.${j}.max_tokens`, `${at}.models.${j}`, first.at], `most tokens of an answer, since ${first.at} is limited: a call is reserved before it is made`, 'nothing'); // prettier-ignore
+        yield problem([`${at}.models.${j}.max_tokens`, `${at}.models.${j}`, first.at], `most tokens of an answer, since ${spelled(first.at)} is limited: a call is reserved before it is made`, 'nothing'); // prettier-ignore
       const isPriced = cost?.models?.some((priced) => priced.name === name) === true;
       if (money !== undefined && !isPriced)
-        yield problem([`${at}.models.${j}.name`, money.at], `a [[cost.models]] with name = ${JSON.stringify(name)}, 0 where it costs nothing: ${money.at} is limited`, 'no price'); // prettier-ignore
+        yield problem([`${at}.models.${j}.name`, money.at], `a [[cost.models]] with name = ${JSON.stringify(name)}, 0 where it costs nothing: ${spelled(money.at)} is limited`, 'no price'); // prettier-ignore
     }
   }
 }

@@ -1,5 +1,5 @@
 import { present } from '../../../core/present.ts';
-import type { KeyPath } from '../../toml/positions.ts';
+import { formatPath, type KeyPath } from '../../toml/positions.ts';
 
 /** A problem of two settings in combination. */
 export interface RelationProblem {
@@ -28,6 +28,11 @@ export function problem(
     received: String(received ?? 'nothing'),
     ...present({ suggestion }),
   };
+}
+
+/** A path as messages spell it: `env[0].id` of `env.0.id`. */
+export function spelled(path: string): string {
+  return formatPath(partsOf(path));
 }
 
 function partsOf(path: string): KeyPath {

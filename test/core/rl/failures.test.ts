@@ -351,6 +351,22 @@ test('a traceback is kept without secrets: known shapes, and what the environmen
   assert.equal(clean, '401 for [secret] ([secret]) in /usr/bin');
 });
 
+test('connection strings and addresses that give access are secrets, and so are the passwords in them', () => {
+  const of = (name: string, value: string) => secretValues({ [name]: value });
+  const postgres = 'postgres://me:hunter%2F22@db/words';
+  assert.deepEqual(of('DATABASE_URL', postgres), [postgres, 'hunter/22']);
+  const several = 'mongodb://me:hunter22@one:1,two:2/words';
+  assert.deepEqual(of('MONGO', several), [several, 'hunter22']);
+  const settings = 'Server=db;Password=hunter22;Timeout=9';
+  assert.deepEqual(of('STORAGE', settings), [settings, 'hunter22']);
+  assert.deepEqual(of('LIBPQ', "host=db password='hunter 22'"), ["host=db password='hunter 22'", 'hunter 22']);
+  assert.deepEqual(of('JDBC', 'jdbc:x://db/a?user=me&password=hunter22'), ['jdbc:x://db/a?user=me&password=hunter22', 'hunter22']); // prettier-ignore
+  for (const name of ['SENTRY_DSN', 'DB_PASS', 'PGPASSWORD', 'MYSQL_PWD', 'GITHUB_PAT', 'APP_CONNECTION_STRING'])
+    assert.deepEqual(of(name, 'hunter22'), ['hunter22'], name);
+  const open = { PWD: '/home/someone', OLDPWD: '/home/someone', SERVER: 'http://127.0.0.1:8000/v1', BUCKET: 's3://runs/run-4f3a2b1c9d8e7f6a5b4c' }; // prettier-ignore
+  assert.deepEqual(secretValues(open), []);
+});
+
 describe('the breaker of a run with several environments', () => {
   const limits = { maxFailedShare: 0.5, maxFailedGroups: 10 };
   const round = (outcomes: readonly (FailedOutcome | number)[]) =>

@@ -64,6 +64,18 @@ describe('a program as an environment', { skip }, () => {
     assert.deepEqual(record.turns[0]!.heard, [{ role: 'user', content: 'What is 1 + 1?' }]);
   });
 
+  test('a file of the score takes the place of one of the same path; a folder there fails its judge, and not the run', async () => {
+    const tasks = [{ prompt: 'x', files: { 'test.py': 'before' }, score_files: { 'test.py': 'after' } }];
+    const score = { command: ['sh', '-c', 'cat test.py && echo && echo 1'] };
+    const edits = `open("test.py", "w").write("passes")\n${answers}`;
+    const replaced = (await play(await programHere({ agent: edits, tasks, score: { command: ['sh', '-c', 'test "$(cat test.py)" = after && echo 1'] } }))).scored; // prettier-ignore
+    assert.deepEqual([replaced.outcome, replaced.reward], ['ok', 1]);
+    const folder = `import os\nos.remove("test.py")\nos.makedirs("test.py/x")\n${answers}`;
+    const blocked = (await play(await programHere({ agent: folder, tasks, score }))).scored;
+    assert.deepEqual([blocked.outcome, blocked.reward], ['judge_failure', null]);
+    assert.match(blocked.error!, /A file of the score could not be written: .*test\.py/);
+  });
+
   test('files of the task are there, hidden ones and the answer only when the program has ended', async () => {
     const agent = `import os\nassert sorted(os.listdir(".")) == [".ratchet", "agent.py", "src"], os.listdir(".")\nassert "score_files" not in task()\n${answers}`;
     const tasks = [{ prompt: 'x', answer: '2', files: { 'src/a.txt': 'hello' }, score_files: { 'hidden/t.py': 'pass' } }]; // prettier-ignore
@@ -206,8 +218,10 @@ describe('a program that goes wrong', { skip }, () => {
   test('one that never calls the policy fails by name, whatever its exit code', async () => {
     const silent = await failed('print("nothing to do")');
     assert.equal(silent.outcome, 'infra_failure');
-    assert.match(silent.error!, /^NeverCalled: the program ended with exit code 0 without a call of the policy.*\nstdout: nothing to do/s); // prettier-ignore
-    assert.match((await failed('sys.exit(9)')).error!, /^NeverCalled: the program ended with exit code 9/);
+    assert.match(silent.error!, /^NeverCalled: the program made no call of the policy.*; it ended with exit code 0\.\nstdout: nothing to do/s); // prettier-ignore
+    assert.match((await failed('sys.exit(9)')).error!, /^NeverCalled: .*; it ended with exit code 9\./);
+    const absent = await failed('', { command: ['no-such-agent'] });
+    assert.match(absent.error!, /; it ended with exit code 127: a program was not found\. Its sandbox has those of .*`sandbox\.setup` put there\.\nstderr: no-such-agent: No such file or directory$/s); // prettier-ignore
   });
 
   test('an exit code that is not expected fails it, with the end of its output; its turns stay', async () => {
@@ -274,6 +288,14 @@ describe('a program that goes wrong', { skip }, () => {
     const { program, error } = await failed(agent, {}, {}, { TOOL_TOKEN: 'sk-verysecretindeed123' });
     assert.equal(program!.stdout, '[secret] [secret]\n');
     assert.doesNotMatch(error!, /verysecret/);
+  });
+
+  test('secrets in files that are kept for the score have names in their places', async () => {
+    const agent = `${answers}\nimport json\nopen("log.json", "w").write(json.dumps([os.environ["OPENAI_API_KEY"], os.environ["DATABASE_URL"], "kept"]))`;
+    const given = { DATABASE_URL: 'postgres://me:hünter%2F22@db/words' };
+    const program = await programHere({ agent, score: { command: ['echo', '1'] } });
+    const { record } = await play({ ...program, score: { ...program.score, collect: ['log.json'] } }, {}, {}, given);
+    assert.equal(record.program!.files!['log.json'], '["[secret]", "[secret]", "kept"]');
   });
 
   test('from inside nothing is reached but the address of its own rollout', async () => {

@@ -297,7 +297,38 @@ describe('keys and secrets', () => {
       assert.deepEqual([capture.calls.sampled, capture.calls.recalled], life === 1 ? [2, 0] : [0, 2]);
     }
   });
+
+  test('a secret is found in every usual spelling, and what is beside it stays', async (t) => {
+    const { capture, url } = await open(t, () => 'a bird', { secrets: [spelledSecret] });
+    for (const [what, { sent, kept }] of Object.entries(spellings)) {
+      const response = await fetch(url + chat, {
+        method: 'POST',
+        headers: { 'x-api-key': capture.key },
+        body: `{"model": "policy", "messages": [{"role": "user", "content": ${sent}}]}`,
+      });
+      assert.equal(response.status, 200, what);
+      assert.equal(capture.turns.at(-1)!.heard!.at(-1)!.content, kept, what);
+    }
+  });
 });
+
+const spelledSecret = String.raw`pä/ss"w\örd+1 x`;
+const inAscii = (json: string): string =>
+  json.replaceAll(/[\u0080-\uFFFF]/g, (one) => String.raw`\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`);
+const json = (value: unknown): string => JSON.stringify(value);
+const spellings: Readonly<Record<string, { readonly sent: string; readonly kept: string }>> = {
+  plain: { sent: json(`a ${spelledSecret}.`), kept: 'a [secret].' },
+  'escaped solidus': { sent: json(`a ${spelledSecret}.`).replaceAll('/', String.raw`\/`), kept: 'a [secret].' },
+  'escapes of letters beyond ASCII': { sent: inAscii(json(`a ${spelledSecret}.`)), kept: 'a [secret].' },
+  'escapes of letters of ASCII': { sent: json(`a ${spelledSecret}.`).replaceAll('p', String.raw`\u0070`), kept: 'a [secret].' }, // prettier-ignore
+  'JSON in JSON': { sent: json(inAscii(json({ key: spelledSecret }))), kept: '{"key":"[secret]"}' },
+  'JSON in JSON in JSON': { sent: json(json([inAscii(json(`C:${spelledSecret}"`))])), kept: String.raw`["\"C:[secret]\\\"\""]` }, // prettier-ignore
+  'in a URL': { sent: json(`?a=${encodeURIComponent(spelledSecret)}&b=1`), kept: '?a=[secret]&b=1' },
+  'in a form': { sent: json(new URLSearchParams({ a: spelledSecret, b: '1' }).toString()), kept: 'a=[secret]&b=1' },
+  'in base64, behind a name': { sent: json(Buffer.from(`me:${spelledSecret}`).toString('base64')), kept: 'bWU6[secret]g=' }, // prettier-ignore
+  'in base64 of URLs': { sent: json(Buffer.from(spelledSecret).toString('base64url')), kept: '[secret]g' },
+  'behind a backslash': { sent: json(`\\${spelledSecret}\n`), kept: '[secret]\n' },
+};
 
 describe('requests', () => {
   test('each route says which method it takes; HEAD is a GET without its body', async (t) => {

@@ -5,7 +5,7 @@ import type { Turn } from '../../../core/rl/rollout/rollout.ts';
 import { trajectoryRows } from '../../../core/rl/rollout/trajectories.ts';
 import { SandboxNames } from '../../../backends/environments/agent/capture/sandbox-names.ts';
 import { openCapture } from '../../../backends/environments/agent/capture/capture.ts';
-import type { Capture } from '../../../backends/environments/agent/capture/types.ts';
+import type { Capture, ResumedCalls } from '../../../backends/environments/agent/capture/types.ts';
 import { callOf, scriptedPolicy } from './scripted-policy.ts';
 
 /** What a sandbox has of its own. */
@@ -126,6 +126,35 @@ describe('an agent that died', () => {
     const third = await live(t, { folder: '/tmp/x', clock: '2027-01-01 00:00:00', pid: 31000 }, stored);
     assert.deepEqual([third.asked, third.capture.calls.recalled], [1, 4]);
     assert.equal(third.last, 'Done: 31000 wrote /tmp/x/out.');
+  });
+
+  test('and goes on in a snapshot from an answer with instructions: new ones take their place', async (t) => {
+    const stored: Turn[] = [];
+    const prompts: string[] = [];
+    const says = (prompt: string): string => (prompts.push(prompt), `a bird, ${prompts.length}`);
+    const life = async (saved?: Capture) => {
+      const policy = scriptedPolicy({ says, recorded: [...stored], onTurn: (turn) => void stored.push(turn) });
+      const resumed = saved ? { resumed: JSON.parse(JSON.stringify(saved.heard())) as ResumedCalls } : {};
+      const capture = await openCapture({ policy, model: 'policy', signal: new AbortController().signal, ...resumed });
+      t.after(() => capture.close());
+      const url = `http://127.0.0.1:${await capture.listenOnLoopback()}`;
+      const ask = async (body: object): Promise<string> => {
+        const instructions = 'You are a dictionary.';
+        const sent = JSON.stringify({ model: 'policy', instructions, ...body });
+        const response = await fetch(`${url}/v1/responses`, { method: 'POST', headers: { 'x-api-key': capture.key }, body: sent }); // prettier-ignore
+        return ((await response.json()) as { id: string }).id;
+      };
+      return { capture, ask };
+    };
+    const one = await life();
+    const first = await one.ask({ input: 'What is an owl?' });
+    const two = await life(one.capture);
+    const second = await two.ask({ input: 'And a cat?', previous_response_id: first });
+    const three = await life(two.capture);
+    await three.ask({ input: 'And a dog?', previous_response_id: second });
+    assert.deepEqual(prompts.map((prompt) => prompt.split('You are a dictionary.').length - 1), [1, 1, 1]); // prettier-ignore
+    assert.equal(three.capture.calls.kept, 2);
+    assert.equal(trajectoryRows(three.capture.turns, 'interleaved').length, 1);
   });
 
   test('and goes on in a snapshot of its second sandbox: its history is known, under the names of the first', async (t) => {

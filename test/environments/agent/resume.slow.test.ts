@@ -1,40 +1,14 @@
 /** A program that goes on in snapshots, killed with its worker at every turn: no turn is sampled twice, and its folder is that of the snapshot. */
 import assert from 'node:assert/strict';
-import { type ChildProcess, spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { createInterface } from 'node:readline';
-import { fileURLToPath } from 'node:url';
 import { test } from 'node:test';
-import type { RolloutRecord } from '../../../backends/environments/types.ts';
 import { temporaryFolder } from '../../../backends/testing/material.ts';
 import { trajectoryRows } from '../../../core/rl/rollout/trajectories.ts';
-import type { AgentProgram } from '../../../core/settings/programs.ts';
 import { LeaseStore } from '../../../runs/sandboxes/lease-store.ts';
 import { canSandbox, missingSandbox } from '../sandbox-here.ts';
+import { type Life, live } from './resumed-life.ts';
 import { programThatResumes, turns } from './resuming-program.ts';
 
 const skip = (await canSandbox()) ? false : missingSandbox;
-
-interface Life {
-  readonly said: readonly string[];
-  readonly record: RolloutRecord | null;
-}
-
-/** Plays the rollout in a process of its own, which is killed when it has said all of `until`. */
-async function live(program: AgentProgram, store: string, hangsAt: number, until: readonly string[]): Promise<Life> {
-  const child = fileURLToPath(new URL('./resume-child.ts', import.meta.url));
-  const args = ['--import', 'tsx', child, JSON.stringify(program), store, String(hangsAt)];
-  const process_: ChildProcess = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
-  const said: string[] = [];
-  const ended = once(process_, 'exit');
-  for await (const line of createInterface({ input: process_.stdout! })) {
-    said.push(line);
-    if (until.length > 0 && until.every((one) => said.includes(one))) process_.kill('SIGKILL');
-  }
-  await ended;
-  const record = said.find((line) => line.startsWith('record '));
-  return { said, record: record ? (JSON.parse(record.slice('record '.length)) as RolloutRecord) : null };
-}
 
 const of = (lives: readonly Life[], word: string): string[] =>
   lives.flatMap(({ said }) => said.filter((line) => line.startsWith(`${word} `)));
@@ -49,9 +23,9 @@ test(
     const lives: Life[] = [];
     for (let turn = 1; turn <= turns; turn++) {
       const saved = turn === 1 ? [] : [`noted snapshot ${turn - 1}`];
-      lives.push(await live(program, store, turn, [`samples ${turn}`, ...saved]));
+      lives.push(await live({ program, store, hangsAt: turn }, [`samples ${turn}`, ...saved]));
     }
-    lives.push(await live(program, store, 0, []));
+    lives.push(await live({ program, store }));
     const { record } = lives.at(-1)!;
     assert.equal(record?.outcome, 'ok', JSON.stringify(record));
     const sampled = of(lives, 'sampled');

@@ -54,6 +54,25 @@ describe('a program that goes on in a snapshot', { skip }, () => {
     assert.match(again.error!, /exit code 3/);
   });
 
+  test('that writes its record after its call finds it there, once the snapshot waits for it', async (t) => {
+    const late = agent
+      .replace(
+        'import random\n',
+        'import random, threading\ndef save(state):\n    open("state.new", "w").write(state)\n    os.replace("state.new", "state.json")\n',
+      ) // prettier-ignore
+      .replace(
+        /    json\.dump\(.*\n.*\n/,
+        '    late = threading.Timer(0.2, save, [json.dumps(state)])\n    late.start()\n',
+      );
+    const { play, stored } = await inProcess(t, await programThatResumes(1, { agent: late }, 1));
+    await assert.rejects(play({ diesIn: 3 }));
+    const record = await play();
+    assert.deepEqual([record.error, record.outcome], [undefined, 'ok']);
+    const { calls, files } = record.program!;
+    assert.deepEqual([calls.kept, calls.recalled, files!['resumed']], [1, 1, '1']);
+    assert.equal(stored.length, turns);
+  });
+
   test('whose program alone was killed goes on in the snapshot', async (t) => {
     const dying = agent.replace('    json.dump(', '    if len(state["messages"]) == 7 and not state["resumed"]: os.kill(os.getpid(), 9)\n    json.dump('); // prettier-ignore
     const { play, stored } = await inProcess(t, await programThatResumes(1, { agent: dying }));
@@ -122,7 +141,7 @@ open("resumed", "w").write("0")
     test(`a snapshot is kept where ${what} came while it was taken: ${kept}`, async () => {
       const saved = new Set<string>();
       const snapshots = await ProgramSnapshots.open({
-        program: { ...(await programThatResumes(1)), resume: { command: ['agent'], every: 1 } },
+        program: { ...(await programThatResumes(1)), resume: { command: ['agent'], every: 1, delayS: 0 } },
         notes: keptNotes(),
         sandboxes: {
           snapshotPrefix: '',
@@ -130,6 +149,7 @@ open("resumed", "w").write("0")
           take: () => Promise.reject(new Error('not asked for')),
         },
         earlier: new Set(),
+        signal: new AbortController().signal,
       });
       let requests = 1;
       const sandbox = {

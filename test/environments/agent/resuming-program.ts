@@ -35,7 +35,8 @@ export const agent = agentOf(turns);
 export function programThatResumes(
   every = 1,
   more: Partial<Parameters<typeof programHere>[0]> = {},
+  delayS = 0,
 ): Promise<AgentProgram> {
-  const resume = { command: ['python3', 'agent.py', '--resume'], every };
+  const resume = { command: ['python3', 'agent.py', '--resume'], every, delayS };
   return programHere({ agent, isDeterministic: false, resume, score: { collect: ['resumed'] }, ...more });
 }

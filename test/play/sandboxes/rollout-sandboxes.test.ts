@@ -40,7 +40,7 @@ test('snapshots of a stored rollout are removed, and those of the others of its 
   const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-open-leases-'));
   const store = pathToFileURL(folder).href;
   const pool = { provider: { kind: 'namespace', python: 'python3' }, quota: 1, warm: 0, costPerHour: 0 } as const;
-  const resume = { command: ['agent', '--resume'], every: 1 };
+  const resume = { command: ['agent', '--resume'], every: 1, delayS: 0 };
   const program = { sandbox: { pool }, resume } as unknown as NonNullable<EnvironmentEntry['program']>;
   const snapshots = new StoredSnapshots(new LeaseStore(store), 'worker');
   const save = async (group: string, index: number): Promise<string> => {

@@ -91,15 +91,20 @@ export class CallTree {
     return this.#names.pairs();
   }
 
+  /** Whether the conversation of the call with this id begins with instructions. */
+  isInstructed(id: string): boolean {
+    return this.#byId.get(id)?.isInstructed === true;
+  }
+
   learn(names: readonly NamePair[]): void {
     this.#names.learn(names);
   }
 
   /** A call that was finished before the snapshot in which the program goes on. */
-  keep(turn: Turn): void {
+  keep(turn: Turn, { isInstructed }: Pick<PlacedCall, 'isInstructed'>): void {
     const { heard = [] } = turn;
     const after = this.#byId.get(turn.call!.after ?? '') ?? null;
-    this.#kept.add(this.add({ after, live: heard, heard, mapped: [], isInstructed: false }, turn));
+    this.#kept.add(this.add({ after, live: heard, heard, mapped: [], isInstructed }, turn));
   }
 
   /** The program's side of a conversation, to the answer with this id. */

@@ -85,12 +85,12 @@ class CapturedRollout implements Capture {
     if (resumed) this.#goOn(resumed, new Map(earlier.map((turn) => [turn.call!.id, turn])));
   }
 
-  #goOn({ calls, names }: ResumedCalls, earlier: ReadonlyMap<string, Turn>): void {
+  #goOn({ calls, names, instructed = [] }: ResumedCalls, earlier: ReadonlyMap<string, Turn>): void {
     const { policy, onTurn } = this.#options;
     policy.keep?.(calls);
     this.#tree.learn(names);
     for (const turn of calls.flatMap((id) => earlier.get(id) ?? [])) {
-      this.#tree.keep(turn);
+      this.#tree.keep(turn, { isInstructed: instructed.includes(turn.call!.id) });
       this.turns.push(turn);
       this.#calls.kept++;
       onTurn?.(turn, { isRecalled: true, seconds: 0 });
@@ -98,7 +98,9 @@ class CapturedRollout implements Capture {
   }
 
   heard(): ResumedCalls {
-    return { calls: this.turns.map(({ call }) => call!.id), names: this.#tree.names() };
+    const calls = this.turns.map(({ call }) => call!.id);
+    const instructed = calls.filter((id) => this.#tree.isInstructed(id));
+    return { calls, names: this.#tree.names(), ...(instructed.length === 0 ? {} : { instructed }) };
   }
 
   underWay(): ReturnType<Capture['underWay']> {

@@ -1,28 +1,32 @@
+import { isUtf8 } from 'node:buffer';
+import { SecretSpellings } from '../../../../config/toml/secret-spellings.ts';
+
 /**
  * Values of the program that must not be in stored turns: programs print their environment, and the model may read it.
  * What comes from the program has a name in their place; so it is also the same in each attempt, whose keys differ.
  */
 export class HiddenValues {
   readonly #key: string;
-  readonly #inward: readonly (readonly [value: Buffer, name: string])[];
+  readonly #inward: readonly (readonly [name: string, spellings: SecretSpellings])[];
 
   /** `key` of the rollout; `secrets` are other values that the program has. */
   constructor(key: string, secrets: readonly string[]) {
     this.#key = key;
-    const longestFirst = secrets.toSorted((a, b) => b.length - a.length);
-    this.#inward = [[key, keyName], ...longestFirst.map((value) => [value, secretName] as const)].map(
-      ([value, name]) => [Buffer.from(JSON.stringify(value).slice(1, -1)), name] as const,
-    );
+    this.#inward = [
+      [keyName, new SecretSpellings([key])],
+      [secretName, new SecretSpellings(secrets)],
+    ];
   }
 
-  /** A body of JSON as it may be stored. */
+  /** A body of JSON as it may be stored. Its own escapes are among the spellings. */
   inward(body: Buffer): Buffer {
-    const found = this.#inward.filter(([value]) => body.includes(value));
-    if (found.length === 0) return body;
-    // One byte is one character, so that bytes which are no text stay what they are.
-    let text = body.toString('latin1');
-    for (const [value, name] of found) text = text.replaceAll(value.toString('latin1'), () => name);
-    return Buffer.from(text, 'latin1');
+    if (!isUtf8(body)) return body; // no JSON; its reader says so
+    const text = body.toString('utf8');
+    let clean = text.replaceAll(escapedPlain, (written, before: string, hex: string) =>
+      before.length % 2 === 0 ? written : before.slice(1) + String.fromCharCode(Number.parseInt(hex, 16)),
+    );
+    for (const [name, spellings] of this.#inward) clean = spellings.replacedBy(name, clean);
+    return clean === text ? body : Buffer.from(clean, 'utf8');
   }
 
   /** An answer as JSON: a command that the model writes with the key's name works. Other secrets stay names. */
@@ -30,6 +34,9 @@ export class HiddenValues {
     return json.includes(keyName) ? json.replaceAll(keyName, this.#key) : json;
   }
 }
+
+/** Letters and digits as escapes of JSON, behind a run of backslashes. No encoder writes them, and a program may. */
+const escapedPlain = /(?<!\\)(\\+)u00(3\d|[46][1-9a-fA-F]|[57][\daA])/g;
 
 /** As JSON has them, without an escape. The first begins as keys do, since programs look at that. */
 const keyName = 'sk-ratchet-key-of-this-rollout';

@@ -51,6 +51,8 @@ export interface ResumedCalls {
   readonly calls: readonly string[];
   /** Names that its sandbox has of its own, and those under which the model knows the same. */
   readonly names: readonly { readonly live: string; readonly recorded: string }[];
+  /** Ids of those whose conversation begins with instructions that the program gives anew with each call; missing = none. */
+  readonly instructed?: readonly string[];
 }
 
 /** Another model, as `openEndpoint` opens it. */
