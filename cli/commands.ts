@@ -114,7 +114,7 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       load: async () => (await import('./commands/stored/rollouts.ts')).rolloutsCommand,
     },
     export: {
-      line: 'all rollouts of a run as a table, for notebooks',
+      line: 'a run as one archive; its rollouts as a table',
       load: async () => (await import('./commands/stored/export.ts')).exportCommand,
     },
     index: {
@@ -160,6 +160,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
     gc: {
       line: 'what no resume, rewind or audit needs; --yes removes it',
       load: async () => (await import('./commands/stored/gc.ts')).gcCommand,
+    },
+    import: {
+      line: 'a run from an archive of ratchet export',
+      load: async () => (await import('./commands/stored/import.ts')).importCommand,
     },
     fsck: {
       line: 'everything in a run that cannot be read; --repair',

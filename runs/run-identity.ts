@@ -8,7 +8,7 @@ import type { LiveSetting } from '../core/rl/live-settings.ts';
 import { layout } from './layout.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { runRecordIn } from './forms/record-shapes.ts';
-import { refuseUnfinishedFork } from './lineages/unfinished-fork.ts';
+import { refuseUnfinished } from './archive/unfinished-import.ts';
 
 /** A setting that differs between two specs of a run. */
 export interface Difference {
@@ -226,9 +226,9 @@ export function showSetting(value: unknown): string {
 /** Refuses settings that an existing run cannot continue with, before any process is started. */
 export async function refuseOtherRun(spec: RunSpec): Promise<void> {
   const store = openRunStore(spec.store.uri, spec.name);
+  await refuseUnfinished({ name: spec.name, store: spec.store.uri });
   const there = await store.read(layout.run());
   if (there === null) return requireOwnFolder({ name: spec.name, store: spec.store.uri });
-  await refuseUnfinishedFork({ name: spec.name, store: spec.store.uri });
   refuseOtherIdentity(spec, runRecordIn(there, store.uri + layout.run()), store.uri);
 }
 
