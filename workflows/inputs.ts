@@ -3,7 +3,7 @@ import type { TrainRunInput } from '../activities/index.ts';
 import type { EvaluationFileInput, EvaluationInput, EvaluationsInput } from '../core/eval/evaluation.ts';
 import type { RescoreInput } from '../core/eval/rescore.ts';
 import type { PromptFileInput, PromptSearchInput } from '../core/gepa/prompt-search.ts';
-import { memoKeys, runNamePattern, taskQueues, workflowIdPattern } from '../core/names.ts';
+import { memoKeys, poolNamePattern, runNamePattern, taskQueues, workflowIdPattern } from '../core/names.ts';
 import {
   anything,
   asTyped,
@@ -31,6 +31,7 @@ import {
 import type { EvaluateNewestInput } from './evaluate-newest.ts';
 import { objectRef, policyVersion, regressionActions, runHandle } from './control/message-shapes.ts';
 import type { CarriedPromptSearch } from './optimize-prompt.ts';
+import type { PoolInput } from './pool.ts';
 import type { PlayRoundsInput } from './play-rounds.ts';
 import type { ContinuedRun } from './run-start.ts';
 import type { SweepSandboxesInput } from './sweep-sandboxes.ts';
@@ -263,6 +264,18 @@ export function readPlayRoundsInput(given: readonly unknown[]): PlayRoundsInput 
     examples: [],
   });
   return door.checked(door.one(), roundsFields);
+}
+
+/** Reads the input of `pool`: its name, and what an execution before it knew. */
+export function readPoolInput(given: readonly unknown[]): PoolInput {
+  const door = new Door('pool', given, {
+    what: 'an object with the name of a pool; a run or a GPU worker that names it starts it',
+    examples: [{ name: 'gpus' }],
+  });
+  const input = door.one();
+  if (isPlainObject(input) && ('state' in input || 'settings' in input)) return door.carried<PoolInput>(input);
+  const name = textLike('the name of a pool (letters, digits and . _ -, at most 64)', poolNamePattern);
+  return door.checked<PoolInput>(input, onlyFieldsOf({ name }));
 }
 
 interface Wanted {

@@ -11,7 +11,7 @@ import { planService, uninstallService } from '../../../workers/stack/service.ts
 import { onOneLine } from '../../output/plain-text.ts';
 import { print, printJson } from '../../output/print.ts';
 import { type Asker, ownTerminal } from '../../start/ask-grants.ts';
-import { bytesOf, defaultPlaces, keptHere, type Places as Kept, shown, sizeText } from '../stored/cache.ts';
+import { bytesOf, defaultPlaces, keptHere, namesIn, type Places as Kept, shown, sizeText } from '../stored/cache.ts';
 
 export const uninstallCommand = new Command('uninstall')
   .description(
@@ -109,9 +109,9 @@ async function storedIn(outputs: string, named: readonly string[]): Promise<Left
       `${JSON.stringify(unknown)}: expected a run below ${outputs}. ${there}. Nothing was removed.`,
     );
   }
-  const names = await readdir(outputs).catch(() => []);
+  const names = await namesIn(outputs);
   return Promise.all(
-    names.toSorted().map(async (name) => ({
+    names.map(async (name) => ({
       path: path.join(outputs, name),
       what: runs.includes(name) ? 'a run' : 'evaluations or prompt searches',
       bytes: (await bytesOf(path.join(outputs, name))) ?? 0,
@@ -136,13 +136,11 @@ const inState: readonly (readonly [start: string, what: string])[] = [
 ];
 
 async function partsOf(state: string): Promise<(readonly [string, string])[]> {
-  const names = await readdir(state).catch(() => []);
-  return names
-    .toSorted()
-    .map((name) => [
-      path.join(state, name),
-      inState.find(([start]) => name.startsWith(start))?.[1] ?? 'state of Ratchet in this folder',
-    ]);
+  const names = await namesIn(state);
+  return names.map((name) => [
+    path.join(state, name),
+    inState.find(([start]) => name.startsWith(start))?.[1] ?? 'state of Ratchet in this folder',
+  ]);
 }
 
 function serviceHere(projectFolder: string): (readonly [string, string])[] {
