@@ -19,7 +19,10 @@ export interface SweepInput {
   /** The run file, as its children get it. */
   readonly config: string;
   readonly dialect?: string;
-  readonly sent?: { readonly texts: Readonly<Record<string, string>>; readonly beside: Readonly<Record<string, string>> };
+  readonly sent?: {
+    readonly texts: Readonly<Record<string, string>>;
+    readonly beside: Readonly<Record<string, string>>;
+  };
   readonly over?: readonly ConfigLayer[];
   readonly rows: readonly SettingsRow[];
   readonly runs: readonly SweepRun[];
@@ -54,6 +57,8 @@ export interface SweepRung {
 export interface SweepStatus {
   readonly name: string;
   readonly phase: 'training' | 'paused' | 'finished';
+  /** Why no further run begins; null when it is not paused. */
+  readonly pausedBecause: string | null;
   readonly metric: SweepMetric;
   readonly rows: readonly SettingsRow[];
   /** Steps at which rows are compared. */
@@ -72,9 +77,16 @@ export interface SweepResult extends SweepStatus {
   readonly best: number | null;
 }
 
-/** What a run of a sweep said at its end, and its metric. */
+/** Asks for the metric of a run at a step. */
 export interface MeasureSweepRun {
   readonly run: { readonly name: string; readonly store: string };
   readonly metric: SweepMetric;
   readonly step: number;
+}
+
+export interface MeasuredSweepRun {
+  /** Its newest committed step; null before its first version. */
+  readonly step: number | null;
+  /** null: it has none there. */
+  readonly value: number | null;
 }

@@ -31,7 +31,7 @@ export function rowsOfGrid(grid: Readonly<Record<string, readonly SettingValue[]
  */
 export function sweepRuns(name: string, rows: readonly SettingsRow[], seeds: readonly number[]): SweepRun[] {
   const digits = Math.max(2, String(rows.length).length);
-  return rows.flatMap((settings, row) => {
+  return rows.flatMap((settings, row): SweepRun[] => {
     const numbered = `${name}-${String(row + 1).padStart(digits, '0')}`;
     const typed = Object.fromEntries(Object.entries(settings).map(([key, value]) => [key, typedValue(value)]));
     if (seeds.length === 0) return [{ name: numbered, row, seed: null, overrides: typed }];
