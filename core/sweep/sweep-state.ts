@@ -116,7 +116,7 @@ export class SweepState {
       rungSteps: this.#steps,
       rung: Math.min(this.#decided.length, this.#steps.length - 1),
       decided: this.#decided,
-      runs: this.#runs.map(({ overrides: _, ...run }) => ({ ...run })),
+      runs: this.#runs.map(statusOf),
       steps: { made: this.#runs.reduce((sum, { step }) => sum + step, 0), full: runs.length * maxSteps },
     };
   }
@@ -128,4 +128,9 @@ export class SweepState {
   #rowsInPlay(): ReadonlySet<number> {
     return new Set(this.#decided.at(-1)?.survivors ?? this.#runs.map(({ row }) => row));
   }
+}
+
+/** Without its settings: the rows have them. */
+function statusOf({ name, row, seed, state, step, value, failure }: StandingRun): SweepRunStatus {
+  return { name, row, seed, state, step, value, ...(failure === undefined ? {} : { failure }) };
 }
