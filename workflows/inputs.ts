@@ -243,11 +243,23 @@ export function readEvaluateNewestInput(given: readonly unknown[]): EvaluateNewe
   return input;
 }
 
+const sweepExample: SweepInput = {
+  name: 'lr',
+  store: 'file:outputs',
+  config: 'words.toml',
+  rows: [{ learning_rate: 0.001 }],
+  runs: [{ name: 'lr-01', row: 0, seed: null, overrides: { learning_rate: '0.001' } }],
+  metric: { name: 'train/reward', goal: 'max', lastSteps: 1 },
+  maxSteps: 100,
+  halving: null,
+  atOnce: 1,
+};
+
 /** Reads the input of `sweep`, which `ratchet sweep` makes, or state from an earlier execution. */
 export function readSweepInput(given: readonly unknown[]): SweepInput | CarriedSweep {
   const door = new Door('sweep', given, {
     what: 'an object with the runs of a sweep; npx ratchet-rl sweep FILE makes it',
-    examples: [],
+    examples: [sweepExample],
   });
   const input = door.one();
   if (isPlainObject(input) && 'continued' in input) return door.carried<CarriedSweep>(input);
