@@ -1,4 +1,5 @@
 import { type BeginSweeps, sweepsFor } from './around/begin-sweeps.ts';
+import { describeTurn, tellStanding } from './ask-pool.ts';
 import { auditRun } from './audit-run.ts';
 import { createBroadcastWeights } from './broadcast-weights.ts';
 import { createCommitStep } from './commit-step.ts';
@@ -67,6 +68,8 @@ export const createOrchestratorActivities = (
     saveCheckpoint,
     nextTrainerEpoch,
     findUnpublished,
+    tellStanding,
+    describeTurn,
     describeTrainers: createDescribeTrainers(dependencies.findTrainers),
     planEvaluations: createPlanEvaluations(dependencies),
     openEvaluation: async (asked: Parameters<typeof openEvaluation>[0]) => {

@@ -213,7 +213,7 @@ kind = "agent"
 command = ${command}
 tasks = "./tasks.jsonl"
 deterministic = true
-max_retries = 20
+max_retries = 1000
 [env.sandbox]
 files = "./agent.py"
 network = "open"

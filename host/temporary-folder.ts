@@ -34,7 +34,7 @@ function removeLeft(parent: string): Promise<void> {
 async function look(parent: string): Promise<void> {
   const space = processSpace();
   for (const entry of await readdir(parent).catch(() => [])) {
-    const [, pid, its] = /^ratchet-[a-z]+-(\d+)-(\d+)-\w{6}$/.exec(entry) ?? [];
+    const [, pid, its] = /^ratchet-[a-z-]+-(\d+)-(\d+)-\w{6}$/.exec(entry) ?? [];
     if (pid === undefined || its !== space || isAlive(Number(pid))) continue;
     const folder = path.join(parent, entry);
     const about = await lstat(folder).catch(() => null);

@@ -1,6 +1,7 @@
 export { evaluate } from './evaluate.ts';
 export { optimizePrompt } from './optimize-prompt.ts';
 export { evaluateNewest } from './evaluate-newest.ts';
+export { pool } from './pool.ts';
 export { playRounds } from './play-rounds.ts';
 export { rescore } from './rescore.ts';
 export { sweep } from './sweep.ts';

@@ -4,7 +4,7 @@ import type { EvaluationFileInput, EvaluationInput, EvaluationsInput } from '../
 import type { RescoreInput } from '../core/eval/rescore.ts';
 import type { SweepInput } from '../core/sweep/sweep.ts';
 import type { PromptFileInput, PromptSearchInput } from '../core/gepa/prompt-search.ts';
-import { memoKeys, runNamePattern, taskQueues, workflowIdPattern } from '../core/names.ts';
+import { memoKeys, poolNamePattern, runNamePattern, taskQueues, workflowIdPattern } from '../core/names.ts';
 import {
   anything,
   asTyped,
@@ -32,6 +32,7 @@ import {
 import type { EvaluateNewestInput } from './evaluate-newest.ts';
 import { objectRef, policyVersion, regressionActions, runHandle } from './control/message-shapes.ts';
 import type { CarriedPromptSearch } from './optimize-prompt.ts';
+import type { PoolInput } from './pool.ts';
 import type { PlayRoundsInput } from './play-rounds.ts';
 import type { ContinuedRun } from './run-start.ts';
 import type { CarriedSweep } from './sweep.ts';
@@ -323,6 +324,18 @@ export function readPlayRoundsInput(given: readonly unknown[]): PlayRoundsInput 
     examples: [],
   });
   return door.checked(door.one(), roundsFields);
+}
+
+/** Reads the input of `pool`: its name, and what an execution before it knew. */
+export function readPoolInput(given: readonly unknown[]): PoolInput {
+  const door = new Door('pool', given, {
+    what: 'an object with the name of a pool; a run or a GPU worker that names it starts it',
+    examples: [{ name: 'gpus' }],
+  });
+  const input = door.one();
+  if (isPlainObject(input) && ('state' in input || 'settings' in input)) return door.carried<PoolInput>(input);
+  const name = textLike('the name of a pool (letters, digits and . _ -, at most 64)', poolNamePattern);
+  return door.checked<PoolInput>(input, onlyFieldsOf({ name }));
 }
 
 interface Wanted {

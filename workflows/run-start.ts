@@ -5,6 +5,7 @@ import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/
 import { eager, opening } from './options.ts';
 import { type RunFigures, figuresFrom } from './control/figures.ts';
 import type { PendingEvaluation } from './beside/online-evals.ts';
+import type { CarriedTurn } from './step/pool-turn.ts';
 import type { ControlState } from './control/run-control.ts';
 import type { CarriedFlows } from './step/rollout-flow.ts';
 import { type CarriedAccount, StepAccount } from './step/step-account.ts';
@@ -33,6 +34,8 @@ export interface ContinuedRun {
     readonly rewindRefused?: string;
     /** The GPU worker that held the run last: it may hold the newest version still. */
     readonly trainer?: string | null;
+    /** Its turn with a trainer of its pool; absent for a run of no pool. */
+    readonly turn?: CarriedTurn;
     /** Workflows that generate the rounds in flight. */
     readonly flows?: CarriedFlows;
     /** Seconds that chunks of rollouts take; null: none has ended. */

@@ -171,6 +171,7 @@ async function startHere(
       trainerGpus: spec ? trainerGpusOf(spec) : null,
       workersSee: [...workersSee, ...workersAlsoSee],
       playsOnly,
+      joined: spec?.queue && { pool: spec.queue.pool, labels: spec.queue.labels },
     }),
     log: clock.say,
     signal,

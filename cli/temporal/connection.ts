@@ -1,3 +1,4 @@
+import os from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   Client,
@@ -9,6 +10,7 @@ import {
 } from '@temporalio/client';
 import proto from '@temporalio/proto';
 import { RatchetError } from '../../core/errors.ts';
+import { nameOfUser } from '../../host/file-owners.ts';
 import { runNamePattern, taskQueues } from '../../core/names.ts';
 import { dataConverterFor, readPayloadKeys } from '../../workers/temporal/payload-codec.ts';
 import { readRunningStack, type RunningStack } from '../../workers/stack/project-lock.ts';
@@ -62,7 +64,7 @@ export async function connect(settings: TemporalSettings): Promise<{ client: Cli
       interceptors: [retries.interceptor],
     });
     return {
-      client: new Client({ connection, namespace, dataConverter, identity: `ratchet ${process.pid}` }),
+      client: new Client({ connection, namespace, dataConverter, identity: whoAsks() }),
       close: async () => {
         await retries.end();
         await connection.close();
@@ -71,6 +73,14 @@ export async function connect(settings: TemporalSettings): Promise<{ client: Cli
   } catch (cause) {
     throw await notConnected(settings, cause);
   }
+}
+
+/**
+ * Whoever types a command, such as `ratchet ann@laptop 4711`. Temporal keeps it with each update, cancellation and
+ * termination of a run: its history says who asked.
+ */
+function whoAsks(): string {
+  return `ratchet ${nameOfUser() || `user ${process.getuid?.() ?? '?'}`}@${os.hostname()} ${process.pid}`;
 }
 
 /**

@@ -29,6 +29,7 @@ test('a connection is closed while a call waits to be tried again: the call fail
 
   const { port } = server.address() as AddressInfo;
   const { client, close } = await connect(remoteTemporal(`127.0.0.1:${port}`, {}));
+  assert.match(client.options.identity, /^ratchet \S.*@\S+ \d+$/, 'the history of a run says who asked');
   const call = client.workflowService.getSystemInfo({}).then(
     () => 'answered',
     () => 'failed',

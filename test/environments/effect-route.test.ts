@@ -1,6 +1,7 @@
 /** `POST /effects/KEY`: what a program that owns its loop is told about its calls. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import type { JsonValue } from '../../core/json-value.ts';
 import { effectAnswerCharsMax } from '../../core/limits.ts';
 import { handleEffect } from '../../backends/environments/agent/effect-route.ts';
 import { NotesLog } from '../../runs/rollouts/notes.ts';
@@ -13,34 +14,35 @@ describe('POST /effects/KEY', () => {
   test('says that a new call is to be made, and answers with what was settled, to a later attempt too', async () => {
     const attempts = world();
     const first = await attempts();
-    const made = await handleEffect(first, 'mail-1', send);
+    const made = await post(first, 'mail-1', send);
     assert.deepEqual([made.status, made.body['state'], made.body['again']], [200, 'make', false]);
     assert.match(made.body['idempotency_key'] as string, /^[0-9a-f]{32}$/);
     const settled = { status: 200, body: { state: 'settled', answer: { id: 7 } } };
-    assert.deepEqual(await handleEffect(first, 'mail-1/settle', { answer: { id: 7 } }), settled);
-    assert.deepEqual(await handleEffect(first, 'mail-1/settle', { answer: 'another' }), settled);
-    assert.deepEqual(await handleEffect(await attempts(), 'mail-1', send), settled);
+    const known = { ...settled, settled: 'mail-1' };
+    assert.deepEqual(await post(first, 'mail-1/settle', { answer: { id: 7 } }), known);
+    assert.deepEqual(await post(first, 'mail-1/settle', { answer: 'another' }), known);
+    assert.deepEqual(await post(await attempts(), 'mail-1', send), settled);
   });
 
   test('says after a death that a once-only call is in doubt, and gives a keyed one its key again', async () => {
     const attempts = world();
     const first = await attempts();
-    await handleEffect(first, 'mail-1', send);
-    const keyed = await handleEffect(first, 'pay', { kind: 'keyed', arguments: 5 });
-    await handleEffect(first, 'set', { kind: 'idempotent', arguments: 5 });
+    await post(first, 'mail-1', send);
+    const keyed = await post(first, 'pay', { kind: 'keyed', arguments: 5 });
+    await post(first, 'set', { kind: 'idempotent', arguments: 5 });
 
     const next = await attempts();
-    const { status, body } = await handleEffect(next, 'mail-1', send);
+    const { status, body } = await post(next, 'mail-1', send);
     assert.deepEqual([status, body['state']], [409, 'in_doubt']);
-    const again = await handleEffect(next, 'pay', { kind: 'keyed', arguments: 5 });
+    const again = await post(next, 'pay', { kind: 'keyed', arguments: 5 });
     assert.deepEqual(again, { ...keyed, body: { ...keyed.body, again: true } });
-    const set = await handleEffect(next, 'set', { kind: 'idempotent', arguments: 5 });
+    const set = await post(next, 'set', { kind: 'idempotent', arguments: 5 });
     assert.deepEqual([set.body['state'], set.body['again']], ['make', true]);
   });
 
   test('refuses what it cannot read, and says what was expected', async () => {
     const notes = await world()();
-    await handleEffect(notes, 'taken', send);
+    await post(notes, 'taken', send);
     const refusals: [string, unknown, number, RegExp][] = [
       ['', send, 400, /a key has 1 to 200 characters/],
       ['x'.repeat(201), send, 400, /a key has 1 to 200 characters/],
@@ -53,7 +55,7 @@ describe('POST /effects/KEY', () => {
       ['taken/settle', { answer: 'x'.repeat(effectAnswerCharsMax) }, 413, /an answer has at most 262144 characters/],
     ];
     for (const [path, body, status, says] of refusals) {
-      const answer = await handleEffect(notes, path, body as never);
+      const answer = await post(notes, path, body as never);
       assert.equal(answer.status, status, path.slice(0, 20));
       assert.match(answer.body['error'] as string, says);
     }
@@ -62,12 +64,18 @@ describe('POST /effects/KEY', () => {
   test('rejects once another attempt has taken the rollout over', async () => {
     const attempts = world();
     const zombie = await attempts();
-    await handleEffect(zombie, 'a', send);
+    await post(zombie, 'a', send);
     await attempts();
-    await assert.rejects(handleEffect(zombie, 'a/settle', { answer: 1 }), { code: 'RolloutTakenOver' });
-    await assert.rejects(handleEffect(zombie, 'b', send), { code: 'RolloutTakenOver' });
+    await assert.rejects(post(zombie, 'a/settle', { answer: 1 }), { code: 'RolloutTakenOver' });
+    await assert.rejects(post(zombie, 'b', send), { code: 'RolloutTakenOver' });
   });
 });
+
+/** As the address of a rollout asks: `KEY`, or `KEY/settle`. */
+function post(notes: NotesView, path: string, body: JsonValue): ReturnType<typeof handleEffect> {
+  const [key = '', end] = path.split('/');
+  return handleEffect(notes, { key, isSettle: end === 'settle' }, body);
+}
 
 /** Opens one attempt after the other at one rollout. */
 function world(): () => Promise<NotesView> {

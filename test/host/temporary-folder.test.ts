@@ -13,7 +13,7 @@ test('folders that a killed process left are removed by the next one; those of o
   const mine = await openTemporaryFolder('call', parent);
   const [, space = ''] = /^ratchet-call-\d+-(\d+)-/.exec(path.basename(mine)) ?? [];
   const dead = Number(execFileSync(process.execPath, ['-p', 'process.pid'], { encoding: 'utf8' }));
-  const left = `ratchet-call-${dead}-${space}-Abc123`;
+  const left = [`ratchet-call-${dead}-${space}-Abc123`, `ratchet-torch-step-${dead}-${space}-Abc123`];
   const kept = [
     path.basename(mine),
     `ratchet-call-${process.ppid}-${space}-Abc123`,
@@ -21,8 +21,8 @@ test('folders that a killed process left are removed by the next one; those of o
     `ratchet-call-${dead}-${space}`,
     'ratchet-store-Abc123',
   ];
-  for (const name of [left, ...kept.slice(1)]) await mkdir(path.join(parent, name));
-  await writeFile(path.join(parent, left, 'model.sock'), '');
+  for (const name of [...left, ...kept.slice(1)]) await mkdir(path.join(parent, name));
+  await writeFile(path.join(parent, left[0]!, 'model.sock'), '');
   const code = `import { openTemporaryFolder } from ${JSON.stringify(path.resolve('host/temporary-folder.ts'))};
     console.log(await openTemporaryFolder('other', process.argv[1]));`;
   const args = ['--import', 'tsx', '--input-type=module', '-e', code, parent];

@@ -5,7 +5,12 @@ import type { RolloutNotes } from '../../../core/rl/rollout/notes.ts';
 import { beginEffect, EffectKeyTaken, isEffectKind, settleEffect } from '../effects.ts';
 
 const keyCharsMax = 200;
-const settleEnd = '/settle';
+
+/** What a request asks for. */
+interface AskedEffect {
+  readonly key: string;
+  readonly isSettle: boolean;
+}
 
 interface RouteAnswer {
   readonly status: number;
@@ -17,8 +22,8 @@ interface RouteAnswer {
 
 /**
  * Effects of a program that owns its loop: `POST /effects/KEY` writes a call down and says whether the program is to
- * make it, `POST /effects/KEY/settle` writes its answer down. `path` is what follows `/effects/`, decoded; `body` is the
- * parsed JSON. Rejects only where the store or the rollout's attempt is at fault (`RolloutTakenOver`), which ends
+ * make it, `POST /effects/KEY/settle` writes its answer down. `key` is decoded and has no secret; `body` is the parsed
+ * JSON. Rejects only where the store or the rollout's attempt is at fault (`RolloutTakenOver`), which ends
  * the rollout.
  *
  *     POST /effects/KEY          {"kind": "once", "arguments": {…}, "name": "send"}
@@ -28,11 +33,13 @@ interface RouteAnswer {
  *     POST /effects/KEY/settle   {"answer": …}
  *       200 {"state": "settled", "answer": …}       the answer that stands
  */
-export async function handleEffect(notes: RolloutNotes, path: string, body: JsonValue): Promise<RouteAnswer> {
-  const isSettle = path.endsWith(settleEnd);
-  const key = isSettle ? path.slice(0, -settleEnd.length) : path;
+export async function handleEffect(
+  notes: RolloutNotes,
+  { key, isSettle }: AskedEffect,
+  body: JsonValue,
+): Promise<RouteAnswer> {
   if (key.length === 0 || key.length > keyCharsMax)
-    return refused(400, `a key has 1 to ${keyCharsMax} characters`, path.slice(0, keyCharsMax));
+    return refused(400, `a key has 1 to ${keyCharsMax} characters`, key.slice(0, keyCharsMax));
   if (typeof body !== 'object' || body === null || Array.isArray(body)) {
     return refused(400, 'the body must be a JSON object', JSON.stringify(body).slice(0, keyCharsMax));
   }

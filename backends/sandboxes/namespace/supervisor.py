@@ -383,12 +383,18 @@ def save_folder(bytes_max):
         entry.uname = entry.gname = ""
         return entry if entry.isreg() or entry.isdir() or entry.issym() or entry.islnk() else None
 
+    def save(path, name):
+        try:
+            tar.add(path, arcname=name, recursive=False, filter=plain)
+            below = sorted(os.listdir(path)) if stat.S_ISDIR(os.lstat(path).st_mode) else []
+        except (FileNotFoundError, NotADirectoryError):
+            return  # what is beside it is saved all the same
+        for one in below:
+            save(f"{path}/{one}", f"{name}/{one}")
+
     with tarfile.open(fileobj=Bounded(), mode="w|", format=tarfile.PAX_FORMAT, dereference=False) as tar:
         for name in sorted(os.listdir(WORK)):
-            try:
-                tar.add(os.path.join(WORK, name), arcname=name, filter=plain)
-            except FileNotFoundError:
-                pass
+            save(os.path.join(WORK, name), name)
 
 
 def fill_folder():

@@ -49,6 +49,31 @@ describe('from inside a sandbox of namespaces', { skip }, () => {
     await rm(folder, { recursive: true, force: true });
   });
 
+  test('a snapshot has all that stays, while a program makes and removes files beside it', async () => {
+    const churn = `
+import os
+os.makedirs("busy", exist_ok=True)
+for i in range(100): open(f"busy/z{i:03d}", "w").close()
+while True:
+    for i in range(300): open(f"busy/a{i:03d}", "w").close()
+    for i in range(300): os.unlink(f"busy/a{i:03d}")`;
+    const command = { argv: ['python3', '-c', churn], timeoutS: 60, outputBytesMax: 1_000 } as const;
+    const program = await sandbox.start(command);
+    try {
+      await until('all that stays', async () => (await shell('ls busy | grep -c z')).stdout.trim() === '100');
+      for (const i of [1, 2, 3]) {
+        const snapshot = await sandbox.snapshot!({ key: `busy-${i}`, bytesMax: 10_000_000 });
+        const other = await provider.create(request(`busy-${i}`, { snapshot }));
+        const { stdout } = await other.exec({ ...command, argv: ['sh', '-c', 'ls busy | grep -c z'] });
+        await other.destroy();
+        assert.equal(stdout.trim(), '100');
+      }
+    } finally {
+      await program.kill();
+      await shell('rm -r busy');
+    }
+  });
+
   test('nothing of this machine is reached but the route: no loopback, no address, no name, no abstract socket', async () => {
     const tcp = createServer((socket) => socket.end('hello')).listen(0, '0.0.0.0');
     const abstract = createServer((socket) => socket.end('hello')).listen(`\0ratchet-test-${process.pid}`);

@@ -291,11 +291,23 @@ describe('keys and secrets', () => {
       assert.ok(streamed.text.includes(capture.key));
       const effect = { kind: 'idempotent', arguments: { key: capture.key, token } };
       await post(`${url}/effects/e`, capture, effect);
+      const named = await post(`${url}/effects/for%20${capture.key}/a%2F%2Fb%2Fsettle`, capture, { kind: 'keyed' });
+      assert.deepEqual(
+        [named.body['idempotency_key'], named.body['again']],
+        [`unique for ${capture.key}/a//b/settle`, life === 2],
+      );
       const kept = JSON.stringify([stored, capture.turns, ...(await notes.all('effect'))]);
       assert.ok(!kept.includes(capture.key) && !kept.includes('kx'), kept);
       // The keys of two lives differ; their calls are the same.
       assert.deepEqual([capture.calls.sampled, capture.calls.recalled], life === 1 ? [2, 0] : [0, 2]);
     }
+  });
+
+  test('a key of an effect that is no text is refused', async (t) => {
+    const { capture, url } = await open(t, () => 'a bird', { notes: keptNotes() });
+    for (const key of ['%zz', '%ED%A0%80'])
+      assert.equal((await post(`${url}/effects/${key}`, capture, { kind: 'once' })).status, 400);
+    assert.deepEqual([capture.calls.refused, capture.failure], [2, undefined]);
   });
 
   test('a secret is found in every usual spelling, and what is beside it stays', async (t) => {

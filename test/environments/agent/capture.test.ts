@@ -397,6 +397,15 @@ describe('the address', () => {
     assert.deepEqual(again.body, { state: 'settled', answer: 'sent' });
   });
 
+  test('a rollout that nobody goes on with makes its effects, too', async (t) => {
+    const { capture, url } = await open(t);
+    const effect = { kind: 'once', arguments: { to: 'a' } };
+    const begun = await post(`${url}/effects/a`, capture, effect);
+    assert.deepEqual([begun.status, begun.body['state'], begun.body['again']], [200, 'make', false]);
+    await post(`${url}/effects/a/settle`, capture, { answer: 1 });
+    assert.deepEqual((await post(`${url}/effects/a`, capture, effect)).body, { state: 'settled', answer: 1 });
+  });
+
   test('an effect that cannot be written down ends the rollout', async (t) => {
     const taken = new RatchetError('StoreUnavailable', 'the store is away');
     const notes = { ...keptNotes(), put: () => Promise.reject(taken) };

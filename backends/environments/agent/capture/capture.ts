@@ -14,6 +14,7 @@ import { beginningsOfAttempts } from './earlier-attempts.ts';
 import { HiddenValues } from './hidden-values.ts';
 import { newKey, readBodyOf, requireKey, RolloutAddress } from './http-server.ts';
 import { messagesForm } from './messages-form.ts';
+import { notesHere } from './notes-here.ts';
 import type { ApiForm, ModelAnswer, ModelCall } from './model-call.ts';
 import { NotWritten, OtherModels, Unaffordable } from './other-models.ts';
 import { responsesForm } from './responses-form.ts';
@@ -35,6 +36,7 @@ const programsOwn: ReadonlySet<string> = new Set([
 ]);
 
 const effects = '/effects/';
+const settleEnd = '/settle';
 
 const forms: Readonly<Record<string, ApiForm>> = {
   '/chat/completions': chatForm,
@@ -69,6 +71,8 @@ class CapturedRollout implements Capture {
   readonly #otherUsage = { promptTokens: 0, completionTokens: 0 };
   #requests = 0;
   #open = 0;
+  /** Of effects. */
+  readonly #notes: RolloutNotes;
   /** Keys of effects that the program makes now. */
   readonly #effects = new Set<string>();
   #address!: RolloutAddress;
@@ -78,6 +82,7 @@ class CapturedRollout implements Capture {
     this.#options = options;
     const { notes, signal, budget, resumed, secrets = [] } = options;
     this.#hidden = new HiddenValues(this.key, secrets);
+    this.#notes = notes ?? notesHere();
     this.#over = AbortSignal.any([signal, this.#closing.signal]);
     this.#earlier = new Set(earlier.map(({ call }) => call!.id));
     this.#tree = new CallTree(earlier, attempts);
@@ -166,7 +171,7 @@ class CapturedRollout implements Capture {
   }
 
   async #route(path: string, request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const { beside = {}, notes } = this.#options;
+    const { beside = {} } = this.#options;
     const form = forms[path];
     const asks = (): Promise<unknown> => this.#body(request);
     if (form !== undefined) {
@@ -186,9 +191,9 @@ class CapturedRollout implements Capture {
       requireMethod(request, path, 'GET', 'HEAD');
       return this.#send(response, 200, beside.budget());
     }
-    if (path.startsWith(effects) && notes) {
+    if (path.startsWith(effects)) {
       requireMethod(request, path, 'POST');
-      const { status, body } = await this.#effect(notes, path.slice(effects.length), await asks());
+      const { status, body } = await this.#effect(this.#notes, path, await asks());
       return this.#send(response, status, body);
     }
     throw new HttpError(404, `There is no ${shortened(`${request.method} ${path}`)} here.`);
@@ -206,8 +211,9 @@ class CapturedRollout implements Capture {
 
   /** Ends the rollout when the store fails or another attempt has taken it: the program must not go on. */
   async #effect(notes: RolloutNotes, path: string, body: unknown): ReturnType<typeof handleEffect> {
+    const asked = this.#askedEffect(path);
     try {
-      const { making, settled, ...answer } = await handleEffect(notes, path, body as JsonValue);
+      const { making, settled, ...answer } = await handleEffect(notes, asked, body as JsonValue);
       if (making !== undefined) this.#effects.add(making);
       if (settled !== undefined) this.#effects.delete(settled);
       return answer;
@@ -215,6 +221,16 @@ class CapturedRollout implements Capture {
       this.#end(error);
       throw rolloutEnds(error);
     }
+  }
+
+  /** Its key is stored, as bodies are: the key of the rollout differs between attempts, and is no part of it. */
+  #askedEffect(path: string): Parameters<typeof handleEffect>[1] {
+    const isSettle = path.endsWith(settleEnd);
+    const written = path.slice(effects.length, isSettle ? -settleEnd.length : undefined);
+    const key = unescaped(written);
+    if (key === null)
+      throw new HttpError(400, `Expected a key in percent-encoded UTF-8, got ${shortened(written, 200)}.`);
+    return { key: this.#hidden.inward(Buffer.from(key)).toString(), isSettle };
   }
 
   /** One call, whichever API it came by. */

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { ByteReader } from '../../../backends/archives/byte-reader.ts';
-import { cleanTar, readTar } from '../../../backends/archives/read-tar.ts';
-import { type TarEntry, writeTar } from '../../../backends/archives/write-tar.ts';
-import { attackTars } from '../sandboxes/attack-tars.ts';
+import { ByteReader } from '../../../host/archives/byte-reader.ts';
+import { cleanTar, readTar } from '../../../host/archives/read-tar.ts';
+import { type TarEntry, writeTar } from '../../../host/archives/write-tar.ts';
+import { attackTars } from '../../backends/sandboxes/attack-tars.ts';
 
 async function* inPieces(bytes: Uint8Array, size = 777): AsyncGenerator<Uint8Array> {
   for (let at = 0; at < bytes.length; at += size) yield bytes.subarray(at, at + size);
