@@ -16,6 +16,7 @@ import { createLeaseGroups, leaseBeside, type LeaseDependencies } from './lease-
 import { beginLineage, checkBehind, checkRewind } from '../runs/lineages/lineages.ts';
 import { setBudget } from '../runs/budgets/set-budget.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
+import { measureSweepRun } from './measure-sweep-run.ts';
 import { createPackBatch } from './pack-batch.ts';
 import { createDescribeTrainers, type KnownTrainers } from './find-trainers.ts';
 import { createOpenPromptSearch, createPlanPromptSearch } from './prompt-search/open-search.ts';
@@ -93,6 +94,7 @@ export const createOrchestratorActivities = (
     holdVersion: createHoldVersion(dependencies.inference),
     findEvaluation,
     recordEvaluation: createRecordEvaluation(dependencies.inference),
+    measureSweepRun,
     sweepSandboxes: createSweepSandboxes(dependencies),
   };
 };

@@ -45,6 +45,8 @@ export type TrainRunInput =
       readonly run?: string;
       /** Begins a lineage at this committed step, wherever the run's position is. */
       readonly rewind?: number;
+      /** The last step of this time, as `ratchet set RUN stop_after=…`: schedules stay those of `max_steps`. */
+      readonly stopAfter?: number;
       /** Set only by an upgrade, whose code continues a run that other code began (`workers/stack/take-over.ts`). */
       readonly takesOver?: TakenOver;
     };

@@ -63,6 +63,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'evaluate models and checkpoints; results in the terminal',
       load: async () => (await import('./commands/eval.ts')).evalCommand,
     },
+    sweep: {
+      line: 'train a table of settings; drop what is behind at rungs',
+      load: async () => (await import('./commands/run/sweep.ts')).sweepCommand,
+    },
     rescore: {
       line: 'another rubric on stored rollouts, without sampling',
       load: async () => (await import('./commands/stored/rescore.ts')).rescoreCommand,

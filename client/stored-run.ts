@@ -3,7 +3,8 @@ import type { ScoredGroup, ScoredRollout } from '../core/rl/rollout/rollout.ts';
 import { runEvaluations } from '../runs/evaluations/run-evaluations.ts';
 import { layout, stepOf } from '../runs/layout.ts';
 import { lineagesOf, type RunPlace, runRecordOf, storeOf } from '../runs/run-access.ts';
-import { scoredGroups, stepRecords } from '../runs/run-records.ts';
+import { stepRecords } from '../runs/metrics/step-records.ts';
+import { scoredGroups } from '../runs/run-records.ts';
 import { resolveStoreUri } from '../store/index.ts';
 import type * as Api from './index.mjs';
 

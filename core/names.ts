@@ -199,6 +199,11 @@ export function promptBranchWorkflowId(
   return `${run}.gepa.${environment}.${lineage === firstLineage ? '' : `${lineage}.`}${versionName(version)}`;
 }
 
+/** The workflow of a sweep: `NAME.sweep`. Its runs have ids of their own, which are their names. */
+export function sweepWorkflowId(name: string): string {
+  return `${name}.sweep`;
+}
+
 /** Whether an environment id is a path of the user's: `./my-env.ts`, relative to the config, or absolute. */
 export function isEnvironmentFile(id: string): boolean {
   return environmentFilePattern.test(id);

@@ -1,6 +1,6 @@
 import { ActivityFailure, ApplicationFailure, workflowInfo } from '@temporalio/workflow';
 import { overridesThatStay } from '../core/rl/live-settings.ts';
-import type { AskedOfRun, RewindRequest, RunState } from '../core/rl/run-state.ts';
+import type { AskedOfRun, Overrides, RewindRequest, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/index.ts';
 import { eager, opening } from './options.ts';
 import { type RunFigures, figuresFrom } from './control/figures.ts';
@@ -91,11 +91,13 @@ export async function openOrContinue(input: TypedInputOnce | ContinuedRun): Prom
     account,
     figures: opened.curves && figuresFrom(opened.curves),
   };
-  if (!head) return { ...rest, opened, start: null, overrides: asked?.overrides ?? {} };
+  // What was asked of the execution that this one takes over is newer than its input.
+  const stop = asked ? {} : stopOf(typed);
+  if (!head) return { ...rest, opened, start: null, overrides: asked?.overrides ?? stop };
   const { commit, sha256: parent } = head;
   // Overrides hold from the newest commit on; a rewind takes them back with everything else.
   const { isRewound = false } = opened;
-  const state = asked && !isRewound ? { ...commit.state, overrides: asked.overrides } : startOver(commit.state);
+  const state = asked && !isRewound ? { ...commit.state, overrides: asked.overrides } : startOver(commit.state, stop);
   const begins = commit.origin !== undefined;
   if (opened.hadEnded === true) account.stoodStill((Date.now() - Date.parse(commit.committedAt)) / 1000);
   else if (!begins) account.startedAgain();
@@ -121,7 +123,7 @@ async function continueFrom(carried: ContinuedRun['continued']): Promise<OpenedS
     return { ...rest, opened, start, carried: { ...carried, rewindRefused: begun }, overrides: state.overrides };
   }
   const { commit, sha256 } = begun.head;
-  const from = startOver(commit.state);
+  const from = startOver(commit.state, stopOf(typed));
   return {
     ...rest,
     opened: { ...opened, handle: { ...run, lineage: begun.lineage }, weightsAreGone: !begun.hasWeights },
@@ -142,6 +144,11 @@ function refusalOf(error: unknown): string {
 }
 
 /** A requested stop applied to the execution that has ended; all other overrides stay. */
-function startOver(state: RunState): RunState {
-  return { ...state, overrides: overridesThatStay(state.overrides) };
+function startOver(state: RunState, stop: Overrides): RunState {
+  return { ...state, overrides: { ...overridesThatStay(state.overrides), ...stop } };
+}
+
+/** The stop that the input asks for, which holds for the whole execution. */
+function stopOf({ stopAfter }: TypedInput): Overrides {
+  return stopAfter === undefined ? {} : { stopAfter };
 }

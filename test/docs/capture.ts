@@ -33,6 +33,15 @@ export const rubric = rubricOf([
 ]);
 `;
 
+const sweep = `[sweep]
+run = "words.toml"
+metric = "eval/reverse-text/reward/mean"
+[sweep.settings]
+learning_rate = [0.0003, 0.001, 0.003]
+[sweep.halving]
+rungs = 2
+`;
+
 const typed: readonly Typed[] = [
   { command: 'init' },
   { command: 'config convert endpoints.py --to toml' },
@@ -60,6 +69,7 @@ const typed: readonly Typed[] = [
   { command: 'advise words' },
   { command: 'chat words', stdin: 'abcd\n' },
   { command: 'checkpoints words' },
+  { command: 'sweep lr.toml --dry-run' },
   { command: 'rescore words --rubric strict.ts' },
   { command: 'fork words --step 8 --name words-b --learning-rate 5e-4' },
   { command: 'rewind words --step 4' },
@@ -101,6 +111,7 @@ export async function captureCommands(only: readonly string[] = []): Promise<Cap
     'mine.toml': 'seed = 1\n[sampling]\ntemperature = "hot"\n',
     'endpoints.py': endpoints,
     'strict.ts': strict,
+    'lr.toml': sweep,
     'long.toml': smallRun.replace('max_steps = 12', 'max_steps = 5000'),
   });
   const { temporalAddress } = project.stack;

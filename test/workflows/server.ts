@@ -214,12 +214,14 @@ async function viewOf(name: string): Promise<RunView> {
 }
 
 function defaultFakes(run: FakeRun, tell: TellLeased): DefaultFakes {
+  const measureSweepRun = () => ({ step: null, value: null });
   const sweepSandboxes = () => ({ open: 0, ended: [], orphans: [], left: [], troubles: [] });
   return {
     ...fakeTraining(run, tell),
     ...fakeEvaluations(run),
     ...fakeSearches(run),
     ...fakeRescores(),
+    measureSweepRun,
     sweepSandboxes,
   };
 }

@@ -48,6 +48,7 @@ export const activityWords = {
   remakeVersion: 'make a version again',
   restoreVersion: 'restore a version',
   publishVersion: 'upload weights',
+  measureSweepRun: 'read the metric of a sweep',
   sweepSandboxes: 'end lost sandboxes',
 } as const;
 
