@@ -56,12 +56,12 @@ const seenFreshMs = 10_000;
 /** Names of all folders in the place of all runs, sorted; which of them are runs is not looked at. */
 export async function namesInStore(uri: string): Promise<string[]> {
   const location = parseStoreUri(uri);
-  if (location.kind === 's3') return (await foldersInS3(location)).sort();
-  const names = await readdir(location.folder).catch((error: NodeJS.ErrnoException) => {
+  if (location.kind === 's3') return (await foldersInS3(location)).toSorted();
+  const names: string[] = await readdir(location.folder).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return [];
     throw error;
   });
-  return names.sort();
+  return names.toSorted();
 }
 
 /** The local folder above every run's `localFolder`: the policy server must be allowed to read it. */

@@ -51,8 +51,8 @@ export async function pool(...given: [PoolInput]): Promise<never> {
   onSignal(runStandingSignal, (standing) => hears(() => own.run(standing, Date.now())), ignore);
   onSignal(trainerStandingSignal, (standing) => hears(() => own.trainer(standing, Date.now())), ignore);
   setHandler(poolStatusQuery, () => own.status(Date.now()));
-  setHandler(poolWhyQuery, (run) => own.whyWaits(String(run), Date.now()));
-  setHandler(poolHolderQuery, (trainer) => own.whoHas(String(trainer)));
+  setHandler(poolWhyQuery, (run) => own.whyWaits(run, Date.now()));
+  setHandler(poolHolderQuery, (trainer) => own.whoHas(trainer));
   onUpdate(
     poolSetUpdate,
     (asked) => {

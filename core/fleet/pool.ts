@@ -297,7 +297,7 @@ export function withPoolSettings(
       teams[team] = { ...(teams[team] ?? teamDefaults), weight: value };
     } else {
       if (value !== null && (!Number.isSafeInteger(value) || Number(value) < 0))
-        return `${name}: expected a whole number of trainers from 0, or none, got ${String(value)}`;
+        return `${name}: expected a whole number of trainers from 0, or none, got ${JSON.stringify(value)}`;
       teams[team] = { ...(teams[team] ?? teamDefaults), quota: value as number | null };
     }
   }

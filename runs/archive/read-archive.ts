@@ -6,7 +6,7 @@ import { runNamePattern } from '../../core/names.ts';
 import { ByteReader, CutOff } from '../../host/archives/byte-reader.ts';
 import { readTar, TarTrouble } from '../../host/archives/read-tar.ts';
 import type { TarEntry } from '../../host/archives/write-tar.ts';
-import { openRegular } from '../../host/regular-file.ts';
+import { openRegular, whyUnreadable } from '../../host/regular-file.ts';
 import { sha256 } from '../../store/file-store.ts';
 import { layout } from '../layout.ts';
 import { archivedAs } from './archived-keys.ts';
@@ -75,7 +75,10 @@ export async function* objectsOf(file: string): AsyncGenerator<ArchivedObject> {
 }
 
 async function* entriesOf(file: string): AsyncGenerator<Extract<TarEntry, { is: 'file' }>> {
-  const handle = await openRegular(file);
+  const handle = await openRegular(file).catch((error: unknown) => {
+    const message = `${file}: expected an archive of ratchet export, but ${whyUnreadable(error)}.`;
+    throw new RatchetError('ConfigInvalid', message, { cause: error });
+  });
   try {
     const { size } = await handle.stat();
     const tar = new ByteReader(piecesOf(handle));

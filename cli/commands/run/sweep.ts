@@ -79,7 +79,7 @@ async function start(file: string, { dryRun, yes = false, json = false }: Option
         reporter.emit({ type: 'result', time: new Date().toISOString(), ...result });
         reporter.print(sweepLines(result).join('\n'));
         if (result.best !== null)
-          reporter.print(`best: row ${result.best + 1}: ${describeRow(result.rows[result.best]!)}`);
+          reporter.print(`best: row ${result.best + 1}: ${describeRow(result.rows[result.best])}`);
         return 0;
       },
     });
