@@ -63,7 +63,7 @@ const proxies: ReadonlySet<string> = new Set(['eager', 'opening', 'lookup']);
 
 function sourcesOfRun(): string[] {
   const others =
-    /^(?:evaluate|optimize-prompt|rescore|sweep-sandboxes|search-leases|pool\.ts|play-rounds|options|inputs|unknown)/;
+    /^(?:evaluate|optimize-prompt|rescore|sweep-sandboxes|search-leases|pool\.ts|sweep\.ts|play-rounds|options|inputs|unknown)/;
   return readdirSync(root, { recursive: true, encoding: 'utf8' })
     .filter((file) => file.endsWith('.ts') && !others.test(file) && !file.startsWith('control/search-control'))
     .toSorted();
