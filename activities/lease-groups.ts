@@ -39,7 +39,7 @@ export interface LeasedRound {
 }
 
 export interface LeaseDependencies {
-  readonly countRolloutWorkers: () => Promise<number>;
+  readonly countRolloutWorkers: (pool?: string) => Promise<number>;
   /** One line for each worker of a different version. */
   readonly otherVersions: () => Promise<readonly string[]>;
 }
@@ -60,7 +60,9 @@ export const createLeaseGroups =
    */
   async (input: LeaseInput): Promise<LeasedRound> => {
     // One that is not counted now is at the next lease.
-    const counted = countRolloutWorkers().catch(() => undefined);
+    const counted = specOf(input.run)
+      .then(({ queue }) => countRolloutWorkers(queue?.pool))
+      .catch(() => undefined);
     const [leased, workers, others] = await Promise.all([leaseRound(input, counted), counted, ask()]);
     return { ...leased, ...present({ workers, otherVersions: others.length === 0 ? undefined : others }) };
   };

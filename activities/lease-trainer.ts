@@ -33,7 +33,7 @@ export const createLeaseTrainer =
   async ({ run, workflowId, epoch }: LeaseTrainerInput): Promise<void> =>
     withHeartbeat(async () => {
       const { cancelled } = Context.current();
-      const { ousted, leave } = lease.take(run);
+      const { ousted, leave } = lease.take(run, workflowId);
       try {
         const { holder } = lease;
         await claimTrainer(run, { epoch, holder });

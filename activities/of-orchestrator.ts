@@ -1,4 +1,5 @@
 import { type BeginSweeps, sweepsFor } from './around/begin-sweeps.ts';
+import { describeTurn, tellStanding } from './ask-pool.ts';
 import { auditRun } from './audit-run.ts';
 import { createBroadcastWeights } from './broadcast-weights.ts';
 import { createCommitStep } from './commit-step.ts';
@@ -15,6 +16,7 @@ import { createLeaseGroups, leaseBeside, type LeaseDependencies } from './lease-
 import { beginLineage, checkBehind, checkRewind } from '../runs/lineages/lineages.ts';
 import { setBudget } from '../runs/budgets/set-budget.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
+import { measureSweepRun } from './measure-sweep-run.ts';
 import { createPackBatch } from './pack-batch.ts';
 import { createDescribeTrainers, type KnownTrainers } from './find-trainers.ts';
 import { createOpenPromptSearch, createPlanPromptSearch } from './prompt-search/open-search.ts';
@@ -66,6 +68,8 @@ export const createOrchestratorActivities = (
     saveCheckpoint,
     nextTrainerEpoch,
     findUnpublished,
+    tellStanding,
+    describeTurn,
     describeTrainers: createDescribeTrainers(dependencies.findTrainers),
     planEvaluations: createPlanEvaluations(dependencies),
     openEvaluation: async (asked: Parameters<typeof openEvaluation>[0]) => {
@@ -90,6 +94,7 @@ export const createOrchestratorActivities = (
     holdVersion: createHoldVersion(dependencies.inference),
     findEvaluation,
     recordEvaluation: createRecordEvaluation(dependencies.inference),
+    measureSweepRun,
     sweepSandboxes: createSweepSandboxes(dependencies),
   };
 };

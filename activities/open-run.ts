@@ -18,7 +18,7 @@ import { checkStore, openRunStore } from '../store/index.ts';
 import { type Curves, curvesOf, rememberedOf } from '../runs/metrics/curves.ts';
 import { isWholeHere } from '../runs/lineages/lineages.ts';
 import { recordMissing } from '../runs/metrics/record-metrics.ts';
-import { refuseUnfinishedFork } from '../runs/lineages/unfinished-fork.ts';
+import { refuseUnfinished } from '../runs/archive/unfinished-import.ts';
 import { begunAtOf, isLastStep, readHead, specOf } from '../runs/run-access.ts';
 import { openLineage, openLineageAsAsked } from '../runs/lineages/open-lineage.ts';
 import { recordSettings, type Settings } from '../runs/forms/record-settings.ts';
@@ -45,6 +45,8 @@ export type TrainRunInput =
       readonly run?: string;
       /** Begins a lineage at this committed step, wherever the run's position is. */
       readonly rewind?: number;
+      /** The last step of this time, as `ratchet set RUN stop_after=…`: schedules stay those of `max_steps`. */
+      readonly stopAfter?: number;
       /** Set only by an upgrade, whose code continues a run that other code began (`workers/stack/take-over.ts`). */
       readonly takesOver?: TakenOver;
     };
@@ -111,7 +113,7 @@ export const createOpenRun =
     await checkStore(spec.store.uri);
     const store = openRunStore(spec.store.uri, spec.name);
     const place = { name: spec.name, store: spec.store.uri };
-    await refuseUnfinishedFork(place);
+    await refuseUnfinished(place);
     await claimRun(spec, workflowId, dependencies.isWorkflowRunning);
 
     // Before the run's identity is written, so that a refusal can still be corrected.

@@ -6,7 +6,6 @@
 import { createHash } from 'node:crypto';
 import { appendFileSync } from 'node:fs';
 import { createServer } from 'node:http';
-import { setTimeout as delay } from 'node:timers/promises';
 
 const [port = '', log = '', answerMs = '0'] = process.argv.slice(2);
 // Of preset:chars-0.4m.
@@ -22,7 +21,7 @@ createServer((request, response) => {
   /** @type {Buffer[]} */
   const parts = [];
   request.on('data', (part) => parts.push(part));
-  request.on('end', async () => {
+  request.on('end', () => {
     const { digest, session, promptTokenIds: prompt, seed } = JSON.parse(Buffer.concat(parts).toString());
     const chance = digestOf([digest, seed]);
     const said = Array.from({ length: answerLetters }, (_, i) => firstLetter + ((chance[i] ?? 0) % letters));
@@ -37,9 +36,10 @@ createServer((request, response) => {
       tokens: prompt.length + tokenIds.length,
       at: Date.now(),
     };
-    await delay(Number(answerMs));
-    appendFileSync(log, `${JSON.stringify(line)}\n`);
-    response.setHeader('content-type', 'application/json');
-    response.end(JSON.stringify({ tokenIds, logprobs: tokenIds.map((_, i) => -0.1 - (chance[8 + i] ?? 0) / 256) }));
+    setTimeout(() => {
+      appendFileSync(log, `${JSON.stringify(line)}\n`);
+      response.setHeader('content-type', 'application/json');
+      response.end(JSON.stringify({ tokenIds, logprobs: tokenIds.map((_, i) => -0.1 - (chance[8 + i] ?? 0) / 256) }));
+    }, Number(answerMs));
   });
 }).listen(Number(port), '127.0.0.1', () => process.send?.('ready'));

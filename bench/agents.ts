@@ -8,6 +8,7 @@ import { hash32, uniform } from '../core/random.ts';
 import { auditLedger } from '../core/rl/ledger.ts';
 import { thisWorker } from '../host/worker-process.ts';
 import { sweepSandboxes } from '../play/sandboxes/sweep.ts';
+import { scoredGroups } from '../runs/run-records.ts';
 import { LeaseStore } from '../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../runs/sandboxes/stored-snapshots.ts';
 import { resolveStoreUri } from '../store/index.ts';
@@ -173,10 +174,20 @@ async function compareRuns(bench: Bench, world: World): Promise<Figures> {
     figures.inDoubt += inDoubt;
     if (inDoubt > 0) figures.runsInDoubt += 1;
     else if (run.summary.policyDigest !== alone.summary.policyDigest) figures.differing += 1;
+    for (const line of await endedOtherwise(folder, name, options.turns)) bench.say(line);
     const again = resampledOf(readCalls(log));
     bench.say(`${name}: ${count() - before} kills, ${round(run.seconds, 1)} s, ${JSON.stringify({ again, isSame, inDoubt, ledger: run.summary.ledger.counts })}`); // prettier-ignore
   }
   return figuresOf(world, { alone: alone.seconds, turnS, killed, kills: count(), ...figures });
+}
+
+/** Rollouts that did not make all their turns: a line for each. */
+async function endedOtherwise(folder: string, name: string, turns: number): Promise<string[]> {
+  const groups = await scoredGroups({ name, store: resolveStoreUri('outputs', folder) }, 1);
+  return groups
+    .flatMap(({ rollouts }) => rollouts)
+    .filter((rollout) => rollout.outcome !== 'ok' || rollout.turns.length < turns)
+    .map(({ group, index, outcome, error, turns: made }) => `rollout ${group}/${index} ended as ${outcome} after ${made.length} turns: ${error ?? ''}`); // prettier-ignore
 }
 
 interface Played {
@@ -213,7 +224,7 @@ kind = "agent"
 command = ${command}
 tasks = "./tasks.jsonl"
 deterministic = true
-max_retries = 20
+max_retries = 1000
 [env.sandbox]
 files = "./agent.py"
 network = "open"

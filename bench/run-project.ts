@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
 import type { EvaluationSummary } from '../activities/index.ts';
 import { cacheFolder } from '../host/cache-folder.ts';
-import { connect } from '../cli/temporal/connection.ts';
+import { connect } from '../workers/temporal/client.ts';
 import { layout } from '../runs/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';

@@ -63,6 +63,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'evaluate models and checkpoints; results in the terminal',
       load: async () => (await import('./commands/eval.ts')).evalCommand,
     },
+    sweep: {
+      line: 'train a table of settings; drop what is behind at rungs',
+      load: async () => (await import('./commands/run/sweep.ts')).sweepCommand,
+    },
     rescore: {
       line: 'another rubric on stored rollouts, without sampling',
       load: async () => (await import('./commands/stored/rescore.ts')).rescoreCommand,
@@ -97,6 +101,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'how far and how good a run is, and what it waits for',
       load: async () => (await import('./commands/run/status.ts')).statusCommand,
     },
+    queue: {
+      line: 'who holds a trainer of a pool, who waits for one and why',
+      load: async () => (await import('./commands/run/queue.ts')).queueCommand,
+    },
     events: {
       line: 'what happened in a run',
       load: async () => (await import('./commands/run/events.ts')).eventsCommand,
@@ -110,7 +118,7 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       load: async () => (await import('./commands/stored/rollouts.ts')).rolloutsCommand,
     },
     export: {
-      line: 'all rollouts of a run as a table, for notebooks',
+      line: 'a run as one archive; its rollouts as a table',
       load: async () => (await import('./commands/stored/export.ts')).exportCommand,
     },
     index: {
@@ -157,6 +165,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'what no resume, rewind or audit needs; --yes removes it',
       load: async () => (await import('./commands/stored/gc.ts')).gcCommand,
     },
+    import: {
+      line: 'a run from an archive of ratchet export',
+      load: async () => (await import('./commands/stored/import.ts')).importCommand,
+    },
     fsck: {
       line: 'everything in a run that cannot be read; --repair',
       load: async () => (await import('./commands/stored/fsck.ts')).fsckCommand,
@@ -191,6 +203,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'what Ratchet keeps on this machine, with sizes',
       load: async () => (await import('./commands/stored/cache.ts')).cacheCommand,
     },
+    uninstall: {
+      line: 'what Ratchet left on this machine; --yes removes it, but no run',
+      load: async () => (await import('./commands/services/uninstall.ts')).uninstallCommand,
+    },
     dev: {
       line: 'a Temporal server and all roles here, supervised, until Ctrl-C',
       load: async () => (await import('./commands/services/dev.ts')).devCommand,
@@ -198,6 +214,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
     worker: {
       line: 'one worker against a Temporal server elsewhere',
       load: async () => (await import('./commands/services/worker.ts')).workerCommand,
+    },
+    pool: {
+      line: 'quotas and shares of the teams of a pool',
+      load: async () => (await import('./commands/services/pool.ts')).poolCommand,
     },
     'weights-agent': {
       line: 'beside a vLLM server on another host: fetches versions there',

@@ -36,7 +36,7 @@ function isToldAlready(error: unknown): boolean {
 
 /** Imported on use: the client takes long to load. */
 async function inWords(error: unknown): Promise<unknown> {
-  return (await import('./temporal/temporal-trouble.ts')).temporalTrouble(error);
+  return (await import('../workers/temporal/temporal-trouble.ts')).temporalTrouble(error);
 }
 
 /** Exit code of a command typed wrongly, whatever commander's own is. */

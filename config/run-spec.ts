@@ -19,6 +19,7 @@ import {
   amount,
   BreakerSpec,
   BudgetSpec,
+  QueueSpec,
   chance,
   ChatTemplateSpec,
   CostSpec,
@@ -96,6 +97,8 @@ export const RunSpec = z.strictObject({
   cost: CostSpec.optional(),
   /** Missing = nothing is limited. */
   budget: BudgetSpec.optional(),
+  /** Missing = the run is of no pool. */
+  queue: QueueSpec.optional(),
   /** Missing = no notices are sent. */
   notify: NotifySpec.optional(),
   sft: SftSpec.nullable(),
@@ -130,6 +133,7 @@ export { ChatTemplateSpec, CostSpec, type MlflowSpec, NotifySpec, type WandbSpec
 export { SamplingSpec } from './settings/sampling.ts';
 export type { EndpointsRef } from './settings/server-pool.ts';
 export { DataRef } from './settings/sft.ts';
+export type { QueueSpec } from './settings/queue.ts';
 export { keptRows, type RowsSpec } from './settings/data.ts';
 export type { ModuleSpec, TrainerSpec } from './settings/trainer.ts';
 export type { TinkerInferenceSpec, TinkerTrainerSpec } from './models/tinker-spec.ts';

@@ -293,3 +293,6 @@ export const hubPaceBytesMin = 16 * 1024;
 /** Attempts in a row without progress before a download ends; the pause doubles after each. */
 export const hubAttemptsMax = 5;
 export const hubPauseMs = 500;
+
+/** Priorities of runs in a pool are from −1000 to 1000. */
+export const priorityMax = 1_000;

@@ -29,6 +29,32 @@ export function trainerQueues(holder: string): {
   return { hold: `${steps}-hold`, steps, uploads: `${steps}-upload` };
 }
 
+/** The queue of the workers of a pool: each pool has its own, and work of no pool the plain one. */
+export function queueOfPool(queue: string, pool: string | null | undefined): string {
+  return pool == null ? queue : `${queue}@${pool}`;
+}
+
+/** Names of pools, teams and labels become parts of queues and workflow ids. */
+export const poolNamePattern = /^[A-Za-z0-9][\w.-]{0,63}$/;
+
+/** The workflow that gives out the trainers of a pool. */
+export function poolWorkflowId(pool: string): string {
+  return `${poolWorkflowPrefix}${pool}`;
+}
+
+export const poolWorkflowPrefix = 'ratchet-pool-';
+
+/** Signals to a pool, with `RunStanding` from a run and `TrainerStanding` from a GPU worker; and from it to a run, with `TurnNotice`. */
+export const runStandingSignalName = 'run-standing';
+export const trainerStandingSignalName = 'trainer-standing';
+export const turnSignalName = 'turn';
+/** Query of a pool: whom it has as the holder of a trainer. */
+export const poolHolderQueryName = 'who-has';
+/** Query of a pool: why a run waits. */
+export const poolWhyQueryName = 'why-waits';
+/** Query of a pool: `PoolStatus`. */
+export const poolStatusQueryName = 'status';
+
 /** Signal from a GPU worker's activity: it holds the run. */
 export const trainerLeasedSignalName = 'trainer-leased';
 
@@ -62,10 +88,16 @@ export const regressionFoundSignalName = 'regression-found';
 
 /**
  * Keys of the memo of a run's workflow: `AskedOfRun`, the execution from which an upgrade took over, and by environment
- * the newest evaluations that were worse than the best before them. Evaluations and searches that were taken over have
+ * the newest evaluations that were worse than the best before them. A pool's has its settings, and that of a run's evaluations and searches the run's pool. Evaluations and searches that were taken over have
  * a memo as well.
  */
-export const memoKeys = { asked: 'asked', takenOverFrom: 'taken_over_from', regression: 'regression' } as const;
+export const memoKeys = {
+  asked: 'asked',
+  takenOverFrom: 'taken_over_from',
+  regression: 'regression',
+  poolSettings: 'pool_settings',
+  pool: 'pool',
+} as const;
 
 /** One lineage is one unbroken chain of commits; rewind and fork start another. */
 export const firstLineage = 'main';
@@ -165,6 +197,11 @@ export function promptBranchWorkflowId(
   version: { readonly step: number; readonly replay?: number },
 ): string {
   return `${run}.gepa.${environment}.${lineage === firstLineage ? '' : `${lineage}.`}${versionName(version)}`;
+}
+
+/** The workflow of a sweep: `NAME.sweep`. Its runs have ids of their own, which are their names. */
+export function sweepWorkflowId(name: string): string {
+  return `${name}.sweep`;
 }
 
 /** Whether an environment id is a path of the user's: `./my-env.ts`, relative to the config, or absolute. */

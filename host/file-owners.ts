@@ -68,7 +68,7 @@ function isOwnGroup({ gid }: Stats): boolean {
 }
 
 /** Empty if the system has no name for the user, as in a container. */
-function nameOfUser(): string {
+export function nameOfUser(): string {
   try {
     return userInfo().username;
   } catch {

@@ -26,6 +26,8 @@ export interface StepToPlan {
   readonly taught?: TaughtBatch | undefined;
   /** In place of the config's: the step ran out of memory. */
   readonly halvedTo?: number | undefined;
+  /** The version gets its optimizer's state whatever the interval says: another run has the trainer after this step. */
+  readonly seals?: true;
 }
 
 /** Part of a plan that the run continues with. */
@@ -71,7 +73,7 @@ export async function planStep(input: StepToPlan): Promise<PlannedStep> {
     microBatchSize: input.halvedTo ?? spec.microBatchSize,
     ...(input.halvedTo === undefined ? {} : { isHalved: true }),
     ...(spec.lora === null ? {} : { dropoutSeed: hash32('dropout', spec.seed, run.lineage, step) }),
-    snapshot: step % interval === 0 || step === maxSteps || step === overrides.stopAfter,
+    snapshot: step % interval === 0 || step === maxSteps || step === overrides.stopAfter || input.seals === true,
   };
   const key = layout.plan(run.lineage, step, attempt, input.packed.sha256, from.replay);
   const { bytes } = await store.putIfAbsent(key, encodeStored(key, proposal));

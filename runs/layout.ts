@@ -19,6 +19,7 @@ export const layout = {
   trainerClaim: (epoch: number) => `${layout.trainerClaims()}epoch_${epoch}.json`,
   trainerClaims: () => 'claims/trainer/',
   commit: (lineage: string, step: number) => `${layout.commits(lineage)}step_${step}.json`,
+  allLineages: () => 'lineages/',
   commits: (lineage: string) => `lineages/${lineage}/steps/`,
   round: (lineage: string, step: number, first: number, last: number) =>
     `${layout.allRounds(lineage)}step_${step}/groups_${first}-${last}/`,
@@ -158,6 +159,8 @@ export const layout = {
     `${layout.allEventFiles(lineage)}events.out.tfevents.${String(seconds).padStart(10, '0')}.${String(part).padStart(3, '0')}.ratchet`,
   allEventFiles: (lineage: string) => `tensorboard/${lineage}/`,
   wandb: () => 'wandb/',
+  /** Which archive is being imported, while its run is not whole; see `runs/archive/import-run.ts`. */
+  unfinishedImport: () => 'unfinished_import.txt',
   allLogs: () => 'logs/',
   log: (attempt: number, role: string) => `logs/attempt_${attempt}/${role}.log`,
 } as const;

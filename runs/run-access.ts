@@ -259,13 +259,19 @@ export async function readLinked(run: LineagePlace, last: number): Promise<Found
   return head;
 }
 
+/** Whether a commit took over another run's step: a fork begins the first lineage, and a rewind a later one. */
+export function isForked({ origin, lineage }: Pick<StepCommit, 'origin' | 'lineage'>): boolean {
+  return origin !== undefined && lineage === firstLineage;
+}
+
 /** Parent that a commit records, and the one found; null when there is nothing to compare. */
 async function commitBefore(
   run: LineagePlace,
-  { step, parent, origin }: StepCommit,
+  commit: StepCommit,
 ): Promise<{ step: number; named: string | null; found: string } | null> {
+  const { step, parent, origin } = commit;
   if (origin !== undefined) {
-    if (origin.run !== run.name) return null; // a fork: the other run need not be here
+    if (isForked(commit)) return null; // the other run need not be here
     const source = await requireCommit({ ...run, lineage: origin.lineage }, origin.step);
     return { step: origin.step, named: origin.sha256, found: source.sha256 };
   }

@@ -8,7 +8,7 @@ import type { LiveSetting } from '../core/rl/live-settings.ts';
 import { layout } from './layout.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { runRecordIn } from './forms/record-shapes.ts';
-import { refuseUnfinishedFork } from './lineages/unfinished-fork.ts';
+import { refuseUnfinished } from './archive/unfinished-import.ts';
 
 /** A setting that differs between two specs of a run. */
 export interface Difference {
@@ -66,6 +66,7 @@ const liveAt: Readonly<Record<string, LiveSetting>> = {
   maxMismatchKl: 'max_mismatch_kl',
   'eval.interval': 'eval.interval',
   'checkpoints.interval': 'checkpoints.interval',
+  'queue.priority': 'queue.priority',
 };
 
 /** Parts of an environment that may change when a run continues: its code may be fixed, and pools may be drawn differently from then on. */
@@ -86,6 +87,7 @@ const ofProcesses = [
   'inference.vllm.program',
   'inference.vllm.port',
   'inference.vllm.gpuIds',
+  'queue',
 ];
 
 /** Not compared: the run's name, and keys that nothing reads yet. */
@@ -224,9 +226,9 @@ export function showSetting(value: unknown): string {
 /** Refuses settings that an existing run cannot continue with, before any process is started. */
 export async function refuseOtherRun(spec: RunSpec): Promise<void> {
   const store = openRunStore(spec.store.uri, spec.name);
+  await refuseUnfinished({ name: spec.name, store: spec.store.uri });
   const there = await store.read(layout.run());
   if (there === null) return requireOwnFolder({ name: spec.name, store: spec.store.uri });
-  await refuseUnfinishedFork({ name: spec.name, store: spec.store.uri });
   refuseOtherIdentity(spec, runRecordIn(there, store.uri + layout.run()), store.uri);
 }
 

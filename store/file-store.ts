@@ -25,10 +25,10 @@ import {
   readRegular,
 } from '../host/regular-file.ts';
 import type { ObjectRef } from '../core/rl/run-state.ts';
-import { damaged } from './objects.ts';
+import { damaged, streamOf } from './objects.ts';
 import { type Put, type PutDone, putThreads } from './put-threads.ts';
-import { foldTail, isLog, isTailPart, readLog, tailNameOf } from './log-tail.ts';
-import type { StagedFolder, Staging, Store } from './types.ts';
+import { foldTail, hasTail, isLog, isTailPart, readLog, tailNameOf } from './log-tail.ts';
+import type { StagedFolder, Staging, Store, StoredSize, StoredStream } from './types.ts';
 
 interface FileStoreOptions {
   /** False: the store was created before, so a missing root is not recreated. */
@@ -123,6 +123,42 @@ export class FileStore implements Store {
       }),
     );
     return found.sort();
+  }
+
+  async *sizes(prefix: string): AsyncGenerator<StoredSize> {
+    const below = prefix.slice(0, prefix.lastIndexOf('/') + 1);
+    let found: StoredSize[] = [];
+    try {
+      const piece = this.#walkPieces(below, async (folder, key, entry) => {
+        if (!key.startsWith(prefix)) return;
+        const about = await lstat(folder.at(entry.name)).catch(unless('ENOENT'));
+        if (about) found.push({ key, bytes: about.size, putAtMs: about.mtimeMs });
+      });
+      for await (const _ of piece) {
+        yield* found;
+        found = [];
+      }
+    } catch (error) {
+      const told = await this.#whatIsWrong(prefix, error);
+      if (told !== error || !(isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR'))) throw told;
+    }
+  }
+
+  async stream(key: string): Promise<StoredStream | null> {
+    return this.#told(key, null, async () => {
+      const opening = { reallyWithin: [await this.#realRoot(key)] };
+      const target = this.#pathOf(key);
+      const whole = isLog(key) && (await hasTail(target, opening)) ? await readLog(target, opening) : null;
+      if (whole !== null) return streamOf(whole);
+      const file = await openRegular(target, opening);
+      try {
+        const { size } = await file.stat();
+        return { bytes: size, content: piecesOf(file, size, this.uri + key) };
+      } catch (error) {
+        await file.close();
+        throw error;
+      }
+    });
   }
 
   async leftovers(olderThanMs: number): Promise<string[]> {
@@ -315,10 +351,12 @@ export class FileStore implements Store {
   }
 
   /** Calls `each` for all files below a prefix. A folder that vanishes meanwhile is skipped. */
-  async #walk(
-    prefix: string,
-    each: (folder: OpenedFolder, key: string, entry: Dirent) => Promise<void> | void,
-  ): Promise<void> {
+  async #walk(prefix: string, each: EachFile): Promise<void> {
+    for await (const _ of this.#walkPieces(prefix, each));
+  }
+
+  /** The same, some folders at a time. */
+  async *#walkPieces(prefix: string, each: EachFile): AsyncGenerator<void> {
     const opening = { reallyWithin: [await this.#realRoot(prefix)] };
     let waiting = [prefix];
     while (waiting.length > 0) {
@@ -342,6 +380,7 @@ export class FileStore implements Store {
       for (let at = 0; at < waiting.length; at += foldersAtOnce) {
         const piece = waiting.slice(at, at + foldersAtOnce);
         await Promise.all(piece.map((below) => visit(below).catch(unless(...(below === prefix ? [] : ['ENOENT'])))));
+        yield;
       }
       waiting = next;
     }
@@ -441,6 +480,23 @@ export class FileStore implements Store {
   }
 }
 
+type EachFile = (folder: OpenedFolder, key: string, entry: Dirent) => Promise<void> | void;
+
+/** So many bytes from the beginning of an opened file, which is closed in any case. */
+async function* piecesOf(file: FileHandle, size: number, where: string): AsyncGenerator<Uint8Array> {
+  try {
+    for (let at = 0; at < size;) {
+      const piece = new Uint8Array(Math.min(copyBytes, size - at));
+      const { bytesRead } = await file.read(piece, 0, piece.length, at);
+      if (bytesRead === 0) throw damaged(where, `expected ${size} bytes, found ${at}: it was cut while it was read`);
+      yield piece.subarray(0, bytesRead);
+      at += bytesRead;
+    }
+  } finally {
+    await file.close();
+  }
+}
+
 export function sha256(bytes: Uint8Array): string {
   return createHash('sha256').update(bytes).digest('hex');
 }
@@ -512,9 +568,10 @@ async function removeEntry(folder: OpenedFolder, name: string): Promise<void> {
 }
 
 /** Throws an error unless it has one of these codes. */
-function unless(...codes: string[]): (error: unknown) => void {
+function unless(...codes: string[]): (error: unknown) => undefined {
   return (error) => {
     if (!codes.some((code) => isErrno(error, code))) throw error;
+    return undefined;
   };
 }
 

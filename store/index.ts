@@ -1,3 +1,4 @@
+import { readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { runNamePattern } from '../core/names.ts';
@@ -5,7 +6,7 @@ import { requireStorePlace } from '../host/trusted-files.ts';
 import { checkFileStore } from './check-file-store.ts';
 import { FileStore } from './file-store.ts';
 import { copiesFolder } from './s3-local-copies.ts';
-import { checkS3Store, S3Store } from './s3-store.ts';
+import { checkS3Store, foldersInS3, S3Store } from './s3-store.ts';
 import { type Landmark, SeenStore } from './seen-store.ts';
 import { parseStoreUri } from './store-uri.ts';
 import type { Store } from './types.ts';
@@ -51,6 +52,17 @@ interface OpenOptions {
 
 /** A bucket does not disappear as a mount does, so it is not checked before each write. */
 const seenFreshMs = 10_000;
+
+/** Names of all folders in the place of all runs, sorted; which of them are runs is not looked at. */
+export async function namesInStore(uri: string): Promise<string[]> {
+  const location = parseStoreUri(uri);
+  if (location.kind === 's3') return (await foldersInS3(location)).toSorted();
+  const names: string[] = await readdir(location.folder).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return [];
+    throw error;
+  });
+  return names.toSorted();
+}
 
 /** The local folder above every run's `localFolder`: the policy server must be allowed to read it. */
 export function localRoot(uri: string): string {

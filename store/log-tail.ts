@@ -106,6 +106,13 @@ export async function foldTail(folder: OpenedFolder, name: string, log: FileHand
   }
 }
 
+/** Whether a copy from S3 left a tail beside this log. */
+export async function hasTail(log: string, opening: Opening): Promise<boolean> {
+  const tail = await openTail(log, opening);
+  await tail?.close();
+  return tail !== null;
+}
+
 async function openTail(log: string, opening: Opening): Promise<OpenedFolder | null> {
   return openFolder(tailNameOf(log), { ...opening, links: 'refused' }).catch((error: unknown) => {
     if (isMissing(error)) return null;

@@ -1,9 +1,10 @@
 import { parseExact, parseExactMembers, stringifyExact, writtenLike } from '../core/exact-json.ts';
+import { Readable } from 'node:stream';
 import { promisify } from 'node:util';
 import { gunzipSync, gzip } from 'node:zlib';
 import { RatchetError } from '../core/errors.ts';
 import type { ObjectRef } from '../core/rl/run-state.ts';
-import type { Store } from './types.ts';
+import type { Store, StoredStream } from './types.ts';
 
 /** Slightly below Node's longest string. */
 export const textBytesMax = 500 * 1024 * 1024;
@@ -15,6 +16,11 @@ export async function putJson(store: Store, key: string, value: unknown): Promis
 
 export function encodeJson(value: unknown): Uint8Array {
   return Buffer.from(`${JSON.stringify(value)}\n`);
+}
+
+/** An object that is in memory, as one that is not. */
+export function streamOf(bytes: Uint8Array): StoredStream {
+  return { bytes: bytes.byteLength, content: Readable.from(bytes.byteLength === 0 ? [] : [bytes]) };
 }
 
 /** Required properties of a stored object, in words, each with whether it holds. */

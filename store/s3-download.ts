@@ -1,11 +1,12 @@
 import { present } from '../core/present.ts';
+import type { ListObjectsV2CommandOutput } from '@aws-sdk/client-s3';
 import { createHash } from 'node:crypto';
 import { open, type FileHandle } from 'node:fs/promises';
 import type { Readable } from 'node:stream';
 import { RatchetError } from '../core/errors.ts';
 import { inParallel, isAbsence, type S3Requests } from './s3-requests.ts';
 
-interface ObjectHead {
+export interface ObjectHead {
   readonly etag: string;
   readonly bytes: number;
   readonly metadata: Readonly<Record<string, string>>;
@@ -15,6 +16,8 @@ export interface ListedObject {
   readonly key: string;
   readonly etag: string;
   readonly bytes: number;
+  /** Now, where the server does not say it. */
+  readonly putAtMs: number;
 }
 
 /** Receives the bytes of an object in any order: `chunk` starts at `offset`. */
@@ -123,6 +126,35 @@ export async function headObject(requests: S3Requests, key: string): Promise<Obj
 /** All objects whose key begins with `prefix`, in byte order of their keys. */
 export async function listObjects(requests: S3Requests, prefix: string): Promise<ListedObject[]> {
   const found: ListedObject[] = [];
+  for await (const page of listPages(requests, prefix)) found.push(...page);
+  return found;
+}
+
+/** The same, as they come. */
+export async function* listPages(requests: S3Requests, prefix: string): AsyncGenerator<ListedObject[]> {
+  for await (const { Contents = [] } of listAnswers(requests, prefix)) {
+    // Consoles represent an empty folder by a key with a slash at its end.
+    yield Contents.flatMap(({ Key, ETag = '', Size = 0, LastModified = new Date() }) =>
+      Key !== undefined && !Key.endsWith('/')
+        ? [{ key: Key, etag: ETag, bytes: Size, putAtMs: LastModified.getTime() }]
+        : [],
+    );
+  }
+}
+
+/** Names of the folders directly below a prefix, without listing what is in them. */
+export async function listFolders(requests: S3Requests, prefix: string): Promise<string[]> {
+  const found: string[] = [];
+  for await (const { CommonPrefixes = [] } of listAnswers(requests, prefix, '/'))
+    for (const { Prefix = '' } of CommonPrefixes) found.push(Prefix.slice(prefix.length, -1));
+  return found;
+}
+
+async function* listAnswers(
+  requests: S3Requests,
+  prefix: string,
+  delimiter?: string,
+): AsyncGenerator<ListObjectsV2CommandOutput> {
   for (let token: string | undefined; ;) {
     const page = await requests.run({
       operation: 'ListObjectsV2',
@@ -132,19 +164,16 @@ export async function listObjects(requests: S3Requests, prefix: string): Promise
           new sdk.ListObjectsV2Command({
             Bucket: requests.location.bucket,
             Prefix: prefix,
-            ...present({ ContinuationToken: token }),
+            ...present({ ContinuationToken: token, Delimiter: delimiter }),
           }),
         );
         if (answer.IsTruncated === undefined && answer.KeyCount === undefined) answeredWith(answer.Name, 'list');
         return answer;
       },
     });
-    for (const { Key, ETag = '', Size = 0 } of page.Contents ?? []) {
-      // Consoles represent an empty folder by a key with a slash at its end.
-      if (Key !== undefined && !Key.endsWith('/')) found.push({ key: Key, etag: ETag, bytes: Size });
-    }
+    yield page;
     token = page.NextContinuationToken;
-    if (token === undefined) return found;
+    if (token === undefined) return;
   }
 }
 

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { RatchetError } from '../core/errors.ts';
-import { getObject, headObject } from './s3-download.ts';
+import { getObject, getObjectRange, headObject, type ObjectHead } from './s3-download.ts';
 import type { S3Requests } from './s3-requests.ts';
 import { metadataNames } from './s3-upload.ts';
 
@@ -65,6 +65,28 @@ export async function getSound(requests: S3Requests, key: string, known: Known =
   }
 }
 
+/** An object's content part by part. Throws at its end unless it is one object's, with the sha256 that it carries. */
+export async function* getPieces(
+  requests: S3Requests,
+  key: string,
+  { bytes, etag, metadata }: ObjectHead,
+): AsyncGenerator<Uint8Array> {
+  const hash = createHash('sha256');
+  for (let at = 0; at < bytes;) {
+    const piece = await getObjectRange(requests, key, at, Math.min(requests.limits.partBytes, bytes - at));
+    if (piece === null || piece.byteLength === 0) break;
+    hash.update(piece);
+    at += piece.byteLength;
+    yield piece;
+  }
+  const [kept, found] = [metadata[metadataNames.sha256], hash.digest('hex')];
+  if (kept === found) return;
+  const isSame = (await headObject(requests, key))?.etag === etag;
+  if (!isSame)
+    throw new RatchetError('StoreUnavailable', `${key} in ${requests.place} was written or removed while it was read.`);
+  if (kept !== undefined) throw damagedOf(requests, key, kept, found, 'once');
+}
+
 /** Metadata that identifies an object later. */
 export function namedAs(name: string): Record<string, string> {
   return { [metadataNames.key]: encodeURIComponent(name) };
@@ -75,10 +97,16 @@ function isNamed(metadata: Readonly<Record<string, string>>, name: string): bool
   return kept === undefined || kept === encodeURIComponent(name);
 }
 
-export function damagedOf({ place }: S3Requests, key: string, expected: string, found: string): RatchetError {
+export function damagedOf(
+  { place }: S3Requests,
+  key: string,
+  expected: string,
+  found: string,
+  times = `${asksMax} times`,
+): RatchetError {
   return new RatchetError(
     'CheckpointDamaged',
-    `${key} in ${place} is damaged: expected sha256 ${expected.slice(0, 12)}…, found ${found.slice(0, 12)}…, ${asksMax} times. Restore it from a copy.`,
+    `${key} in ${place} is damaged: expected sha256 ${expected.slice(0, 12)}…, found ${found.slice(0, 12)}…, ${times}. Restore it from a copy.`,
   );
 }
 

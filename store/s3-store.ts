@@ -3,15 +3,16 @@ import { RatchetError } from '../core/errors.ts';
 import type { ObjectRef } from '../core/rl/run-state.ts';
 import { outside, requireSha256, sha256, sha256OfFile } from './file-store.ts';
 import { isTailPart, tailOf } from './log-tail.ts';
+import { streamOf } from './objects.ts';
 import { checkS3 } from './s3-check.ts';
-import { deleteObjects, getObjectRange, headObject, listObjects } from './s3-download.ts';
+import { deleteObjects, getObjectRange, headObject, listFolders, listObjects, listPages } from './s3-download.ts';
 import { copiesFolder, copyFolder, copyLimits, type CopyLimits, forgetCopy } from './s3-local-copies.ts';
 import { appendToLog, createObject, forgetLogs, joinLog } from './s3-log.ts';
 import { openS3Requests, s3Limits, type S3Limits, type S3Requests } from './s3-requests.ts';
-import { asksMax, getSound, namedAs, untilAskedAgain } from './s3-sound.ts';
+import { asksMax, getPieces, getSound, namedAs, untilAskedAgain } from './s3-sound.ts';
 import { metadataNames, sourceOfBytes, upload, withFileSource } from './s3-upload.ts';
 import type { S3Location } from './store-uri.ts';
-import type { Store } from './types.ts';
+import type { Store, StoredSize, StoredStream } from './types.ts';
 
 export interface S3StoreOptions {
   readonly limits?: Partial<S3Limits>;
@@ -98,6 +99,21 @@ export class S3Store implements Store {
       .sort();
   }
 
+  async *sizes(prefix: string): AsyncGenerator<StoredSize> {
+    for await (const page of listPages(this.#requests, this.#inside(prefix)))
+      for (const { key, ...about } of page) yield { key: key.slice(this.#prefix.length), ...about };
+  }
+
+  async stream(key: string): Promise<StoredStream | null> {
+    const target = this.#inside(key);
+    const head = await headObject(this.#requests, target);
+    const isWhole = head === null || head.bytes <= this.#requests.limits.partBytes;
+    if (!isWhole && head.metadata[metadataNames.log] === undefined)
+      return { bytes: head.bytes, content: getPieces(this.#requests, target, head) };
+    const bytes = await this.read(key);
+    return bytes && streamOf(bytes);
+  }
+
   async removeAll(prefix: string): Promise<void> {
     const target = this.#inside(prefix);
     const below = target.endsWith('/') ? target : `${target}/`;
@@ -140,6 +156,11 @@ export class S3Store implements Store {
     if (plain === '..' || plain.startsWith('../') || plain.startsWith('/')) throw outside(key, this.uri);
     return this.#prefix + plain;
   }
+}
+
+/** Names of what lies directly below the place of all runs. */
+export async function foldersInS3(location: S3Location): Promise<string[]> {
+  return listFolders(openS3Requests(location, s3Limits), location.prefix);
 }
 
 /** Throws unless the server accepts writes below the prefix and honours conditional writes. */

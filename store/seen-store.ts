@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { RatchetError } from '../core/errors.ts';
 import type { ObjectRef } from '../core/rl/run-state.ts';
-import type { Staging, Store } from './types.ts';
+import type { Staging, Store, StoredSize, StoredStream } from './types.ts';
 
 /** Identifies a place: an object that was written when the run was created, and that stays there. */
 export interface Landmark {
@@ -93,6 +93,19 @@ export class SeenStore implements Store {
 
   list(prefix: string): Promise<string[]> {
     return this.#look(() => this.#store.list(prefix));
+  }
+
+  async *sizes(prefix: string): AsyncGenerator<StoredSize> {
+    let isEmpty = true;
+    for await (const each of this.#store.sizes(prefix)) {
+      isEmpty = false;
+      yield each;
+    }
+    if (isEmpty) await this.requireSeen();
+  }
+
+  stream(key: string): Promise<StoredStream | null> {
+    return this.#look(() => this.#store.stream(key));
   }
 
   readFrom(key: string, offset: number): Promise<Uint8Array | null> {

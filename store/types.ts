@@ -20,6 +20,14 @@ export interface Store {
   read(key: string): Promise<Uint8Array | null>;
   /** Keys below a prefix, sorted. */
   list(prefix: string): Promise<string[]>;
+  /** What lies below a prefix, as it is found: also leftovers of interrupted writes and parts of logs. No order. */
+  sizes(prefix: string): AsyncIterable<StoredSize>;
+  /**
+   * An object's content in pieces, for one that may be larger than memory; null when there is none. A log that grows is
+   * as it was when it was opened. Reading it throws `CheckpointDamaged` where it ends too early, or at its end where the
+   * store has another sha256 of it.
+   */
+  stream(key: string): Promise<StoredStream | null>;
   /** Removes everything below a prefix, even if there is nothing. */
   removeAll(prefix: string): Promise<void>;
   /** Adds a line, or a record, to a log that may be rebuilt at any time (metrics). Not durable by itself. */
@@ -36,6 +44,19 @@ export interface Store {
   leftovers?(olderThanMs: number): Promise<string[]>;
   /** Present if the store is a local folder: files written there need no copy. */
   readonly staging?: Staging;
+}
+
+export interface StoredSize {
+  readonly key: string;
+  readonly bytes: number;
+  /** When it was last put, by the clock of the store's machine. */
+  readonly putAtMs: number;
+}
+
+/** `content` is read once, to its end or until its reader leaves. */
+export interface StoredStream {
+  readonly bytes: number;
+  readonly content: AsyncIterable<Uint8Array>;
 }
 
 /**

@@ -159,7 +159,7 @@ export async function isVersionSound(
 
 const adapterConfig = 'adapter_config.json';
 
-interface Sum {
+export interface Sum {
   /** Path relative to the folder. */
   readonly name: string;
   readonly sha256: string;
@@ -169,7 +169,8 @@ function listing(sums: readonly Sum[]): Uint8Array {
   return Buffer.from(sums.map(({ name, sha256: digest }) => `${digest}  ${name}\n`).join(''));
 }
 
-function listedIn(text: string, where: string): Sum[] {
+/** The lines of such a list; `where` is its name in errors. */
+export function listedIn(text: string, where: string): Sum[] {
   return text
     .split('\n')
     .filter((line) => line !== '')

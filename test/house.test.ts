@@ -112,6 +112,13 @@ const house: Readonly<Record<string, Room>> = {
       'workers/program.mjs': [computed, 'tsx/esm/api'],
     },
   },
+  // What programs of users import; no engine.
+  client: {
+    rooms: ['core', 'config', 'host', 'store', 'runs', 'workers'],
+    types: ['workflows'],
+    packages: ['node:*', '@temporalio/client', '@temporalio/common'],
+    also: { 'client/index.mjs': [computed, 'tsx/esm/api'], 'client/start-run.ts': ['smol-toml'] },
+  },
   // The page of a run: a server on this machine, and the browser's code, which has a test of its own.
   ui: {
     rooms: ['core', 'config', 'host', 'engine', 'store', 'runs', 'backends', 'play/policy', 'load'],

@@ -21,6 +21,9 @@ export const programs = {
   trainer: 'engine/train/trainer-main.ts',
 };
 
+/** What other programs import. */
+const imported = { kit: 'backends/environments/kit.ts', client: 'client/client.ts' };
+
 /** References from one program to another, as in the sources and as built. */
 const others = { './kit.ts': './kit.mjs', './trainer-main.ts': './trainer.mjs' };
 
@@ -133,7 +136,7 @@ async function build(root, folder) {
     sources[file] = stateOf(path.join(root, file));
   await bundle({
     absWorkingDir: root,
-    entryPoints: { ...programs, kit: 'backends/environments/kit.ts' },
+    entryPoints: { ...programs, ...imported },
     outdir,
     ...asModules,
     plugins: [

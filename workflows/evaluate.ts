@@ -134,7 +134,7 @@ async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
 }
 
 function evaluateChunk(handle: EvaluationHandle, chunk: number): Promise<ChunkResult> {
-  return evaluationChunks.evaluateChunk.executeWithOptions({ summary: describeChunk(handle, chunk) }, [
+  return evaluationChunks().evaluateChunk.executeWithOptions({ summary: describeChunk(handle, chunk) }, [
     { handle, chunk },
   ]);
 }

@@ -2,8 +2,9 @@ import { ApplicationFailure, workflowInfo } from '@temporalio/workflow';
 import type { TrainRunInput } from '../activities/index.ts';
 import type { EvaluationFileInput, EvaluationInput, EvaluationsInput } from '../core/eval/evaluation.ts';
 import type { RescoreInput } from '../core/eval/rescore.ts';
+import type { SweepInput } from '../core/sweep/sweep.ts';
 import type { PromptFileInput, PromptSearchInput } from '../core/gepa/prompt-search.ts';
-import { memoKeys, runNamePattern, taskQueues, workflowIdPattern } from '../core/names.ts';
+import { memoKeys, poolNamePattern, runNamePattern, taskQueues, workflowIdPattern } from '../core/names.ts';
 import {
   anything,
   asTyped,
@@ -31,8 +32,10 @@ import {
 import type { EvaluateNewestInput } from './evaluate-newest.ts';
 import { objectRef, policyVersion, regressionActions, runHandle } from './control/message-shapes.ts';
 import type { CarriedPromptSearch } from './optimize-prompt.ts';
+import type { PoolInput } from './pool.ts';
 import type { PlayRoundsInput } from './play-rounds.ts';
 import type { ContinuedRun } from './run-start.ts';
+import type { CarriedSweep } from './sweep.ts';
 import type { SweepSandboxesInput } from './sweep-sandboxes.ts';
 
 /*
@@ -73,6 +76,7 @@ const trainRunFields = onlyFieldsOf({
   over: optional(overFiles),
   dialect: optional(text),
   rewind: optional(whole),
+  stopAfter: optional(whole),
   sent: unnamed(optional(fieldsOf({ texts, beside: texts }))),
   takesOver: unnamed(optional(takesOver)),
 });
@@ -176,6 +180,27 @@ const rescoreFields = {
 };
 const roundsFields = fieldsOf({ run: runHandle, spec: fieldsOf({ heartbeatTimeoutS: number }), tells: text });
 
+const sweepRun = onlyFieldsOf({
+  name: runName,
+  row: whole,
+  seed: orNull(whole),
+  overrides: recordOf(text, 'settings as on the command line, an object such as {"learning_rate": "0.001"}'),
+});
+const sweepFields = onlyFieldsOf({
+  name: runName,
+  store: path('the folder of its runs'),
+  config: path('a run file'),
+  over: optional(overFiles),
+  dialect: optional(text),
+  sent: unnamed(optional(fieldsOf({ texts, beside: texts }))),
+  rows: listOf(recordOf(anything, 'settings by name'), 'a list of rows of settings'),
+  runs: listOf(sweepRun, 'a list of runs'),
+  metric: onlyFieldsOf({ name: text, goal: oneOf('max', 'min'), lastSteps: whole }),
+  maxSteps: whole,
+  halving: orNull(onlyFieldsOf({ eta: number, rungs: orNull(whole), minSteps: orNull(whole) })),
+  atOnce: whole,
+});
+
 /** Reads the input of `trainRun`, typed in any of its forms or carried over from an earlier execution. */
 export function readTrainRunInput(given: readonly unknown[]): Exclude<TrainRunInput, string> | ContinuedRun {
   const door = new Door('trainRun', given, {
@@ -217,6 +242,42 @@ export function readEvaluateNewestInput(given: readonly unknown[]): EvaluateNewe
   if (input.config === null && input.run === null)
     throw door.refusal(['config and run are both null: one of them says what is evaluated']);
   return input;
+}
+
+const sweepExample: SweepInput = {
+  name: 'lr',
+  store: 'file:outputs',
+  config: 'words.toml',
+  rows: [{ learning_rate: 0.001 }],
+  runs: [{ name: 'lr-01', row: 0, seed: null, overrides: { learning_rate: '0.001' } }],
+  metric: { name: 'train/reward', goal: 'max', lastSteps: 1 },
+  maxSteps: 100,
+  halving: null,
+  atOnce: 1,
+};
+
+/** Reads the input of `sweep`, which `ratchet sweep` makes, or state from an earlier execution. */
+export function readSweepInput(given: readonly unknown[]): SweepInput | CarriedSweep {
+  const door = new Door('sweep', given, {
+    what: 'an object with the runs of a sweep; npx ratchet-rl sweep FILE makes it',
+    examples: [sweepExample],
+  });
+  const input = door.one();
+  if (isPlainObject(input) && 'continued' in input) return door.carried<CarriedSweep>(input);
+  const read = door.checked<SweepInput>(input, sweepFields);
+  const { rows, runs, halving, maxSteps, atOnce, metric } = read;
+  const { eta = 2, rungs = 1, minSteps = 1 } = halving ?? {};
+  const wrong = [
+    ...(runs.some(({ row }) => row >= rows.length) ? [`runs: expected rows from 0 to ${rows.length - 1}`] : []),
+    ...(new Set(runs.map(({ name }) => name)).size < runs.length ? ['runs: expected names that differ'] : []),
+    ...(runs.length === 0 ? ['runs: expected at least one'] : []),
+    ...(eta < 2 ? [`halving.eta: expected a number from 2, received ${eta}`] : []),
+    ...([maxSteps, atOnce, metric.lastSteps, rungs ?? 1, minSteps ?? 1].some((count) => count < 1)
+      ? ['maxSteps, atOnce, metric.lastSteps, halving.rungs, halving.minSteps: expected whole numbers from 1']
+      : []),
+  ];
+  if (wrong.length > 0) throw door.refusal(wrong);
+  return read;
 }
 
 export function readSweepSandboxesInput(given: readonly unknown[]): SweepSandboxesInput {
@@ -263,6 +324,18 @@ export function readPlayRoundsInput(given: readonly unknown[]): PlayRoundsInput 
     examples: [],
   });
   return door.checked(door.one(), roundsFields);
+}
+
+/** Reads the input of `pool`: its name, and what an execution before it knew. */
+export function readPoolInput(given: readonly unknown[]): PoolInput {
+  const door = new Door('pool', given, {
+    what: 'an object with the name of a pool; a run or a GPU worker that names it starts it',
+    examples: [{ name: 'gpus' }],
+  });
+  const input = door.one();
+  if (isPlainObject(input) && ('state' in input || 'settings' in input)) return door.carried<PoolInput>(input);
+  const name = textLike('the name of a pool (letters, digits and . _ -, at most 64)', poolNamePattern);
+  return door.checked<PoolInput>(input, onlyFieldsOf({ name }));
 }
 
 interface Wanted {

@@ -1,4 +1,9 @@
-import { ActivityCancellationType, type ActivityFunctionWithOptions, proxyActivities } from '@temporalio/workflow';
+import {
+  ActivityCancellationType,
+  type ActivityFunctionWithOptions,
+  proxyActivities,
+  workflowInfo,
+} from '@temporalio/workflow';
 import type { EagerActivity, OpeningActivity } from '../activities/around/beating.ts';
 import type {
   LeaseActivities,
@@ -8,7 +13,7 @@ import type {
   UploadActivities,
 } from '../activities/index.ts';
 import { heartbeatTimeoutDefaultS, holdAgainMs } from '../core/limits.ts';
-import { notRegisteredType, taskQueues, trainerQueues } from '../core/names.ts';
+import { memoKeys, notRegisteredType, queueOfPool, taskQueues, trainerQueues } from '../core/names.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 
 /**
@@ -89,21 +94,29 @@ export const sweeping = proxyActivities<OrchestratorActivities>({
 });
 
 /** A chunk takes as long as its model does; while its servers are away it is retried. */
-export const evaluationChunks = proxyActivities<RolloutActivities>({
-  taskQueue: taskQueues.rollout,
-  startToCloseTimeout: '10000h',
-  heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
-  retry,
-});
+export const evaluationChunks = () =>
+  proxyActivities<RolloutActivities>({
+    taskQueue: queueOfPool(taskQueues.rollout, poolHere()),
+    startToCloseTimeout: '10000h',
+    heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
+    retry,
+  });
 
 /** An attempt of a search for a better prompt ends on request, and returns what it has. */
-export const promptSearches = proxyActivities<RolloutActivities>({
-  taskQueue: taskQueues.rollout,
-  startToCloseTimeout: '10000h',
-  heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
-  cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-  retry,
-});
+export const promptSearches = () =>
+  proxyActivities<RolloutActivities>({
+    taskQueue: queueOfPool(taskQueues.rollout, poolHere()),
+    startToCloseTimeout: '10000h',
+    heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
+    cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+    retry,
+  });
+
+/** The pool that an evaluation or a search of a run plays in, which the run notes in its memo. */
+function poolHere(): string | null {
+  const pool = workflowInfo().memo?.[memoKeys.pool];
+  return typeof pool === 'string' ? pool : null;
+}
 
 /** Reads before a run has its settings, with the shortest detection of a dead worker: nothing continues before them. */
 export const opening = proxyActivities<Pick<OrchestratorActivities, OpeningActivity>>({
@@ -113,9 +126,9 @@ export const opening = proxyActivities<Pick<OrchestratorActivities, OpeningActiv
   retry,
 });
 
-export function rolloutsFor(spec: Pick<RunSpec, 'heartbeatTimeoutS'>) {
+export function rolloutsFor(spec: Pick<RunSpec, 'heartbeatTimeoutS' | 'queue'>) {
   return proxyActivities<RolloutActivities>({
-    taskQueue: taskQueues.rollout,
+    taskQueue: queueOfPool(taskQueues.rollout, spec.queue?.pool),
     startToCloseTimeout: '2h',
     heartbeatTimeout: spec.heartbeatTimeoutS * 1000,
     retry,
@@ -131,11 +144,17 @@ const onHeldHost = (spec: RunSpec) =>
 
 /**
  * Takes a GPU worker. Never retried by Temporal: each attempt is another epoch, which the workflow decides on. A
- * worker's own queue is tried only for as long as a living worker needs to answer.
+ * worker's own queue is tried only for as long as a living worker needs to answer. `isWaitedFor`: a lease that is
+ * given back is over when the worker says so.
  */
-export function holdingOn(spec: RunSpec, taskQueue: string, isOwnQueue: boolean) {
+export function holdingOn(
+  spec: RunSpec,
+  taskQueue: string,
+  { isOwnQueue, isWaitedFor }: { readonly isOwnQueue: boolean; readonly isWaitedFor: boolean },
+) {
   return proxyActivities<LeaseActivities>({
     ...onHeldHost(spec),
+    ...(isWaitedFor ? { cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED } : {}),
     taskQueue,
     startToCloseTimeout: '10000h',
     ...(isOwnQueue ? { scheduleToStartTimeout: holdAgainMs } : {}),

@@ -38,7 +38,7 @@ interface ChunkToPlay {
 
 export interface PlayRoundsInput {
   readonly run: RunHandle;
-  readonly spec: Pick<RunSpec, 'heartbeatTimeoutS'>;
+  readonly spec: Pick<RunSpec, 'heartbeatTimeoutS' | 'queue'>;
   /** Id of the run's workflow, for any of its executions. */
   readonly tells: string;
 }

@@ -9,6 +9,7 @@ import {
 import type { EvaluationSummary } from '../activities/index.ts';
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import { unlessRewind } from './beside/beside.ts';
+import { present } from '../core/present.ts';
 import { endOf, finishedLine, finishedValues, unsoundLine } from './control/lines.ts';
 import { lookup, orchestratorFor } from './options.ts';
 import type { RunParts } from './run-parts.ts';
@@ -80,6 +81,7 @@ export async function continueRun(parts: RunParts, { opened, typed }: OpenedStar
       evals: evals.done.slice(-evalsCarried),
       evaluating: evals.carry(),
       trainer: lease.carry(),
+      ...present({ turn: lease.carryTurn() ?? undefined }),
       playS,
       ...(Object.keys(flows).length === 0 || rewind !== null ? {} : { flows }),
     },
@@ -120,6 +122,7 @@ export async function finish(parts: RunParts): Promise<RunSummary | null> {
     orchestratorFor(spec).auditRun.executeWithOptions({ summary: `${step} steps` }, [{ run }]),
   );
   if (!ledger.isSound) control.emit('warning', step, unsoundLine(ledger));
+  if (lease.takesTurns) await control.waitFor('the pool to hear that the run ends', lease.leave());
   const end = endOf(step, control.maxSteps);
   control.at(end, step, head.policy);
   control.emit(end, step, finishedLine(step, control.maxSteps, effectiveness), finishedValues(effectiveness));

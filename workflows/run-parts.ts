@@ -38,13 +38,18 @@ export function assemble(opened: OpenedStart): RunParts {
   const control = openControl(opened);
   const context: RunContext = { run, spec, datasets, control, account };
 
-  const lease = new TrainerLease({ run, spec }, control, carried?.trainer ?? null);
+  const lease = new TrainerLease({ run, spec }, control, {
+    preferred: carried?.trainer ?? null,
+    turn: carried?.turn ?? null,
+  });
+  control.onQueueChange = () => lease.tellPool();
   control.onLongPause = () => lease.releaseWhenIdle();
   control.onStoodStill = (seconds) => account.stoodStill(seconds);
   lease.onLost = (epoch, seconds) => account.workerLost(epoch, seconds);
 
   const head = new Head(run, start);
   const recoveries = new Recoveries(context, head);
+  lease.onTurnOver = () => recoveries.turnIsOver();
   const publishing = new Publishing(context, lease, recoveries);
   const serving = new ServingSchedule();
   const changesInFlight = (): boolean => rollouts.changesInFlight;

@@ -1,10 +1,11 @@
 import { ActivityFailure, ApplicationFailure, workflowInfo } from '@temporalio/workflow';
 import { overridesThatStay } from '../core/rl/live-settings.ts';
-import type { AskedOfRun, RewindRequest, RunState } from '../core/rl/run-state.ts';
+import type { AskedOfRun, Overrides, RewindRequest, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/index.ts';
 import { eager, opening } from './options.ts';
 import { type RunFigures, figuresFrom } from './control/figures.ts';
 import type { PendingEvaluation } from './beside/online-evals.ts';
+import type { CarriedTurn } from './step/pool-turn.ts';
 import type { ControlState } from './control/run-control.ts';
 import type { CarriedFlows } from './step/rollout-flow.ts';
 import { type CarriedAccount, StepAccount } from './step/step-account.ts';
@@ -33,6 +34,8 @@ export interface ContinuedRun {
     readonly rewindRefused?: string;
     /** The GPU worker that held the run last: it may hold the newest version still. */
     readonly trainer?: string | null;
+    /** Its turn with a trainer of its pool; absent for a run of no pool. */
+    readonly turn?: CarriedTurn;
     /** Workflows that generate the rounds in flight. */
     readonly flows?: CarriedFlows;
     /** Seconds that chunks of rollouts take; null: none has ended. */
@@ -88,11 +91,13 @@ export async function openOrContinue(input: TypedInputOnce | ContinuedRun): Prom
     account,
     figures: opened.curves && figuresFrom(opened.curves),
   };
-  if (!head) return { ...rest, opened, start: null, overrides: asked?.overrides ?? {} };
+  // What was asked of the execution that this one takes over is newer than its input.
+  const stop = asked ? {} : stopOf(typed);
+  if (!head) return { ...rest, opened, start: null, overrides: asked?.overrides ?? stop };
   const { commit, sha256: parent } = head;
   // Overrides hold from the newest commit on; a rewind takes them back with everything else.
   const { isRewound = false } = opened;
-  const state = asked && !isRewound ? { ...commit.state, overrides: asked.overrides } : startOver(commit.state);
+  const state = asked && !isRewound ? { ...commit.state, overrides: asked.overrides } : startOver(commit.state, stop);
   const begins = commit.origin !== undefined;
   if (opened.hadEnded === true) account.stoodStill((Date.now() - Date.parse(commit.committedAt)) / 1000);
   else if (!begins) account.startedAgain();
@@ -118,7 +123,7 @@ async function continueFrom(carried: ContinuedRun['continued']): Promise<OpenedS
     return { ...rest, opened, start, carried: { ...carried, rewindRefused: begun }, overrides: state.overrides };
   }
   const { commit, sha256 } = begun.head;
-  const from = startOver(commit.state);
+  const from = startOver(commit.state, stopOf(typed));
   return {
     ...rest,
     opened: { ...opened, handle: { ...run, lineage: begun.lineage }, weightsAreGone: !begun.hasWeights },
@@ -139,6 +144,11 @@ function refusalOf(error: unknown): string {
 }
 
 /** A requested stop applied to the execution that has ended; all other overrides stay. */
-function startOver(state: RunState): RunState {
-  return { ...state, overrides: overridesThatStay(state.overrides) };
+function startOver(state: RunState, stop: Overrides): RunState {
+  return { ...state, overrides: { ...overridesThatStay(state.overrides), ...stop } };
+}
+
+/** The stop that the input asks for, which holds for the whole execution. */
+function stopOf({ stopAfter }: TypedInput): Overrides {
+  return stopAfter === undefined ? {} : { stopAfter };
 }

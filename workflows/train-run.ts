@@ -22,7 +22,7 @@ export type { RunSummary } from './run-end.ts';
 export async function trainRun(...given: [TrainRunInput | ContinuedRun]): Promise<RunSummary> {
   const opened = await openOrContinue(readTrainRunInput(given));
   const parts = assemble(opened);
-  const { control, head, rollouts, training, weights, checkpoints, evals, branches, beside } = parts;
+  const { control, head, rollouts, training, weights, checkpoints, evals, branches, beside, lease } = parts;
   return branches.endingWith(async () => {
     try {
       if (!head.isCommitted) await makeFirstVersion(parts);
@@ -37,11 +37,13 @@ export async function trainRun(...given: [TrainRunInput | ContinuedRun]): Promis
         const waitedS = (Date.now() - startedAt) / 1000;
         rollouts.sampleAhead(step);
 
+        if (lease.takesTurns) await lease.beginStep();
         const trained = await training.train(step, batch, rollouts);
         const isEvalDue = evals.isDue(step);
         const stepS = (Date.now() - startedAt) / 1000;
         const { isPublished } = await commit(parts, trained, { waitedS, stepS, isEvalDue });
         weights.serve(head.policy, trained.optimizer, isPublished);
+        if (lease.takesTurns) lease.endStep(parts.publishing.allBefore(), trained.snapshot);
         tellStep(parts, trained, stepS);
 
         if (trained.snapshot) checkpoints.seal(step, head.parent);
@@ -53,6 +55,8 @@ export async function trainRun(...given: [TrainRunInput | ContinuedRun]): Promis
       if (error instanceof RewindAsked) return continueRun(parts, opened);
       if (isCancellation(error)) await evals.leaveAll();
       if (!(error instanceof ContinueAsNew)) await CancellationScope.nonCancellable(() => rollouts.leave());
+      if (!(error instanceof ContinueAsNew) && lease.takesTurns)
+        await CancellationScope.nonCancellable(() => lease.leave());
       throw await whyItFails(error, parts);
     }
   });
@@ -69,7 +73,10 @@ async function makeFirstVersion({
   evals,
   branches,
   account,
+  lease,
+  publishing,
 }: RunParts) {
+  if (lease.takesTurns) await lease.beginStep();
   const { policy, loss } = await training.warmUp();
   const state = firstState({
     run,
@@ -83,6 +90,7 @@ async function makeFirstVersion({
   const committing = head.commit(state, { plan: null, optimizer: null, outcomes: stepOutcomes(0, []), metrics });
   await control.waitFor('commit step 0', committing);
   await checkpoints.sealFirst();
+  if (lease.takesTurns) lease.endStep(publishing.allBefore(), true);
 }
 
 /** Resumes what is due at the newest commit before the next step: weights at the servers, evaluations, branches. */

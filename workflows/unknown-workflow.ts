@@ -2,7 +2,7 @@ import { ApplicationFailure, workflowInfo } from '@temporalio/workflow';
 import { taskQueues } from '../core/names.ts';
 import { nearestName } from '../core/suggest.ts';
 
-const types = ['trainRun', 'evaluate', 'optimizePrompt', 'evaluateNewest', 'sweepSandboxes'];
+const types = ['trainRun', 'evaluate', 'optimizePrompt', 'evaluateNewest', 'sweep', 'sweepSandboxes'];
 
 /** Handles unknown workflow types. Without it the workflow task would fail, and Temporal would retry it for ever. */
 export async function unknownWorkflow(..._given: readonly unknown[]): Promise<never> {

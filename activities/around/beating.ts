@@ -12,6 +12,7 @@ const eager = [
   'commitStep',
   'nextTrainerEpoch',
   'findUnpublished',
+  'tellStanding',
 ] as const;
 export type EagerActivity = (typeof eager)[number];
 

@@ -53,7 +53,7 @@ function paced(error: unknown, { attempt }: { readonly attempt: number }): unkno
   if (isStopped || (error instanceof Error && error.name === 'AbortError')) return error;
   if (error instanceof ApplicationFailure && (error.nonRetryable || error.nextRetryDelay !== undefined)) return error;
   const nextRetryDelay = Math.min(againMs.first * 2 ** Math.min(attempt - 1, 10), againMs.most);
-  return ApplicationFailure.fromError(error as Error, { nextRetryDelay });
+  return ApplicationFailure.fromError(error, { nextRetryDelay });
 }
 
 /** Whether a history may have the words of a cause: a parser's quote the file that it read (`backends/untold.ts`). */

@@ -6,7 +6,12 @@ import type { RunHandle } from '../../core/rl/run-state.ts';
 export class ProcessLease {
   /** Unique to this process; its queues are named after it. */
   readonly holder: string;
-  #taken: { readonly owner: string; readonly run: string; readonly ousted: AbortController } | null = null;
+  #taken: {
+    readonly owner: string;
+    readonly run: string;
+    readonly workflowId: string;
+    readonly ousted: AbortController;
+  } | null = null;
   #waiting: (() => void)[] = [];
   #isClosed = false;
 
@@ -20,8 +25,13 @@ export class ProcessLease {
     return this.#taken === null && !this.#isClosed;
   }
 
+  /** The workflow of the run that has it; null: none has. */
+  get heldBy(): string | null {
+    return this.#taken?.workflowId ?? null;
+  }
+
   /** The same run may take it again, which ends its hold before; another one is refused. */
-  take(run: RunHandle): { readonly ousted: AbortSignal; readonly leave: () => void } {
+  take(run: RunHandle, workflowId: string): { readonly ousted: AbortSignal; readonly leave: () => void } {
     const owner = `${run.store}${run.name}`;
     if (this.#isClosed) throw new RatchetError('TrainerBusy', `This GPU worker (${this.holder}) ends.`);
     if (this.#taken && this.#taken.owner !== owner) {
@@ -31,7 +41,7 @@ export class ProcessLease {
       );
     }
     this.#taken?.ousted.abort();
-    const taken = { owner, run: run.name, ousted: new AbortController() };
+    const taken = { owner, run: run.name, workflowId, ousted: new AbortController() };
     this.#taken = taken;
     return {
       ousted: taken.ousted.signal,

@@ -1,5 +1,5 @@
 import { RatchetError } from '../../core/errors.ts';
-import { cleanTar, TarTrouble } from '../archives/read-tar.ts';
+import { cleanTar, TarTrouble } from '../../host/archives/read-tar.ts';
 import type { SandboxRequest, SnapshotPlace } from './types.ts';
 
 /**

@@ -3,8 +3,8 @@ import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
-import { ByteReader, CutOff } from '../archives/byte-reader.ts';
-import { readTar, type TarBounds, TarTrouble } from '../archives/read-tar.ts';
+import { ByteReader, CutOff } from '../../host/archives/byte-reader.ts';
+import { readTar, type TarBounds, TarTrouble } from '../../host/archives/read-tar.ts';
 import { TinkerTrouble } from './trouble.ts';
 
 /** Limit of an unpacked archive: merged weights of the largest models take 2 TB in 16 bits. */

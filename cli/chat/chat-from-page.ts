@@ -4,7 +4,7 @@ import type { ChatAsked } from '../../ui/answers.ts';
 import type { ChatWithRun } from '../../ui/serve.ts';
 import { type ChatTarget, openRunTarget } from './chat-target.ts';
 import { Conversation } from './conversation.ts';
-import { headStep } from '../stored/run-records.ts';
+import { headStep } from '../../runs/run-records.ts';
 
 const threads = 1;
 

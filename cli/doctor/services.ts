@@ -10,8 +10,8 @@ import { checkStore, localRoot, showStoreUri } from '../../store/index.ts';
 import { programOf, vllmCommandLine } from '../../workers/stack/vllm-role.ts';
 import { otherTemperatures, vllmLacks } from '../describe/servers.ts';
 import { readRunningStack } from '../../workers/stack/project-lock.ts';
-import { connect, findTemporal } from '../temporal/connection.ts';
-import { rootMessage } from '../output/root-message.ts';
+import { connect, findTemporal } from '../../workers/temporal/client.ts';
+import { rootMessage } from '../../workers/temporal/root-message.ts';
 import { type Check, checkFolder, clockCheck } from './machine.ts';
 import type { ConfigLine } from '../typed/config-line.ts';
 

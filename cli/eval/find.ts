@@ -8,7 +8,7 @@ import type { FoundEvaluations, FoundEvaluation } from '../../runs/evaluations/e
 import { findEvaluations, defaultFolders } from '../../runs/evaluations/folders.ts';
 import { runEvaluations, type RunEvaluation } from '../../runs/evaluations/run-evaluations.ts';
 import { findRunFolder } from '../stored/run-place.ts';
-import { lineageOfStep } from '../stored/run-records.ts';
+import { lineageOfStep } from '../../runs/run-records.ts';
 
 interface Wanted {
   /** URI of the folder of runs, as in `--store`. */

@@ -6,7 +6,7 @@ import { taskQueues, workflowIdPattern } from '../../core/names.ts';
 import { regressionActions } from '../../config/evaluations/eval-words.ts';
 import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../../workflows/evaluate-newest.ts';
 import { onOneLine } from '../output/plain-text.ts';
-import { rootMessage } from '../output/root-message.ts';
+import { rootMessage } from '../../workers/temporal/root-message.ts';
 import { grantOption, storeOption } from '../typed/store-option.ts';
 import { withTemporal } from '../temporal/with-temporal.ts';
 import { print } from '../output/print.ts';

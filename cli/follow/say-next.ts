@@ -2,7 +2,7 @@ import { trainerTraits } from '../../core/kinds/trainers.ts';
 import { describeSolved, solvedShare } from '../../core/rl/advice/left-to-learn.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { Audience } from './audience.ts';
-import { stepRecords } from '../stored/run-records.ts';
+import { stepRecords } from '../../runs/metrics/step-records.ts';
 import { standOfRun } from '../../runs/lineages/standing.ts';
 import { goOnWith } from '../stored/stored-runs.ts';
 import { whatWasLearned } from './what-was-learned.ts';

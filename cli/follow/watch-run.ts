@@ -13,8 +13,8 @@ import type { Audience } from './audience.ts';
 import { type Ending, endingOf, type Leaving } from './ending.ts';
 import { followRun, isTakenOver, tellRest } from './follow-run.ts';
 import type { NdjsonEnd } from '../output/ndjson.ts';
-import { resultOf } from '../temporal/result-of.ts';
-import { rootMessage } from '../output/root-message.ts';
+import { resultOf } from '../../workers/temporal/result-of.ts';
+import { rootMessage } from '../../workers/temporal/root-message.ts';
 import type { StoredRollouts } from '../view/stored-rollouts.ts';
 
 export type RunWorkflow = WorkflowHandle<typeof trainRun>;

@@ -6,7 +6,7 @@ import { layout } from '../../runs/layout.ts';
 import { currentLineage, type RunPlace, storeOf } from '../../runs/run-access.ts';
 import type { EvalFigures } from '../../core/rl/figures.ts';
 import { onOneLine } from '../output/plain-text.ts';
-import { lineageOfStep } from '../stored/run-records.ts';
+import { lineageOfStep } from '../../runs/run-records.ts';
 import { sparkline } from '../view/lines.ts';
 
 /**

@@ -2,7 +2,7 @@ import { Command } from '@commander-js/extra-typings';
 import { type Client, type WorkflowHandle, WorkflowUpdateFailedError } from '@temporalio/client';
 import { RatchetError } from '../../core/errors.ts';
 import { readCount } from '../typed/read-count.ts';
-import { rootMessage } from '../output/root-message.ts';
+import { rootMessage } from '../../workers/temporal/root-message.ts';
 import { withTemporal } from '../temporal/with-temporal.ts';
 import { tell } from '../commands/run/steer.ts';
 import { print } from '../output/print.ts';

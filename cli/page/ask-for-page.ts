@@ -5,9 +5,9 @@ import type { ToldByRun } from '../../ui/overview.ts';
 import type { AskRun, ListRunning } from '../../ui/run-source.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
 import { readRunningStack } from '../../workers/stack/project-lock.ts';
-import { askStatus } from '../temporal/ask-status.ts';
+import { askStatus } from '../../workers/temporal/ask-status.ts';
 import { askBranches } from '../describe/prompts.ts';
-import { connect, findRunning, temporalHere } from '../temporal/connection.ts';
+import { connect, findRunning, temporalHere } from '../../workers/temporal/client.ts';
 
 /** The page asks once a second, and shows the store's state meanwhile. */
 const answerWithinMs = 2_000;

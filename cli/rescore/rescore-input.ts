@@ -12,7 +12,7 @@ import { rescoreId, rescoreKeys } from '../../runs/rescores/rescore-store.ts';
 import { type RunPlace, storeOf } from '../../runs/run-access.ts';
 import { resolveStoreUri } from '../../store/index.ts';
 import { findRunFolder } from '../stored/run-place.ts';
-import { headStep } from '../stored/run-records.ts';
+import { headStep } from '../../runs/run-records.ts';
 import { readCount } from '../typed/read-count.ts';
 import { asItIsNow, entryOf, rubricAt } from './rescore-environments.ts';
 

@@ -107,7 +107,7 @@ function refusal(place: RunPlace, missing: readonly NotGranted[], end: string): 
   return new RatchetError('ConfigInvalid', `${sentence(place, missing)} Nothing was started: ${end}`);
 }
 
-function ownTerminal(isJson: boolean): Asker {
+export function ownTerminal(isJson: boolean): Asker {
   const { stdin: input, stderr: output } = process;
   return {
     isThere: !isJson && input.isTTY && output.isTTY,

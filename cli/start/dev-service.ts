@@ -1,6 +1,7 @@
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { installService, planService, uninstallService } from '../../workers/stack/service.ts';
+import { argumentsOfPool, readJoinedPool } from '../../workers/roles/joined-pool.ts';
 import { print } from '../output/print.ts';
 
 export interface DevOptions {
@@ -9,6 +10,8 @@ export interface DevOptions {
   readonly rolloutWorkers: number;
   readonly metricsPort?: number;
   readonly serve?: string;
+  readonly pool?: string;
+  readonly label?: string[];
   readonly grace?: number;
   readonly page?: boolean;
   readonly installService?: boolean;
@@ -28,6 +31,7 @@ export function tellService(projectFolder: string, options: DevOptions, installs
     ...(metricsPort === undefined ? [] : ['--metrics-port', String(metricsPort)]),
     ...(options.page === false ? ['--no-page'] : []),
     ...(options.grace === undefined ? [] : ['--grace', String(options.grace)]),
+    ...argumentsOfPool(readJoinedPool(options.pool, options.label)),
     ...(options.serve === undefined ? [] : ['--serve', path.resolve(projectFolder, options.serve)]),
   ];
   const command = [process.execPath, ratchet, 'dev', ...workers, '--weights', ...weights];

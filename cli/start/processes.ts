@@ -13,7 +13,7 @@ import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal/temp
 import { remoteTemporal } from '../../workers/temporal/temporal-settings.ts';
 import { vllmRole } from '../../workers/stack/vllm-role.ts';
 import type { Clock } from '../output/clock.ts';
-import { connect, hasWorkers, temporalOf } from '../temporal/connection.ts';
+import { connect, hasWorkers, temporalOf } from '../../workers/temporal/client.ts';
 import { watchStack, whenLeft } from '../follow/watch-run.ts';
 
 type Reporter = Pick<Clock, 'say' | 'part'>;
@@ -171,6 +171,7 @@ async function startHere(
       trainerGpus: spec ? trainerGpusOf(spec) : null,
       workersSee: [...workersSee, ...workersAlsoSee],
       playsOnly,
+      joined: spec?.queue && { pool: spec.queue.pool, labels: spec.queue.labels },
     }),
     log: clock.say,
     signal,

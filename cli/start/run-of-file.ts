@@ -23,8 +23,9 @@ export async function runOfFile(
   const { file, over = [], dialect, overrides } = command;
   const again = (run: string): string => trainAgain({ file, over, overrides, name: run, ...present({ dialect }) });
   const unchanged = { run: name, says: null };
-  const names = await listRunNames(store.uri);
-  const siblings = names.filter((other) => other.startsWith(name) && freshEnding.test(other.slice(name.length)));
+  const isSibling = (other: string): boolean => other.startsWith(name) && freshEnding.test(other.slice(name.length));
+  const names = await listRunNames(store.uri, (other) => other === name || isSibling(other));
+  const siblings = names.filter(isSibling);
   if (siblings.length === 0 || !names.includes(name)) return unchanged;
   const likeness = await likenessOf(spec, name);
   if (likeness === 'equal') return unchanged;

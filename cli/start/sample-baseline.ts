@@ -7,8 +7,8 @@ import type { ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { TrainRunInput } from '../../activities/index.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import type { SentFiles } from '../../load/sent-files.ts';
-import { rootMessage } from '../output/root-message.ts';
-import { scoredGroups } from '../stored/run-records.ts';
+import { rootMessage } from '../../workers/temporal/root-message.ts';
+import { scoredGroups } from '../../runs/run-records.ts';
 
 /** Interval between looks at whether the round is scored. */
 const pollMs = 300;

@@ -6,7 +6,7 @@ import type { trainRun } from '../../workflows/train-run.ts';
 import type { Audience } from '../follow/audience.ts';
 import { refuseOtherRun } from '../../runs/run-identity.ts';
 import { handedOver } from '../../workers/stack/take-over.ts';
-import { askStatus } from '../temporal/ask-status.ts';
+import { askStatus } from '../../workers/temporal/ask-status.ts';
 import {
   changeLines,
   changesSince,
@@ -16,7 +16,7 @@ import {
   processLine,
   withNewProcesses,
 } from './changed-while-open.ts';
-import { findRunning, temporalHere } from '../temporal/connection.ts';
+import { findRunning, temporalHere } from '../../workers/temporal/client.ts';
 import { settingsOfOpenRun } from './open-run-settings.ts';
 import type { RunWorkflow } from '../follow/watch-run.ts';
 

@@ -4,7 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { sinkStatesIn } from '../../runs/metrics/sink-states.ts';
 import { layout } from '../../runs/layout.ts';
-import { rootMessage } from '../output/root-message.ts';
+import { rootMessage } from '../../workers/temporal/root-message.ts';
 import { readRegular } from '../../host/regular-file.ts';
 import type { StatusReport } from '../describe/status.ts';
 

@@ -10,7 +10,7 @@ import { begunAtOf, readCommit, type RunPlace, storeOf } from '../../runs/run-ac
 import { storedSpec } from '../../runs/forms/stored-spec.ts';
 import { storedTemplate } from '../../runs/forms/stored-template.ts';
 import { findRunFolder, readStep } from './run-place.ts';
-import { headStep, lineageOfStep } from './run-records.ts';
+import { headStep, lineageOfStep } from '../../runs/run-records.ts';
 
 interface Place {
   readonly name: string;

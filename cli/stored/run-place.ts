@@ -3,7 +3,7 @@ import { isUnreadable } from '../../store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 import { runNamePattern } from '../../core/names.ts';
 import { openRunStore, resolveStoreUri } from '../../store/index.ts';
-import { rootMessage } from '../output/root-message.ts';
+import { rootMessage } from '../../workers/temporal/root-message.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';
 
 export const defaultStore = 'file:outputs';
@@ -57,7 +57,7 @@ async function holds(store: string, run: string): Promise<boolean> {
 /** The running workflow's answer; asked only when the folder is not here. */
 async function storeByRun(run: string): Promise<{ store: string | null; why: string | null }> {
   const [{ findRun }, { withTemporal }] = await Promise.all([
-    import('../temporal/connection.ts'),
+    import('../../workers/temporal/client.ts'),
     import('../temporal/with-temporal.ts'),
   ]);
   try {

@@ -19,7 +19,7 @@ import { describeSolved, solvedShare } from '../../core/rl/advice/left-to-learn.
 import type { RunEvent } from '../../workflows/control/messages.ts';
 import { fromHere } from '../output/from-here.ts';
 import { findRunFolder, defaultStore } from './run-place.ts';
-import { stepRecords } from './run-records.ts';
+import { stepRecords } from '../../runs/metrics/step-records.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed/typed-command.ts';
 
 /** Facts about a run from its folder, for use without a Temporal server. */

@@ -3,7 +3,7 @@ import { type Client, WorkflowFailedError } from '@temporalio/client';
 import { memoKeys } from '../../core/names.ts';
 import type { AskedOfRun } from '../../core/rl/run-state.ts';
 import { onOneLine } from '../output/plain-text.ts';
-import { rootMessage } from '../output/root-message.ts';
+import { rootMessage } from '../../workers/temporal/root-message.ts';
 
 /** State of a run in Temporal's list of workflows. */
 export interface RunStanding {

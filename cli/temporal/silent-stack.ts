@@ -4,7 +4,7 @@ import path from 'node:path';
 import type { WorkflowHandle } from '@temporalio/client';
 import { readRunningStack } from '../../workers/stack/project-lock.ts';
 import { describeWaiting } from '../follow/follow-run.ts';
-import { whyStuck } from './why-stuck.ts';
+import { whyStuck } from '../../workers/temporal/why-stuck.ts';
 
 /** SQLite needs a few free pages for each transaction. */
 const roomBytesMin = 1024 * 1024;

@@ -1,8 +1,8 @@
 import type { Workflow, WorkflowHandle, WorkflowResultType } from '@temporalio/client';
 import { type Ending, endingOf, type Leaving } from '../follow/ending.ts';
 import { isTakenOver } from '../follow/follow-run.ts';
-import { resultOf } from './result-of.ts';
-import { rootMessage } from '../output/root-message.ts';
+import { resultOf } from '../../workers/temporal/result-of.ts';
+import { rootMessage } from '../../workers/temporal/root-message.ts';
 import type { EndLine, Reporter } from '../output/reporter.ts';
 
 export interface WatchOptions<Line> extends Leaving {

@@ -1,6 +1,6 @@
 import type { Client } from '@temporalio/client';
-import { connect, findTemporal } from './connection.ts';
-import { temporalTrouble } from './temporal-trouble.ts';
+import { connect, findTemporal } from '../../workers/temporal/client.ts';
+import { temporalTrouble } from '../../workers/temporal/temporal-trouble.ts';
 
 /** Does `work` with the Temporal server of this folder or of TEMPORAL_ADDRESS, and closes the connection. */
 export async function withTemporal<T>(work: (client: Client) => Promise<T>): Promise<T> {

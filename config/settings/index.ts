@@ -8,6 +8,7 @@ import { inference } from './inference.ts';
 import { kindOfRun, teacher } from './learning.ts';
 import { lora, otherAlpha, otherWarmup } from './optimizer.ts';
 import { promptBranches } from './prompt-branches.ts';
+import { queueTable } from './queue.ts';
 import {
   amount,
   breaker,
@@ -71,6 +72,7 @@ const settings = {
   notify: optionalTable(notify),
   cost: optionalTable(costTable),
   budget,
+  queue: queueTable,
   trainer,
   inference,
   store,

@@ -33,8 +33,9 @@ export interface BudgetHolder {
   readonly isBusy: boolean;
   /** It waits for more than is left: the others give back what they hold in reserve. */
   readonly isWaiting: boolean;
-  /** `HOST:PID:START` of its process, where it holds something for sandboxes; those are in `held`, too. */
+  /** `HOST:PID:START` of its process. */
   readonly worker?: string;
+  /** In `held`, too. */
   readonly sandboxes?: readonly HeldSandboxes[];
 }
 
@@ -104,7 +105,7 @@ export function withoutSandboxesOf(
 ): BudgetState | null {
   const dead = state.holders[holder];
   if (dead?.sandboxes === undefined) return null;
-  const { worker: _, sandboxes, ...rest } = dead;
+  const { sandboxes, ...rest } = dead;
   const unspent = sandboxes.map((one) => unspentOf(one, endedAtMs)).reduce(add, noCounts);
   return {
     ...state,

@@ -1,3 +1,4 @@
+import { priorityMax } from '../limits.ts';
 import { present } from '../present.ts';
 import { type BudgetLimits, budgetMost } from '../settings/budgets.ts';
 import { received } from '../shape.ts';
@@ -19,6 +20,7 @@ export const liveSettingNames = [
   'budget.sandbox_seconds',
   'budget.tool_calls',
   'budget.wall_seconds',
+  'queue.priority',
 ] as const;
 export type LiveSetting = (typeof liveSettingNames)[number];
 
@@ -128,6 +130,13 @@ export const liveSettings: Readonly<Record<LiveSetting, LiveRule>> = {
     says: 'seconds since the first call of the run',
     inFile: ({ budget }) => budget?.wallS ?? null,
   },
+  'queue.priority': {
+    key: 'queuePriority',
+    expected: `a whole number from -${priorityMax} to ${priorityMax}`,
+    takes: (value) => Number.isSafeInteger(value) && Math.abs(value) <= priorityMax,
+    says: 'a run of higher priority gets a trainer of the pool first',
+    inFile: ({ queue }) => queue?.priority ?? null,
+  },
 };
 
 /** The limits of the run's budget among these overrides, as the budget names them. */
@@ -166,7 +175,7 @@ export interface SettingsContext {
   readonly run: string;
   readonly spec: Pick<
     RunSettings,
-    'learningRate' | 'maxSteps' | 'maxMismatchKl' | 'optimizer' | 'eval' | 'checkpoints' | 'budget' | 'cost'
+    'learningRate' | 'maxSteps' | 'maxMismatchKl' | 'optimizer' | 'eval' | 'checkpoints' | 'budget' | 'cost' | 'queue'
   >;
   readonly overrides: Overrides;
   /** The step in progress, from 1; a last step must not be before it. */
@@ -184,6 +193,9 @@ export function refuseSettings(asked: AskedSettings, context: SettingsContext): 
       return refuseValue(name, value, context);
     if (name.startsWith('budget.') && context.spec.budget === undefined) {
       return `${name}: this run has no [budget]. Stop it (ratchet stop), add [budget] to its file, and train it again.`;
+    }
+    if (name === 'queue.priority' && context.spec.queue === undefined) {
+      return 'queue.priority: this run is of no pool. Stop it (ratchet stop), add [queue] to its file, and train it again.';
     }
     if (name === 'budget.money' && (context.spec.cost?.prompt ?? context.spec.cost?.completion ?? null) === null) {
       return 'budget.money: this run has no prices. Stop it (ratchet stop), write prompt and completion into [cost] of its file, and train it again.';

@@ -145,6 +145,7 @@ export interface Overrides {
   readonly budgetSandboxS?: number;
   readonly budgetToolCalls?: number;
   readonly budgetWallS?: number;
+  readonly queuePriority?: number;
 }
 
 /**

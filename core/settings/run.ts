@@ -46,6 +46,7 @@ export interface RunSettings extends TrajectorySettings {
   readonly eval: { readonly interval: number | null } | null;
   readonly checkpoints: { readonly interval: number | null };
   readonly budget?: BudgetLimits | undefined;
+  readonly queue?: { readonly priority: number } | undefined;
   readonly cost?: { readonly prompt: number | null; readonly completion: number | null } | undefined;
 }
 

@@ -388,7 +388,7 @@ export class SharedBudget {
     const leftIfAllComesBack = add(left, this.#state!.held);
     if (!isWithin(next.needed, leftIfAllComesBack)) return this.#refuse(next);
     if (isMoreToCome || this.#briefCalls > 0 || (!next.isBrief && this.#calls > 0)) return false;
-    const others = Object.entries(this.#state!.holders).filter(([name]) => name !== this.#holder);
+    const others = await this.#othersAlive();
     const isLate = performance.now() - sinceMs > this.#times.answerMs;
     const mayGiveBack = ({ isBusy, held }: BudgetHolder): boolean => isBusy || (!next.isBrief && held.sandboxS > 0);
     const isAwaited = others.some(([, one]) =>
@@ -399,6 +399,15 @@ export class SharedBudget {
       return false;
     }
     return this.#refuse(next);
+  }
+
+  /** The others, without those that are known to be dead: they give nothing back and answer nobody. */
+  async #othersAlive(): Promise<readonly (readonly [string, BudgetHolder])[]> {
+    const others = Object.entries(this.#state!.holders).filter(([name]) => name !== this.#holder);
+    const ends = await Promise.all(
+      others.map(async ([, { worker }]) => (worker === undefined ? 'unknown' : this.#ofWorkers?.endOf(worker))),
+    );
+    return others.filter((_, i) => (ends[i] ?? 'unknown') === 'unknown');
   }
 
   async #askAgain(): Promise<void> {
@@ -492,10 +501,12 @@ export class SharedBudget {
     return taken;
   }
 
-  /** Sandboxes under way, with one that begins: whose they are, and since when. */
+  /** This process, and its sandboxes under way, with one that begins, since when. */
   #named(begins?: ReservedSandbox): Pick<BudgetHolder, 'worker' | 'sandboxes'> {
+    if (this.#ofWorkers === undefined) return {};
+    const { worker } = this.#ofWorkers;
     const named = [...this.#sandboxes, ...(begins === undefined ? [] : [begins])].filter(({ isLeased }) => isLeased);
-    return named.length === 0 ? {} : { worker: this.#ofWorkers!.worker, sandboxes: groupedSandboxes(named) };
+    return named.length === 0 ? { worker } : { worker, sandboxes: groupedSandboxes(named) };
   }
 
   #wallIsOver(): OverBudget | null {

@@ -12,6 +12,7 @@ import {
   begunLineages,
   committedSteps,
   type FoundCommit,
+  isForked,
   type LineagePlace,
   type LineageRecord,
   lineagesOf,
@@ -135,7 +136,7 @@ export function firstCommit(
 async function holderOf(run: LineagePlace, step: number): Promise<FoundCommit> {
   const found = await requireNamedCommit(run, step);
   const { origin } = found.commit;
-  if (origin === undefined || origin.run !== run.name || origin.step !== step) return found;
+  if (origin === undefined || isForked(found.commit) || origin.step !== step) return found;
   return holderOf({ ...run, lineage: origin.lineage }, step);
 }
 

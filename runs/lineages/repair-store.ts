@@ -9,7 +9,7 @@ import { decodeStored, encodeStored } from '../forms/stored-forms.ts';
 import { keepWholeRows } from '../metrics/metrics.ts';
 import { recordMissing } from '../metrics/record-metrics.ts';
 import { runRecordIn } from '../forms/record-shapes.ts';
-import { committedSteps, lineagesOf, readCommit, type RunPlace, storeOf } from '../run-access.ts';
+import { committedSteps, isForked, lineagesOf, readCommit, type RunPlace, storeOf } from '../run-access.ts';
 import type { Repair } from '../forms/stored-records.ts';
 
 /** Moves objects away, newest first, under names that show what they were. Returns their new keys. */
@@ -64,7 +64,7 @@ async function runRecordAgain(run: RunPlace): Promise<Uint8Array | null> {
   const commit = first === undefined ? undefined : (await readCommit(place, first))?.commit;
   if (!commit) return null;
   const { origin } = commit;
-  const fork = origin && origin.run !== run.name ? { fork: { from: origin.run, step: origin.step } } : {};
+  const fork = origin && isForked(commit) ? { fork: { from: origin.run, step: origin.step } } : {};
   const spec = decodeStored(await storeOf(run).get(commit.spec), commit.spec.key);
   const begunAt = minuteOf(new Date(commit.committedAt));
   const bytes = encodeStored(layout.run(), { name: run.name, begunAt, ...fork, spec });

@@ -51,7 +51,7 @@ export interface StoredStanding {
   readonly note: string | null;
 }
 
-/** Runs below a store (its absolute URI), newest commit first. Empty for a bucket, where listing runs is expensive. */
+/** Runs below a store (its absolute URI), newest commit first. */
 export async function standingsIn(store: string): Promise<StoredStanding[]> {
   const standings = await Promise.all((await listRunNames(store)).map((name) => standingOf({ name, store })));
   return standings.sort((a, b) => (b.committedAt ?? '').localeCompare(a.committedAt ?? ''));

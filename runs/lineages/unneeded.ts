@@ -1,5 +1,3 @@
-import { stat } from 'node:fs/promises';
-import path from 'node:path';
 import { chunkInPlayOf, layout, roundOf, stepOf } from '../layout.ts';
 import type { OpenRound, StepCommit } from '../../core/rl/run-state.ts';
 import type { Store } from '../../store/index.ts';
@@ -20,28 +18,34 @@ import {
 export interface Unneeded {
   readonly key: string;
   readonly why: string;
-  /** null in a bucket, where each size would take a request. */
-  readonly bytes: number | null;
+  readonly bytes: number;
 }
 
 /** Age below which a file may still be being written, and is kept. */
 const leftoverMs = 3_600_000;
 
 /**
- * Looks at all lineages of a run; removes nothing. Claims stay, however old: they stop a process that wakes up late.
+ * Looks at all lineages of a run, which may be open; removes nothing. Claims stay, however old: they stop a process that wakes up late.
  */
 export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
   const store = storeOf(run);
   const lineages = await lineagesOf(run);
   const found: Omit<Unneeded, 'bytes'>[] = [];
   const needed = new Set<string>();
+  /** When the oldest commit to continue from was made; nothing is that old before the first. */
+  let oldestMs = Date.now();
   /** Folders of rounds that were still being generated at a commit. */
   const inPlay: string[] = [];
+  const isInPlay = (key: string): boolean => {
+    const chunk = chunkInPlayOf(key);
+    return chunk !== null && inPlay.includes(layout.round(chunk.lineage, chunk.step, chunk.first, chunk.last));
+  };
   for (const lineage of lineages) {
     const here = { ...run, lineage };
     const { upTo, head } = await oldestKept(here);
     if (head === null) continue;
-    for (const { state } of await commitsToGoOnFrom(here, upTo)) {
+    for (const { state, committedAt } of await commitsToGoOnFrom(here, upTo)) {
+      oldestMs = Math.min(oldestMs, Date.parse(committedAt));
       for (const { scored } of state.surplus) needed.add(scored.key);
       for (const { step, first, last } of state.open ?? []) inPlay.push(layout.round(lineage, step, first, last));
       if (state.curriculum.pools) needed.add(state.curriculum.pools.key);
@@ -61,6 +65,7 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
         });
     }
     for (const key of await store.list(layout.allInPlay(lineage))) {
+      if (isInPlay(key)) continue;
       if ((stepOf(key) ?? Infinity) < head) found.push({ key, why: 'a worker that ended left it; its step is made' });
     }
     for (const key of await store.list(layout.allResults(lineage))) {
@@ -80,16 +85,16 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
           found.push({ key, why: 'left by a training attempt whose result was not used' });
     }
   }
-  for (const key of await store.list(layout.allPools()))
-    found.push({ key, why: 'pools that no step to continue from has' });
+  // Those of a step under way are there before the commit, or the lease, that names them.
+  for await (const { key, putAtMs } of store.sizes(layout.allPools()))
+    if (putAtMs < oldestMs - leftoverMs) found.push({ key, why: 'pools that no step to continue from has' });
   for (const key of (await store.leftovers?.(leftoverMs)) ?? [])
     found.push({ key, why: 'a write that was cut off left it' });
-  const folder = store.staging ? await store.localFolder('') : null;
-  return Promise.all(
-    found
-      .filter(({ key }) => !needed.has(key) && !inPlay.some((folder) => key.startsWith(folder)))
-      .map(async (each) => ({ ...each, bytes: await sizeOf(folder, each.key) })),
-  );
+  const sizes = new Map<string, number>();
+  if (found.length > 0) for await (const { key, bytes } of store.sizes('')) sizes.set(key, bytes);
+  return found
+    .filter(({ key }) => !needed.has(key) && !inPlay.some((folder) => key.startsWith(folder)))
+    .map((each) => ({ ...each, bytes: sizes.get(each.key) ?? 0 }));
 }
 
 export async function removeUnneeded(run: RunPlace, unneeded: readonly Unneeded[]): Promise<void> {
@@ -134,9 +139,7 @@ async function oldestKept(run: LineagePlace): Promise<{ upTo: number; head: numb
   const { spec } = (await requireCommit(run, head)).commit;
   const keepLast = spec ? (await specOf({ ...run, spec, attempt: 1 })).checkpoints.keepLast : 1;
   const begun = await begunLineages(run);
-  const takenOver = begun.flatMap(({ origin }) =>
-    origin.lineage === run.lineage && origin.run === run.name ? [origin.step] : [],
-  );
+  const takenOver = begun.flatMap(({ origin }) => (origin.lineage === run.lineage ? [origin.step] : []));
   const needed = takenOver.flatMap((at) => sealed.findLast((step) => step <= at) ?? []);
   return { upTo: Math.min(sealed.slice(-keepLast)[0] ?? 0, ...needed), head };
 }
@@ -147,9 +150,4 @@ async function commitsToGoOnFrom(run: LineagePlace, upTo: number): Promise<StepC
   const steps = (await committedSteps(run)).filter((step) => step >= upTo || sealed.includes(step));
   const found = await Promise.all(steps.map((step) => readCommit(run, step)));
   return found.flatMap((each) => (each ? [each.commit] : []));
-}
-
-async function sizeOf(folder: string | null, key: string): Promise<number | null> {
-  if (folder === null) return null;
-  return (await stat(path.join(folder, key)).catch(() => null))?.size ?? 0;
 }

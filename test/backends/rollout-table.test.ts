@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import { asyncBufferFromFile, parquetMetadataAsync, parquetReadObjects } from 'hyparquet';
 import { type RolloutTableRow, writeTable } from '../../play/table.ts';
 import { tableOf } from '../../cli/commands/stored/export.ts';
-import { scoredGroups } from '../../cli/stored/run-records.ts';
+import { scoredGroups } from '../../runs/run-records.ts';
 import type { GroupAdvantages } from '../../core/rl/learning/pack.ts';
 import { trainedAdvantages } from '../../runs/rollouts/trained-advantages.ts';
 import { advance, commitFirst, makeRun, openRoles } from '../activities/runs.ts';

@@ -15,7 +15,7 @@ describe('the program as built', () => {
   before(() => {
     root = mkdtempSync(path.join(tmpdir(), 'built-'));
     folder = path.join(root, 'node_modules', '.cache', 'ratchet');
-    for (const folder of ['cli', 'workers/program', 'engine/server', 'engine/train', 'backends/environments'])
+    for (const folder of ['cli', 'client', 'workers/program', 'engine/server', 'engine/train', 'backends/environments'])
       mkdirSync(path.join(root, folder), { recursive: true });
     for (const file of [
       'package.json',
@@ -28,7 +28,7 @@ describe('the program as built', () => {
     }
     writeFileSync(path.join(root, 'backends/environments/kit.ts'), `export { shared } from '../shared.ts';\n`);
     writeFileSync(path.join(root, 'backends/shared.ts'), 'export const shared = Symbol();\n');
-    for (const source of Object.values(programs))
+    for (const source of [...Object.values(programs), 'client/client.ts'])
       writeFileSync(path.join(root, source), 'export const word = "another";\n');
     writeMain('first');
   });

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { WorkflowNotFoundError } from '@temporalio/client';
 import { openAudience } from '../../cli/follow/audience.ts';
-import { temporalTrouble } from '../../cli/temporal/temporal-trouble.ts';
+import { temporalTrouble } from '../../workers/temporal/temporal-trouble.ts';
 import { type RunWorkflow, watchRun } from '../../cli/follow/watch-run.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { type Fakes, Gate } from '../workflows/fake-run.ts';

@@ -4,7 +4,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { openSmallProject, repositoryFolder, smallRun } from '../e2e/small-run.ts';
+import { openSmallProject, repositoryFolder, type SmallProject, smallRun } from '../e2e/small-run.ts';
 import type { Captures } from './command-help.ts';
 
 /** In this order; a line may be typed before it that prints nothing here. */
@@ -31,6 +31,15 @@ const strict = `import { rubric as rubricOf } from 'ratchet-rl/environments';
 export const rubric = rubricOf([
   { name: 'exact', weight: 1, score: ({ completion, example }) => Number(completion === example.answer) },
 ]);
+`;
+
+const sweep = `[sweep]
+run = "words.toml"
+metric = "eval/reverse-text/reward/mean"
+[sweep.settings]
+learning_rate = [0.0003, 0.001, 0.003]
+[sweep.halving]
+rungs = 2
 `;
 
 const typed: readonly Typed[] = [
@@ -60,6 +69,7 @@ const typed: readonly Typed[] = [
   { command: 'advise words' },
   { command: 'chat words', stdin: 'abcd\n' },
   { command: 'checkpoints words' },
+  { command: 'sweep lr.toml --dry-run' },
   { command: 'rescore words --rubric strict.ts' },
   { command: 'fork words --step 8 --name words-b --learning-rate 5e-4' },
   { command: 'rewind words --step 4' },
@@ -84,27 +94,28 @@ const steered: readonly Typed[] = [
   { command: 'dev', endAfterLines: 4, isAlone: true },
 ];
 
+/** Commands on a pool with one trainer, for which two runs take turns. */
+const pooled: readonly Typed[] = [
+  { command: 'pool set gpus slice=300 research.quota=2 research.weight=2' },
+  { command: 'queue' },
+];
+
 /** Captures all commands, or only these: one command may need what another leaves behind. */
 export async function captureCommands(only: readonly string[] = []): Promise<Captures> {
   const isWanted = ({ command }: Typed): boolean => only.length === 0 || only.includes(command.split(' ', 1)[0]!);
+  const captures = new Map<string, string>();
+  if (pooled.some(isWanted)) await captureInPool(captures, pooled.filter(isWanted));
+  if (![...typed, ...steered].some(isWanted)) return captures;
   const project = await openSmallProject({
     'words.toml': smallRun,
     'mine.toml': 'seed = 1\n[sampling]\ntemperature = "hot"\n',
     'endpoints.py': endpoints,
     'strict.ts': strict,
+    'lr.toml': sweep,
     'long.toml': smallRun.replace('max_steps = 12', 'max_steps = 5000'),
   });
-  const captures = new Map<string, string>();
   const { temporalAddress } = project.stack;
-  const type = async (each: Typed): Promise<void> => {
-    const printed = each.isAlone ? await runAlone(each) : await run(each, project.folder, temporalAddress);
-    const prompt = each.stdin === undefined ? '$ ' : `$ echo ${each.stdin.trim()} | `;
-    const text = `${prompt}npx ratchet-rl ${each.command}\n${printed.replaceAll(project.folder, '…').replaceAll(temporalAddress, '127.0.0.1:7233')}`;
-    const name = each.command.split(' ', 1)[0]!;
-    const before = captures.get(name);
-    captures.set(name, before === undefined ? text.trim() : `${before}\n\n${text.trim()}`);
-    process.stdout.write(`${each.command}\n`);
-  };
+  const type = (each: Typed): Promise<void> => capture(captures, each, project);
   try {
     await writeFile(path.join(project.folder, 'package.json'), '{ "type": "module" }\n');
     for (const each of typed.filter(isWanted)) await type(each);
@@ -118,6 +129,42 @@ export async function captureCommands(only: readonly string[] = []): Promise<Cap
     await project.close();
   }
   return captures;
+}
+
+async function capture(
+  captures: Map<string, string>,
+  each: Typed,
+  { folder, stack }: Pick<SmallProject, 'folder' | 'stack'>,
+): Promise<void> {
+  const { temporalAddress } = stack;
+  const printed = each.isAlone ? await runAlone(each) : await run(each, folder, temporalAddress);
+  const prompt = each.stdin === undefined ? '$ ' : `$ echo ${each.stdin.trim()} | `;
+  const text = `${prompt}npx ratchet-rl ${each.command}\n${printed.replaceAll(folder, '…').replaceAll(temporalAddress, '127.0.0.1:7233')}`;
+  const name = each.command.split(' ', 1)[0]!;
+  const before = captures.get(name);
+  captures.set(name, before === undefined ? text.trim() : `${before}\n\n${text.trim()}`);
+  process.stdout.write(`${each.command}\n`);
+}
+
+async function captureInPool(captures: Map<string, string>, commands: readonly Typed[]): Promise<void> {
+  const inPool = (queue: string): string =>
+    `${smallRun.replace('max_steps = 12', 'max_steps = 5000')}\n[queue]\npool = "gpus"\n${queue}`;
+  const files = {
+    'words.toml': inPool('team = "research"\n'),
+    'urgent.toml': inPool('team = "product"\npriority = 5\n'),
+  };
+  const project = await openSmallProject(files, {}, false, {}, { pool: 'gpus', labels: { gpu: 'h100' } });
+  try {
+    const { temporalAddress } = project.stack;
+    const words = start('train words.toml --plain', project.folder, temporalAddress);
+    await sleep(15_000); // its first steps
+    const urgent = start('train urgent.toml --plain', project.folder, temporalAddress);
+    await sleep(15_000);
+    for (const each of commands) await capture(captures, each, project);
+    for (const one of [urgent, words]) one.kill('SIGINT');
+  } finally {
+    await project.close();
+  }
 }
 
 async function runAlone(each: Typed): Promise<string> {

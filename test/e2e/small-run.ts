@@ -61,6 +61,7 @@ export async function openSmallProject(
   count: RoleOptions['count'] = {},
   followsMetrics = false,
   variables: Readonly<Record<string, string>> = {},
+  joined?: RoleOptions['joined'],
 ): Promise<SmallProject> {
   const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-e2e-'));
   for (const [name, text] of Object.entries(configs)) await writeFile(path.join(folder, name), text);
@@ -72,7 +73,7 @@ export async function openSmallProject(
   const stack = await startStack({
     projectFolder: folder,
     policyUrl,
-    roles: localRoles({ weightRoots: [outputs], policyPort, followsMetrics, count }),
+    roles: localRoles({ weightRoots: [outputs], policyPort, followsMetrics, count, joined }),
     log: (line) => void log.push(line),
     // The tests' modules are outside the project.
     environment: { ...process.env, RATCHET_CODE_ROOTS: codeRoots, ...variables },

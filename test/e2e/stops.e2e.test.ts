@@ -9,7 +9,7 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { WorkflowFailedError } from '@temporalio/client';
-import { rootMessage } from '../../cli/output/root-message.ts';
+import { rootMessage } from '../../workers/temporal/root-message.ts';
 import { layout } from '../../runs/layout.ts';
 import { type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';

@@ -81,6 +81,16 @@ test('what a dead worker held stays used, and nobody waits for it for long', asy
   taken(await worker().reserve(countsOf({ tokens: 18 })));
 });
 
+test('nobody waits for a worker whose process is known to have ended', async () => {
+  const { worker, mortal, ends } = budgetOf({ tokens: 100 }, { ...times, answerMs: 60_000 });
+  const [one, alive] = [mortal(), worker()];
+  taken(await one.budget.reserve(countsOf({ tokens: 80 })));
+  const waiting = alive.reserve(countsOf({ tokens: 50 }));
+  one.die();
+  ends.set(one.name, 0);
+  assert.equal('over' in (await waiting), true);
+});
+
 test('two that wait for what a dead worker held do not put each other off', async () => {
   const { worker, mortal } = budgetOf({ tokens: 100 });
   const dead = mortal();
@@ -311,7 +321,8 @@ test('whenever workers with sandboxes die, more than the rest of their time neve
           assert.ok(both[unit] <= limit);
           assert.ok(spent[unit] <= both[unit] + 1e-6, `${unit}: ${spent[unit]} were used, ${both[unit]} are counted`);
         }
-        const dead = Object.values(state.holders).filter(({ worker: name }) => name !== undefined && ends.has(name));
+        const holders = Object.values(state.holders);
+        const dead = holders.filter(({ worker: name, sandboxes }) => sandboxes !== undefined && ends.has(name!));
         assert.deepEqual(dead, [], 'nothing of a dead worker waits to come back');
       },
     ),
@@ -326,7 +337,7 @@ function taken(answer: Answer): Exclude<Answer, OverBudget> {
   return answer;
 }
 
-function budgetOf(limits: Partial<BudgetLimits>) {
+function budgetOf(limits: Partial<BudgetLimits>, ownTimes = times) {
   const store = new SlowStore();
   const ledger = (): BudgetLedger => new BudgetLedger(store as unknown as Store, '');
   /** When all sandboxes of a worker had ended. */
@@ -339,7 +350,7 @@ function budgetOf(limits: Partial<BudgetLimits>) {
       of: 'run',
       limits: { ...unlimited, ...limits },
       advice: (unit) => `Raise budget.${unit}.`,
-      times,
+      times: ownTimes,
     });
   /** A worker that may die: from then on it writes nothing more, and hears of nothing. */
   const mortal = () => {

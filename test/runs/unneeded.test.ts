@@ -5,12 +5,16 @@
 import assert from 'node:assert/strict';
 import { utimes, writeFile } from 'node:fs/promises';
 import path from 'node:path';
-import { test } from 'node:test';
+import { after, describe, test } from 'node:test';
 import { auditStore } from '../../activities/audit-run.ts';
 import { listCheckpoints } from '../../runs/versions/list-checkpoints.ts';
 import { reachableSteps } from '../../runs/lineages/lineages.ts';
 import { findUnneeded, removeUnneeded } from '../../runs/lineages/unneeded.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
+import { listRunNames } from '../../runs/list-runs.ts';
+import { storeOf } from '../../runs/run-access.ts';
+import { resolveStoreUri } from '../../store/index.ts';
+import { type Gateway, skipWithoutGateway, startGateway } from '../store/s3-gateway.ts';
 import { act, advance, commitFirst, datasets, makeRun, openRoles } from '../activities/runs.ts';
 
 test('gc removes what is before the oldest checkpoint that is kept; audit, rewind and the next step are as before', async (t) => {
@@ -34,6 +38,7 @@ test('gc removes what is before the oldest checkpoint that is kept; audit, rewin
   );
 
   await test.store.put(layout.pools('0'.repeat(64)), Buffer.from('{}'));
+  await utimes(path.join(test.folder, layout.pools('0'.repeat(64))), 0, 0);
   const leftover = path.join(test.folder, '.tmp-cut-off');
   await writeFile(leftover, '');
   await utimes(leftover, 0, 0);
@@ -106,4 +111,68 @@ test('rounds that were leased after the commit are reopened in their order; leas
   );
   const open = [{ step, first, last, leases: two.round.leases.sha256 }];
   await assert.rejects(roles.reopenRounds({ run: test.run, open, curriculum }), /the leases that the commit names/);
+});
+
+test('what a step under way has stored before its commit stays, also where no server says that the run is open', async (t) => {
+  const test = await makeRun(t);
+  const roles = openRoles();
+  let last = await commitFirst(test, roles);
+  while (last.state.step < 6) last = await advance(test, roles, last);
+  // Scoring has sorted the examples of step 7 into pools, which a lease has and no commit yet.
+  const pools = layout.pools('7'.repeat(64));
+  const ref = await test.store.put(pools, Buffer.from('{}'));
+  const leased = await roles.leaseGroups({
+    run: test.run,
+    step: 7,
+    count: 2,
+    datasets,
+    curriculum: { ...last.state.curriculum, pools: ref },
+    policy: last.state.policy,
+  });
+  const part = `${layout.round('main', 7, leased.round.first, leased.round.last)}chunk_0_of_1.jsonl`;
+  const batch = layout.batchPart('main', 7, 'b'.repeat(64));
+  const pending = `${layout.pending('main', 7, 'holder-1')}model.safetensors`;
+  for (const key of [part, batch, pending]) await test.store.put(key, Buffer.from('{}'));
+
+  await removeUnneeded(test.run, await findUnneeded(test.run));
+  const left = await test.store.list('');
+  for (const key of [pools, leased.round.leases.key, part, batch, pending]) assert.ok(left.includes(key), key);
+  for (const key of [part, batch, pending]) await test.store.removeAll(key);
+  assert.equal((await advance(test, openRoles(), last)).state.step, 7);
+});
+
+test('before the first commit nothing is unneeded', async (t) => {
+  const test = await makeRun(t);
+  await test.store.put(layout.pools('1'.repeat(64)), Buffer.from('{}'));
+  assert.deepEqual(await findUnneeded(test.run), []);
+});
+
+describe('in S3', { skip: skipWithoutGateway }, () => {
+  let gateway: Gateway | undefined;
+  after(() => gateway?.remove());
+
+  test('gc finds and removes the same, with sizes, and the run goes on', async (t) => {
+    gateway = await startGateway();
+    const here = await makeRun(t);
+    const roles = openRoles();
+    let last = await commitFirst(here, roles);
+    while (last.state.step < 8) last = await advance(here, roles, last);
+    const uri = `s3://runs/gc/?endpoint=${encodeURIComponent(`http://127.0.0.1:${gateway.port}`)}&path_style=true`;
+    const there = { name: here.run.name, store: resolveStoreUri(uri, here.folder) };
+    const [from, to] = [storeOf(here.run), storeOf(there)];
+    await to.put(layout.run(), Buffer.from('{}'));
+    for (const key of await from.list('')) await to.put(key, (await from.read(key))!);
+    assert.deepEqual(await listRunNames(there.store), [there.name]);
+
+    const unneeded = await findUnneeded(there);
+    assert.ok(unneeded.length > 0);
+    assert.deepEqual(unneeded, await findUnneeded(here.run));
+    await removeUnneeded(there, unneeded);
+    assert.deepEqual(await findUnneeded(there), []);
+    const run = { ...here.run, ...there };
+    assert.equal((await auditStore(run)).isSound, true);
+    assert.deepEqual(await reachableSteps(run), await reachableSteps(here.run));
+    const next = await advance({ ...here, run, store: to }, openRoles(), last);
+    assert.equal(next.state.policy.digest, (await advance(here, openRoles(), last)).state.policy.digest);
+  });
 });

@@ -44,6 +44,37 @@ export function storeContract(name: string, open: (context: TestContext) => Prom
       );
     });
 
+    test('sizes and streams of objects and logs are those of what is stored', async (t) => {
+      const { store, other } = await open(t);
+      const large = Buffer.alloc(9 * 1024 * 1024 + 7, 'abcdefg');
+      await store.put('weights/step_1/model.safetensors', large);
+      await store.put('run.json', bytes('{}'));
+      await store.put('none.json', bytes(''));
+      for (const line of ['one', 'two', 'three']) await store.append('metrics.jsonl', `${line}\n`);
+      const sizes = new Map<string, number>();
+      for await (const { key, bytes: size } of other.sizes('')) sizes.set(key, size);
+      assert.equal(sizes.get('run.json'), 2);
+      assert.equal(sizes.get('weights/step_1/model.safetensors'), large.length);
+      const below: string[] = [];
+      for await (const { key } of other.sizes('weights/')) below.push(key);
+      assert.deepEqual(below, ['weights/step_1/model.safetensors']);
+      for await (const { key } of other.sizes('nothing/')) assert.fail(key);
+
+      const streamed = async (key: string): Promise<Buffer | null> => {
+        const found = await other.stream(key);
+        if (found === null) return null;
+        const pieces: Uint8Array[] = [];
+        for await (const piece of found.content) pieces.push(piece);
+        const whole = Buffer.concat(pieces);
+        assert.equal(whole.length, found.bytes);
+        return whole;
+      };
+      assert.deepEqual(await streamed('weights/step_1/model.safetensors'), large);
+      assert.equal(String(await streamed('metrics.jsonl')), 'one\ntwo\nthree\n');
+      assert.equal(String(await streamed('none.json')), '');
+      assert.equal(await streamed('nothing.json'), null);
+    });
+
     test('a key that was never written reads as nothing, and a reference to it is a damaged checkpoint', async (t) => {
       const { store } = await open(t);
       assert.equal(await store.read('weights/step_1/model.safetensors'), null);

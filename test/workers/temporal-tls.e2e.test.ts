@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { connect } from '../../cli/temporal/connection.ts';
+import { connect } from '../../workers/temporal/client.ts';
 import { choosePort } from '../../workers/stack/ports.ts';
 import { localTemporal, remoteTemporal } from '../../workers/temporal/temporal-settings.ts';
 import { connectWorker } from '../../workers/temporal/temporal-link.ts';

@@ -4,7 +4,7 @@ import { readFile } from 'node:fs/promises';
 import { after, describe, test } from 'node:test';
 import { Worker } from '@temporalio/worker';
 import { describeWaiting } from '../../cli/follow/follow-run.ts';
-import { whyStuck } from '../../cli/temporal/why-stuck.ts';
+import { whyStuck } from '../../workers/temporal/why-stuck.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { workflowBundlePath, workflowCodeVersion } from '../../workers/program/workflow-bundle.ts';
 import { evaluating } from './fake-evaluation.ts';

@@ -1,6 +1,7 @@
 /** Default activities of a run in tests. */
 import { Context } from '@temporalio/activity';
 import { ApplicationFailure } from '@temporalio/common';
+import { describeTurn, tellStanding } from '../../activities/ask-pool.ts';
 import { cancelOtherFlows } from '../../activities/around/other-flows.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { chunkName, chunksOfRound, groupsOfChunk, type LeasedChunk } from '../../core/rl/sampling/chunks.ts';
@@ -8,6 +9,7 @@ import { effectivenessOf } from '../../core/rl/effectiveness.ts';
 import type { FilteredGroups } from '../../core/rl/filters/filter-groups.ts';
 import { type PlayedPart, restrictPart } from '../../core/rl/rollout/played-part.ts';
 import { countsByKind, decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
+import { trainerQueues } from '../../core/names.ts';
 import { auditLineages } from '../../core/rl/lineages.ts';
 import type { ObjectRef, SamplingRound, StepCommit } from '../../core/rl/run-state.ts';
 import { firstCommit } from '../../runs/lineages/lineages.ts';
@@ -15,6 +17,9 @@ import { type FakeRun, type Fakes, type Input, refOf, type DefaultFakes, version
 
 /** Two processes, as their queues are named. */
 export const gpuWorkers = ['gpu-1', 'gpu-2', 'gpu-3', 'gpu-4'] as const;
+
+/** Pools that have rollout workers, one for each test. */
+export const testPools: readonly string[] = Array.from({ length: 12 }, (_, i) => `pool-${i + 1}`);
 
 /** Signals a run that a GPU worker holds it. */
 export type TellLeased = (
@@ -44,6 +49,8 @@ type Training = Pick<
   | 'nextTrainerEpoch'
   | 'findUnpublished'
   | 'describeTrainers'
+  | 'tellStanding'
+  | 'describeTurn'
   | 'leaseTrainer'
   | 'warmUp'
   | 'trainBatch'
@@ -235,6 +242,8 @@ function training(
   | 'leaseTrainer'
   | 'nextTrainerEpoch'
   | 'describeTrainers'
+  | 'tellStanding'
+  | 'describeTurn'
   | 'warmUp'
   | 'trainBatch'
   | 'remakeVersion'
@@ -246,7 +255,9 @@ function training(
     nextTrainerEpoch: () => run.epoch + 1,
     leaseTrainer: async ({ workflowId, epoch }) => {
       run.epoch = epoch;
-      const holder = gpuWorkers[run.isSlow ? 0 : epoch % gpuWorkers.length]!;
+      const holder = spec.queue
+        ? gpuWorkers.find((name) => trainerQueues(name).hold === Context.current().info.taskQueue)!
+        : gpuWorkers[run.isSlow ? 0 : epoch % gpuWorkers.length]!;
       const lost = new Promise<void>((_, reject) => {
         run.loseTrainer = () => reject(ApplicationFailure.create({ message: 'the GPU worker is gone' }));
       });
@@ -255,16 +266,22 @@ function training(
       await Promise.race([lost, Context.current().cancelled]);
     },
     describeTrainers: () => 'a GPU worker: none known',
+    // As they are: the pool is a workflow like others.
+    tellStanding,
+    describeTurn,
     warmUp: ({ from }) => {
       const total = spec.sft?.steps ?? 0;
       const step = from === null && total > 0 ? 0 : Math.min((from?.step ?? 0) + 50, total);
       return { step, policy: versionAfter(0, 'main', step), optimizer: null, loss: step === 0 ? null : 1 };
     },
-    trainBatch: ({ run: { lineage }, step, attempt, from, packed, overrides, reference, klBeta, halvedTo }) => {
+    trainBatch: ({ run: { lineage }, step, attempt, from, packed, overrides, reference, klBeta, halvedTo, seals }) => {
       const { maxSteps, checkpoints, learningRate: given } = spec;
       const learningRate = overrides.learningRate ?? given;
       const snapshot =
-        step % checkpoints.interval === 0 || step === (overrides.maxSteps ?? maxSteps) || step === overrides.stopAfter;
+        step % checkpoints.interval === 0 ||
+        step === (overrides.maxSteps ?? maxSteps) ||
+        step === overrides.stopAfter ||
+        seals === true;
       const made = [from.digest, packed.sha256, learningRate, reference.digest, klBeta, halvedTo ?? null];
       const policy = versionAfter(step, lineage, ...made);
       return {

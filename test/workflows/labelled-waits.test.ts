@@ -34,8 +34,11 @@ const labelledElsewhere: Readonly<Record<string, string>> = {
   'run-start.ts continueFrom executeWithOptions': 'no query is answered yet',
   'run-start.ts continueFrom readSpec': 'no query is answered yet',
   'run-start.ts openOrContinue executeWithOptions': 'no query is answered yet',
+  'step/chunk-gate.ts within condition': 'SamplingWindow.next: `generate step S: …`',
   'step/head.ts commit commitStep': 'trainRun: `commit step S`',
   'step/play-chunk.ts playChunk executeWithOptions': 'SamplingWindow.next: `generate step S: …`',
+  'step/pool-turn.ts get condition': '`a trainer of the pool …`',
+  'step/pool-turn.ts send tellStanding': '`a trainer of the pool …`; nobody waits for it otherwise',
   'step/ready-groups.ts judge filterGroups': 'RoundsInPlay: `filter groups A-B again`',
   'step/rollout-flow.ts begin startChild': 'SamplingWindow.next: `generate step S: …`',
   'step/rollout-flow.ts lookAfter condition': 'SamplingWindow.next: `generate step S: …`',
@@ -49,9 +52,10 @@ const labelledElsewhere: Readonly<Record<string, string>> = {
   'step/trainer-lease.ts ask condition': '`a GPU worker …`',
   'step/trainer-lease.ts ask executeWithOptions': 'it is held, and not waited for',
   'step/trainer-lease.ts lookWhomFor condition': '`a GPU worker …`',
-  'step/trainer-lease.ts lookWhomFor describeTrainers': '`a GPU worker …`',
   'step/trainer-lease.ts take nextTrainerEpoch': '`a GPU worker …`',
   'step/trainer-lease.ts take sleep': '`a GPU worker …`',
+  'step/trainer-lease.ts whomFor describeTrainers': '`a GPU worker …`',
+  'step/trainer-lease.ts whomFor describeTurn': '`a trainer of the pool …`',
 };
 
 const temporal: ReadonlySet<string> = new Set(['condition', 'sleep', 'startChild']);
@@ -59,7 +63,7 @@ const proxies: ReadonlySet<string> = new Set(['eager', 'opening', 'lookup']);
 
 function sourcesOfRun(): string[] {
   const others =
-    /^(?:evaluate|optimize-prompt|rescore|sweep-sandboxes|search-leases|play-rounds|options|inputs|unknown)/;
+    /^(?:evaluate|optimize-prompt|rescore|sweep-sandboxes|search-leases|pool\.ts|play-rounds|options|inputs|unknown)/;
   return readdirSync(root, { recursive: true, encoding: 'utf8' })
     .filter((file) => file.endsWith('.ts') && !others.test(file) && !file.startsWith('control/search-control'))
     .toSorted();

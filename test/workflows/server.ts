@@ -12,7 +12,7 @@ import { TestWorkflowEnvironment } from '@temporalio/testing';
 import { DefaultLogger, Runtime, Worker } from '@temporalio/worker';
 import { FailureMapping } from '../../activities/around/failures.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { taskQueues, trainerLeasedSignalName, trainerQueues } from '../../core/names.ts';
+import { queueOfPool, taskQueues, trainerLeasedSignalName, trainerQueues } from '../../core/names.ts';
 import { ensureTemporalCli } from '../../workers/temporal/temporal-cli.ts';
 import { workflowBundlePath, workflowCodeVersion } from '../../workers/program/workflow-bundle.ts';
 import { runTogether } from '../../workers/roles/run-worker.ts';
@@ -30,7 +30,7 @@ import {
   specWith,
   type DefaultFakes,
 } from './fake-run.ts';
-import { fakeTraining, gpuWorkers, type TellLeased } from './fake-training.ts';
+import { fakeTraining, gpuWorkers, type TellLeased, testPools } from './fake-training.ts';
 import { patience, soon } from './look.ts';
 
 /** A workflow whose history is long after a few steps, and which continues as new then. */
@@ -91,6 +91,7 @@ async function open(): Promise<Server> {
   };
   const queues = [
     taskQueues.rollout,
+    ...testPools.map((pool) => queueOfPool(taskQueues.rollout, pool)),
     taskQueues.train,
     ...gpuWorkers.flatMap((name) => Object.values(trainerQueues(name))),
   ];
@@ -213,12 +214,14 @@ async function viewOf(name: string): Promise<RunView> {
 }
 
 function defaultFakes(run: FakeRun, tell: TellLeased): DefaultFakes {
+  const measureSweepRun = () => ({ step: null, value: null });
   const sweepSandboxes = () => ({ open: 0, ended: [], orphans: [], left: [], troubles: [] });
   return {
     ...fakeTraining(run, tell),
     ...fakeEvaluations(run),
     ...fakeSearches(run),
     ...fakeRescores(),
+    measureSweepRun,
     sweepSandboxes,
   };
 }

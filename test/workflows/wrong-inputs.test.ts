@@ -191,6 +191,16 @@ const wrongInputs: Cases = [
     ],
   ],
   [
+    'sweep',
+    [
+      ['an empty object', {}, /name: .*is missing/],
+      ['what one execution hands to the next', { continued: {} }, /cannot begin another/],
+      ['no runs', { ...sweepOf('words'), runs: [] }, /runs: expected at least one/],
+      ['a row that there is not', { ...sweepOf('words'), rows: [] }, /runs: expected rows/],
+      ['nothing at once', { ...sweepOf('words'), atOnce: 0 }, /atOnce.*whole numbers from 1/],
+    ],
+  ],
+  [
     'playRounds',
     [
       ['an empty object', {}, /run: expected an object with name, store, lineage, spec, attempt, is missing/],
@@ -202,6 +212,22 @@ const wrongInputs: Cases = [
     [['a type that there is not', 'words.toml', /There is no workflow type "trianRun" here.*Did you mean trainRun\?/]],
   ],
 ];
+
+function sweepOf(name: string) {
+  const runs = [{ name: `${name}-01`, row: 0, seed: null, overrides: {} }];
+  const metric = { name: 'train/reward', goal: 'max', lastSteps: 1 };
+  return {
+    name,
+    store: 'file:outputs',
+    config: 'words.toml',
+    rows: [{}],
+    runs,
+    metric,
+    maxSteps: 4,
+    halving: null,
+    atOnce: 1,
+  };
+}
 
 let client: Client;
 before(async () => {

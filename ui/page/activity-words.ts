@@ -17,6 +17,8 @@ export const activityWords = {
   nextTrainerEpoch: 'choose a GPU worker',
   findUnpublished: 'find weights to upload',
   describeTrainers: 'look for GPU workers',
+  tellStanding: 'tell the pool',
+  describeTurn: 'ask the pool why',
   planEvaluations: 'plan evaluations',
   openEvaluation: 'open an evaluation',
   openRescore: 'open a rescore',
@@ -46,6 +48,7 @@ export const activityWords = {
   remakeVersion: 'make a version again',
   restoreVersion: 'restore a version',
   publishVersion: 'upload weights',
+  measureSweepRun: 'read the metric of a sweep',
   sweepSandboxes: 'end lost sandboxes',
 } as const;
 

@@ -1,6 +1,6 @@
 import type { Client } from '@temporalio/client';
 import type { KnownTrainers } from '../../activities/index.ts';
-import { taskQueues } from '../../core/names.ts';
+import { queueOfPool, taskQueues } from '../../core/names.ts';
 
 /** Most runs that are asked for their holder. */
 const runsAskedMax = 50;
@@ -17,7 +17,7 @@ interface Poller {
 }
 
 /** Number of processes that poll a queue, at least 1; refreshed after a while. */
-export function pollerCount(client: Client, taskQueue: string): () => Promise<number> {
+function pollerCount(client: Client, taskQueue: string): () => Promise<number> {
   let [counted, at] = [1, -Infinity];
   return async () => {
     if (performance.now() - at < countedMs) return counted;
@@ -25,6 +25,17 @@ export function pollerCount(client: Client, taskQueue: string): () => Promise<nu
     const fresh = await freshPollers(client, taskQueue);
     counted = Math.max(1, new Set(fresh.map(({ identity }) => identity)).size);
     return counted;
+  };
+}
+
+/** The same for rollout workers: of a pool, or of none. */
+export function pollerCounts(client: Client): (pool?: string) => Promise<number> {
+  const counts = new Map<string, () => Promise<number>>();
+  return (pool) => {
+    const queue = queueOfPool(taskQueues.rollout, pool);
+    const count = counts.get(queue) ?? pollerCount(client, queue);
+    counts.set(queue, count);
+    return count();
   };
 }
 

@@ -6,9 +6,8 @@ import { beCurrent, beUnversioned, currentLine, hasDeployments, pinnedTo } from 
 import { workflowBundlePath, workflowCodeVersion } from '../program/workflow-bundle.ts';
 import { createOrchestratorActivities } from '../../activities/of-orchestrator.ts';
 import type { StoreView } from '../../activities/around/store-view.ts';
-import { taskQueues } from '../../core/names.ts';
 import { codeVersion } from '../program/code-version.ts';
-import { findTrainers, pollerCount } from './find-trainers.ts';
+import { findTrainers, pollerCounts } from './find-trainers.ts';
 import { inferenceFor, say, type WorkerSettings } from './worker-settings.ts';
 import type { TemporalLink } from '../temporal/temporal-link.ts';
 import { CountedSlots, GatedSlots } from './gated-slots.ts';
@@ -67,7 +66,7 @@ function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
     codeVersion,
     inference: inferenceFor(settings),
     findTrainers: () => findTrainers(link.client),
-    countRolloutWorkers: pollerCount(link.client, taskQueues.rollout),
+    countRolloutWorkers: pollerCounts(link.client),
     otherVersions: watchVersions(link.client),
     hasSearchAttributes: () =>
       hasSearchAttributes({

@@ -13,6 +13,8 @@ import { PendingVersions } from '../../learn/pending-versions.ts';
 import { openTrainer } from '../../backends/trainer/index.ts';
 import { taskQueues, trainerLeasedSignalName, trainerQueues } from '../../core/names.ts';
 import { loadTokenizer } from '../../engine/model/tokenizer/load-tokenizer.ts';
+import type { JoinedPool } from './joined-pool.ts';
+import { PoolMembership } from './pool-membership.ts';
 import { fewSlots } from './few-slots.ts';
 import { type OpenedWorker, runTogether } from './run-worker.ts';
 import { pendingFolderHere } from '../stack/pending-folder.ts';
@@ -23,7 +25,7 @@ import type { TemporalLink } from '../temporal/temporal-link.ts';
  * the process's own, each with one slot.
  */
 export async function openTrainerWorkers(options: TrainerOptions): Promise<OpenedWorker> {
-  const { common, link, open, view, lease, graceMs, say } = options;
+  const { common, link, open, view, lease, graceMs, say, joined } = options;
   const dependencies = {
     lease,
     trainer: new PolicyTrainer(async (run) =>
@@ -45,19 +47,23 @@ export async function openTrainerWorkers(options: TrainerOptions): Promise<Opene
   const activity = [...(common.interceptors?.activity ?? []), () => ({ inbound: drain })];
   const working = { ...alone, ...ending, interceptors: { activity } };
   const workers = await Promise.all([
-    open({
-      ...one,
-      taskQueue: taskQueues.train,
-      activities: holding,
-      tuner: { ...fewSlots, activityTaskSlotSupplier: new LeaseSlot(lease, view) },
-    }),
-    open({ ...alone, taskQueue: queues.hold, activities: holding }),
+    // A trainer of a pool is given to runs by name: it takes none from the shared queue.
+    joined
+      ? open({ ...one, taskQueue: queues.hold, activities: holding, maxConcurrentActivityTaskExecutions: holdsOfPool })
+      : open({
+          ...one,
+          taskQueue: taskQueues.train,
+          activities: holding,
+          tuner: { ...fewSlots, activityTaskSlotSupplier: new LeaseSlot(lease, view) },
+        }),
+    ...(joined ? [] : [open({ ...alone, taskQueue: queues.hold, activities: holding })]),
     open({ ...working, taskQueue: queues.steps, activities: createTrainActivities(dependencies) }),
     open({ ...working, taskQueue: queues.uploads, activities: createUploadActivities(dependencies) }),
   ]);
-  const together = runTogether(workers);
+  const membership = joined && new PoolMembership({ client: () => link.client, joined, lease, say });
+  const together = joiningWhile(runTogether(workers), membership);
   if (!isDrained) return together;
-  const [forAll, forItsRun] = workers;
+  const takingRuns = workers.slice(0, -2);
   const leave = async (): Promise<void> => {
     const left = await drain.drain(graceMs);
     if (left.length > 0)
@@ -69,11 +75,31 @@ export async function openTrainerWorkers(options: TrainerOptions): Promise<Opene
     ...together,
     shutdown: () => {
       lease.close();
-      for (const worker of [forAll, forItsRun]) if (worker.getState() === 'RUNNING') worker.shutdown();
+      void membership?.leave();
+      for (const worker of takingRuns) if (worker.getState() === 'RUNNING') worker.shutdown();
       void leave();
     },
   };
 }
+
+/** It is a member of its pool from when it runs until it shuts down. */
+function joiningWhile(worker: OpenedWorker, membership: PoolMembership | undefined): OpenedWorker {
+  if (membership === undefined) return worker;
+  return {
+    ...worker,
+    run: () => {
+      void membership.stay();
+      return worker.run();
+    },
+    shutdown: () => {
+      void membership.leave();
+      worker.shutdown();
+    },
+  };
+}
+
+/** A run's next lease comes while its former one ends: after continue-as-new, or when it was not heard of. */
+const holdsOfPool = 2;
 
 interface TrainerOptions {
   readonly common: WorkerOptions;
@@ -83,6 +109,8 @@ interface TrainerOptions {
   readonly lease: ProcessLease;
   readonly graceMs: number;
   readonly say: (line: string) => void;
+  /** The pool that gives it to runs; missing: it takes runs of no pool. */
+  readonly joined?: JoinedPool;
 }
 
 /** Least grace in which a step might finish; with a shorter one, work under way is abandoned at once. */

@@ -3,13 +3,14 @@ import { setFlagsFromString } from 'node:v8';
 import { workerRoles, type WorkerRole } from '../../core/names.ts';
 import { holdSecret } from '../../host/project-secret.ts';
 import { takeCredentials } from '../temporal/credentials.ts';
+import { readJoinedPool } from './joined-pool.ts';
 import { runWorker } from './run-worker.ts';
 import { openWorker } from './worker.ts';
 
 /**
  * One worker process: `worker --role rollout`. TEMPORAL_ADDRESS and its companions (`temporal-settings.ts`) name
  * Temporal, RATCHET_POLICY_URL the policy server; the current folder is the project's. `--grace`: seconds for work
- * under way at shutdown. `--max-rollouts`: rollouts that a rollout worker generates at once. `--take-over`: this is the
+ * under way at shutdown. `--max-rollouts`: rollouts that a rollout worker generates at once. `--pool`, `--label`: the pool that it joins. `--take-over`: this is the
  * server's only orchestrator, so it takes over runs of other workflow code.
  */
 // Without this a worker's heap grows for minutes, to several times its contents, before the first full collection.
@@ -23,6 +24,8 @@ const { values } = parseArgs({
     'take-over': { type: 'boolean' },
     grace: { type: 'string' },
     'max-rollouts': { type: 'string' },
+    pool: { type: 'string' },
+    label: { type: 'string', multiple: true },
   },
 });
 if (values.role === 'metrics') {
@@ -45,6 +48,7 @@ const worker = await openWorker({
   vllmUrl: process.env['RATCHET_VLLM_URL'] ?? '',
   ...(values.grace === undefined ? {} : { graceMs: Number(values.grace) * 1000 }),
   ...(values['max-rollouts'] === undefined ? {} : { maxRollouts: Number(values['max-rollouts']) }),
+  joined: readJoinedPool(values.pool, values.label),
   onTakeOver: values['take-over'] === true ? (line) => void process.stdout.write(`${line}\n`) : undefined,
 });
 const running = runWorker(worker, (line) => void process.stderr.write(`${line}\n`));

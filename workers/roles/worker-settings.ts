@@ -2,6 +2,7 @@ import { inferenceTraits } from '../../core/kinds/inference.ts';
 import type { WorkerRole } from '../../core/names.ts';
 import { openInference, type Inference } from '../../backends/inference/index.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
+import type { JoinedPool } from './joined-pool.ts';
 import type { Credentials } from '../temporal/credentials.ts';
 
 export interface WorkerSettings extends Credentials {
@@ -11,6 +12,8 @@ export interface WorkerSettings extends Credentials {
   readonly graceMs?: number;
   /** Rollouts that a rollout worker generates at once; by default as many as fit into its memory. */
   readonly maxRollouts?: number;
+  /** The pool that it joins; missing = it works for runs of no pool. */
+  readonly joined?: JoinedPool | undefined;
   /** The policy server that a run uses when its config names none. */
   readonly policyUrl: string;
   /** The same for vLLM, '' when none was started; missing = none. */

@@ -1,7 +1,8 @@
 import { Runtime, Worker, type WorkerOptions } from '@temporalio/worker';
 import os from 'node:os';
 import { heartbeatThrottleMs } from '../../core/limits.ts';
-import { taskQueues } from '../../core/names.ts';
+import { queueOfPool, taskQueues } from '../../core/names.ts';
+import { present } from '../../core/present.ts';
 import { codeDigest } from '../program/code-version.ts';
 import { dataConverterFor } from '../temporal/payload-codec.ts';
 import { TemporalLink } from '../temporal/temporal-link.ts';
@@ -73,7 +74,7 @@ async function openRole(settings: WorkerSettings, { link, view, identity }: Role
     connection,
     namespace: temporal.namespace,
     dataConverter: dataConverterFor(payloadKeys),
-    taskQueue: taskQueues[settings.role],
+    taskQueue: queueOfPool(taskQueues[settings.role], settings.joined?.pool),
     identity,
     interceptors: {
       activity: activityInterceptors({
@@ -103,6 +104,7 @@ async function openRole(settings: WorkerSettings, { link, view, identity }: Role
         lease,
         graceMs,
         say,
+        ...present({ joined: settings.joined }),
       });
     default:
       return settings.role satisfies never;

@@ -13,9 +13,12 @@ import {
   wandbVariables,
 } from '../../core/child-environment.ts';
 import { workerRoles, type WorkerRole } from '../../core/names.ts';
+import { argumentsOfPool, type JoinedPool } from '../roles/joined-pool.ts';
 import { choosePort } from './ports.ts';
 import type { Role } from './supervisor.ts';
 import type { StartedVllm } from './vllm-role.ts';
+
+export { readJoinedPool } from '../roles/joined-pool.ts';
 
 /** Default port of the policy server; another is chosen when it is taken. */
 const defaultPolicyPort = 8420;
@@ -40,6 +43,8 @@ export interface RoleOptions {
   readonly graceS?: number | undefined;
   /** Starts only what generation needs: other servers have the model, and nothing is trained. */
   readonly playsOnly?: boolean;
+  /** The pool that GPU workers and rollout workers join. */
+  readonly joined?: JoinedPool | undefined;
 }
 
 /**
@@ -56,6 +61,7 @@ export function localRoles({
   count = {},
   graceS,
   playsOnly = false,
+  joined,
 }: RoleOptions): Role[] {
   const policyUrl = policyUrlAt(policyPort);
   const policyServer: Role = {
@@ -84,6 +90,7 @@ export function localRoles({
         '--role',
         role,
         ...(graceS === undefined ? [] : ['--grace', String(graceS)]),
+        ...(role === 'orchestrator' ? [] : argumentsOfPool(joined)),
       ],
       takesSecrets: true,
       ...(role === 'orchestrator' && i === 0 ? { argsAtOwnServer: ['--take-over'], aloud: 'upgrade: ' } : {}),

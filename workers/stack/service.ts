@@ -13,7 +13,7 @@ import { RatchetError } from '../../core/errors.ts';
 /** Managers that start a user's programs on this machine. */
 type ServiceManager = 'systemd' | 'launchd';
 
-interface ServicePlan {
+export interface ServicePlan {
   readonly manager: ServiceManager;
   /** `ratchet-PROJECT-HASH`, one per project folder. */
   readonly name: string;

@@ -4,7 +4,7 @@ import { memoKeys } from '../../core/names.ts';
 import { present } from '../../core/present.ts';
 
 /** Workflows that continue from the store alone after a restart. */
-const types = ['evaluateNewest', 'evaluate', 'optimizePrompt', 'rescore', 'sweepSandboxes'];
+const types = ['evaluateNewest', 'evaluate', 'optimizePrompt', 'rescore', 'sweep', 'sweepSandboxes'];
 
 interface TakeOverEvaluations {
   /** Version of this process's workflow code. */

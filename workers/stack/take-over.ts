@@ -4,10 +4,11 @@ import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-wor
 import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import type proto from '@temporalio/proto';
 import type { OpenedRun, TakenOver, TrainRunInput } from '../../activities/index.ts';
-import { memoKeys } from '../../core/names.ts';
+import { memoKeys, poolWorkflowPrefix } from '../../core/names.ts';
 import { present } from '../../core/present.ts';
 import type { AskedOfRun, RunHandle } from '../../core/rl/run-state.ts';
 import { takeOverEvaluations } from './take-over-evaluations.ts';
+import type { PoolInput } from '../../workflows/pool.ts';
 import type { ContinuedRun } from '../../workflows/run-start.ts';
 import { innermostMessage } from '../temporal/innermost-message.ts';
 
@@ -59,6 +60,8 @@ export async function takeOverOpen({ client, version, say, isUnversioned = false
     const failed = (workflowId: string, reason: unknown): void =>
       say(`upgrade: ${workflowId} was begun by other code and could not be taken over: ${innermostMessage(reason)}`);
     await endFlows(client, version, writtenBy);
+    for (const pool of await takeOverPools(client, version, writtenBy))
+      say(`upgrade: the pool ${pool} continues under the new code`);
     for (const evaluation of await takeOverEvaluations(client, { version, versionOf: writtenBy, failed })) {
       say(`upgrade: ${evaluation} continues with what it has finished, under the new code`);
     }
@@ -79,6 +82,37 @@ async function endFlows(client: Client, version: string, writtenBy: typeof versi
     const written = writtenBy(await flow.describe());
     if (written !== null && written !== version) await flow.terminate('taken over by other workflow code');
   }
+}
+
+/**
+ * Begins pools anew that were begun by other code, with their settings, which are in the memo. All else their runs and
+ * GPU workers tell again by themselves.
+ */
+async function takeOverPools(client: Client, version: string, writtenBy: typeof versionOf): Promise<string[]> {
+  const taken: string[] = [];
+  for await (const { workflowId } of client.workflow.list({
+    query: "WorkflowType='pool' AND ExecutionStatus='Running'",
+  })) {
+    const found = await client.workflow.getHandle(workflowId).describe();
+    const written = writtenBy(found);
+    if (written === null || written === version) continue;
+    const { memo = {}, taskQueue, runId } = found;
+    const name = workflowId.slice(poolWorkflowPrefix.length);
+    const settings = memo[memoKeys.poolSettings] as PoolInput['settings'];
+    const input: PoolInput = { name, ...present({ settings }) };
+    const summary = await found.staticSummary();
+    await client.workflow.start('pool', {
+      workflowId,
+      taskQueue,
+      args: [input],
+      workflowIdConflictPolicy: 'TERMINATE_EXISTING',
+      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+      memo: { ...memo, [memoKeys.takenOverFrom]: runId },
+      ...present({ staticSummary: summary }),
+    });
+    taken.push(name);
+  }
+  return taken;
 }
 
 /** The run's name if it was taken over; null if our code can continue it as it is. `isWedged`: it certainly cannot. */

@@ -10,7 +10,9 @@ import {
   type SignalDefinition,
   workflowInfo,
 } from '@temporalio/workflow';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { evaluationLookAgainMs } from '../../core/limits.ts';
+import { memoKeys } from '../../core/names.ts';
 import { onSignal } from '../control/listen.ts';
 import type { RunControl } from '../control/run-control.ts';
 import { awaitedLater } from './beside.ts';
@@ -43,6 +45,11 @@ const outlivingUs = {
 
 /** Start options of a child, besides its input. */
 type ChildOptions = typeof outlivingUs & { readonly workflowId: string };
+
+/** A child of a run in a pool plays with the rollout workers of that pool. */
+export function memoOfPool({ queue }: Pick<RunSpec, 'queue'>): { readonly memo?: Record<string, string> } {
+  return queue === undefined ? {} : { memo: { [memoKeys.pool]: queue.pool } };
+}
 
 interface StartedChild<Result> {
   result(): Promise<Result>;

@@ -17,7 +17,7 @@ import type { EvalSpec } from '../../config/run-spec.ts';
 import type { EvaluationSummary } from '../../activities/index.ts';
 import { opening, orchestratorFor } from '../options.ts';
 import { awaitedLater } from './beside.ts';
-import { ChildWork, ChildWorkFailed } from './child-work.ts';
+import { ChildWork, ChildWorkFailed, memoOfPool } from './child-work.ts';
 import type { evaluate } from '../evaluate.ts';
 import { evalLine, evalValues } from '../control/lines.ts';
 import { onSignal } from '../control/listen.ts';
@@ -297,7 +297,12 @@ export class OnlineEvals {
     const { workflowId, input } = onlineEvaluation({ run, spec, ...version }, entry, variant, notify);
     const staticSummary = `${input.environment.name} · ${input.model.model}`;
     return this.#children.resultOf(workflowId, async (options) => {
-      const child = await startChild<typeof evaluate>('evaluate', { ...options, args: [input], staticSummary });
+      const child = await startChild<typeof evaluate>('evaluate', {
+        ...options,
+        args: [input],
+        staticSummary,
+        ...memoOfPool(spec),
+      });
       return { result: async () => (await child.result()).results[0]! };
     });
   }

@@ -17,7 +17,7 @@ import {
   unansweredLine,
   verdictLine,
 } from './branch-lines.ts';
-import { ChildWork } from './child-work.ts';
+import { ChildWork, memoOfPool } from './child-work.ts';
 import {
   adoptPromptUpdate,
   type BranchUnderWay,
@@ -283,7 +283,13 @@ export class PromptBranches {
     const staticSummary = `${input.environments[0]!.name} · ${input.model.model}`;
     const result = await this.#children.resultOf(
       workflowId,
-      (options) => startChild<typeof optimizePrompt>('optimizePrompt', { ...options, args: [input], staticSummary }),
+      (options) =>
+        startChild<typeof optimizePrompt>('optimizePrompt', {
+          ...options,
+          args: [input],
+          staticSummary,
+          ...memoOfPool(spec),
+        }),
       () => this.#isLeft(branch),
     );
     this.#workflows.delete(keyOf(branch));

@@ -236,6 +236,9 @@ export class RunControl {
   /** Prompts in use, for a run that searches for none. */
   prompts: () => readonly PromptStanding[] = () => [];
 
+  /** Called when what the run asks of its pool was changed. */
+  onQueueChange: () => void = () => undefined;
+
   /** Called once when a pause gets long. */
   onLongPause: () => void = () => undefined;
 
@@ -410,9 +413,11 @@ export class RunControl {
     const lines = describeSettings(settings, this.#settings());
     this.#overrides = withSettings(this.#overrides, settings);
     this.#noteAsked();
+    if ('queue.priority' in settings) this.onQueueChange();
     for (const line of lines) this.emit('set', null, line);
     if (Object.keys(budget).length === Object.keys(settings).length)
       return `${lines.join('\n')}\nfor calls from now on`;
+    if (Object.keys(settings).every((name) => name === 'queue.priority')) return `${lines.join('\n')}\nfrom now on`;
     const from = this.planned > this.#step ? this.planned + 1 : this.#step + 1;
     return `${lines.join('\n')}\nfrom step ${from} on; the run ends after step ${this.lastStep}`;
   }

@@ -28,7 +28,7 @@ export async function playChunk(
   waits: Waits,
   input: {
     readonly run: RunHandle;
-    readonly spec: Pick<RunSpec, 'heartbeatTimeoutS'>;
+    readonly spec: Pick<RunSpec, 'heartbeatTimeoutS' | 'queue'>;
     readonly round: SamplingRound;
     readonly chunk: LeasedChunk;
     readonly label: string;

@@ -7,8 +7,8 @@ import type { Head } from './head.ts';
 export class Recoveries {
   readonly #context: RunContext;
   readonly #head: Head;
-  /** The step that this execution makes first: loading a checkpoint for it is no recovery. */
-  readonly #firstStep: number;
+  /** The step that this execution, or its newest turn with a trainer, makes first: loading a checkpoint for it is no recovery. */
+  #firstStep: number;
   #inTraining = 0;
   /** Rollouts generated again meanwhile for that step or an earlier one; a recovery normally needs none. */
   #regenerated = 0;
@@ -17,6 +17,11 @@ export class Recoveries {
     this.#context = context;
     this.#head = head;
     this.#firstStep = head.isCommitted ? head.step + 1 : 1;
+  }
+
+  /** The trainer was given back: the next one loads a checkpoint. */
+  turnIsOver(): void {
+    this.#firstStep = this.#head.step + 1;
   }
 
   trains(step: number): void {

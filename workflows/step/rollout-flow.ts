@@ -11,6 +11,7 @@ import {
 } from '@temporalio/workflow';
 import { flowFirstLookMs, flowLookAgainMs } from '../../core/limits.ts';
 import { rolloutsWorkflowId } from '../../core/names.ts';
+import { present } from '../../core/present.ts';
 import {
   giveUpRoundsSignal,
   leaveRoundsSignal,
@@ -183,12 +184,12 @@ export class RolloutFlow {
     this.#begun += 1;
     const workflowId = rolloutsWorkflowId(tells, runId, this.#begun);
     this.#ids.push(workflowId);
-    const { heartbeatTimeoutS } = spec;
+    const { heartbeatTimeoutS, queue } = spec;
     // If the run is cancelled before the start is known, the workflow starts all the same, and `end` has to know of it.
     const handle = await CancellationScope.nonCancellable(() =>
       startChild<typeof playRounds>('playRounds', {
         workflowId,
-        args: [{ run, spec: { heartbeatTimeoutS }, tells }],
+        args: [{ run, spec: { heartbeatTimeoutS, ...present({ queue }) }, tells }],
         parentClosePolicy: ParentClosePolicy.ABANDON,
         cancellationType: ChildWorkflowCancellationType.ABANDON,
         workflowIdReusePolicy: 'ALLOW_DUPLICATE',

@@ -14,6 +14,8 @@ import { memoryRemedies } from '../../core/rl/failures.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { TrainerLeased } from '../../activities/index.ts';
+import type { CarriedTurn } from './pool-turn.ts';
+import { PoolTurn } from './pool-turn.ts';
 import { holdingOn, eager, lookup, trainingOn, uploadsOn } from '../options.ts';
 import { awaitedLater } from '../beside/beside.ts';
 import { isReport } from '../beside/root-cause.ts';
@@ -62,6 +64,8 @@ function failureOf(end: { readonly reason: unknown } | null): string | null {
 /** Time that a run waits in silence, and the interval at which it then looks for workers. */
 const firstLookMs = 2_000;
 const lookMsMax = 300_000;
+/** A pool that was begun anew hears of its runs within this time. */
+const turnLookMsMax = 30_000;
 /** Pause before asking for a GPU worker after one of another version was given back. */
 const otherVersionMs = 5_000;
 /** Delay before a second attempt when the first ended before a worker held the run. */
@@ -82,7 +86,13 @@ export class TrainerLease {
   #told: TrainerLeased | null = null;
   #users = 0;
   #isReleaseWanted = false;
-  #waitingFor = 'a GPU worker';
+  #waitingFor: string;
+  /** Its turn with a trainer of its pool; null for a run of no pool, which takes any GPU worker that is free. */
+  readonly #turn: PoolTurn | null;
+  /** Steps whose version is not in the store yet: between them the pool may have the trainer. */
+  #openSteps = 0;
+  /** Whether the newest version has its optimizer's state, so that another trainer continues without training anything again. */
+  #isSealed: boolean;
   /** Why the last worker could not hold the run. */
   #lastFailure: string | null = null;
   /**
@@ -91,22 +101,31 @@ export class TrainerLease {
    */
   onLost: (epoch: number, seconds: number) => void = () => undefined;
 
+  /** Called when the trainer is given back. */
+  onTurnOver: () => void = () => undefined;
+
   constructor(
     { run, spec }: { readonly run: RunHandle; readonly spec: RunSpec },
     control: RunControl,
-    preferred: string | null,
+    { preferred, turn }: { readonly preferred: string | null; readonly turn: CarriedTurn | null },
   ) {
     this.#run = run;
     this.#spec = spec;
     this.#control = control;
     this.#preferred = preferred;
+    this.#turn = spec.queue ? new PoolTurn(spec.queue, control, turn) : null;
+    this.#isSealed = this.#turn?.trainer == null;
+    this.#waitingFor = this.#waitingAtFirst;
+    if (this.#turn) this.#turn.onAskedBack = (why) => this.#isAskedBack(why);
     onSignal(
       trainerLeasedSignal,
       (held: TrainerLeased) => void (this.#told = held),
       (problem) => control.ignored(problem),
     );
     // Leased early, before another run gets it: this worker need not restore anything.
-    if (preferred !== null) void this.#lease();
+    const held = this.#turn ? this.#turn.trainer : preferred;
+    if (held !== null) void this.#lease();
+    if (this.#turn?.isAskedBack === true) this.#releaseIfIdle();
   }
 
   /** Asks the worker that holds the run, and the next one if that is lost, until there is an answer. */
@@ -168,7 +187,7 @@ export class TrainerLease {
     );
     this.#current = null;
     this.#preferred = null;
-    lease.giveBack();
+    this.#giveBack(Promise.resolve(lease), true);
     await this.#control.waitFor("a GPU worker of the orchestrator's version", sleep(otherVersionMs));
   }
 
@@ -188,17 +207,86 @@ export class TrainerLease {
     this.#releaseIfIdle();
   }
 
+  /**
+   * A step begins. A trainer that was asked back is given back before it, if the newest version is a checkpoint; else
+   * this step makes one, and the trainer is given back when that is in the store.
+   */
+  async beginStep(): Promise<void> {
+    const turn = this.#turn!;
+    if (turn.isAskedBack && this.#isSealed) {
+      this.#releaseIfIdle();
+      const given = condition(() => !turn.isAskedBack);
+      await this.#control.waitFor(`the uploads under way, then the trainer goes back to the pool ${turn.pool}`, given);
+    }
+    this.#openSteps += 1;
+    this.#isSealed = false;
+  }
+
+  /** A step has ended, once what is uploaded of it is in the store. `isSealed`: it has made a checkpoint. */
+  endStep(uploads: Promise<unknown>, isSealed: boolean): void {
+    const end = (): void => {
+      this.#openSteps -= 1;
+      if (this.#openSteps === 0) this.#isSealed = isSealed;
+      this.#releaseIfIdle();
+    };
+    void uploads.then(end, end); // whoever needs the upload gets its failure
+  }
+
+  /** Whether the pool wants the trainer back: the step that is planned makes a checkpoint. */
+  get isAskedBack(): boolean {
+    return this.#turn?.isAskedBack === true;
+  }
+
+  /** Whether the run takes turns with others of a pool. */
+  get takesTurns(): boolean {
+    return this.#turn !== null;
+  }
+
+  /** Tells the pool that what the run asks for has changed. */
+  tellPool(): void {
+    void this.#turn?.tell();
+  }
+
+  /** The run ends, and wants no trainer any more. */
+  async leave(): Promise<void> {
+    await this.#turn?.leave();
+  }
+
+  carryTurn(): CarriedTurn | null {
+    return this.#turn?.carry() ?? null;
+  }
+
+  #isAskedBack(why: string): void {
+    this.#control.emit(
+      'warning',
+      null,
+      `its trainer goes to another run at the end of a step, with a checkpoint: ${why}`,
+    );
+    this.#releaseIfIdle();
+  }
+
   /** Holder that the next execution of this workflow prefers. */
   carry(): string | null {
     return this.#preferred;
   }
 
   #releaseIfIdle(): void {
-    if (!this.#isReleaseWanted || this.#users > 0) return;
+    const isAsked = this.isAskedBack && this.#openSteps === 0 && this.#isSealed;
+    if ((!this.#isReleaseWanted && !isAsked) || this.#users > 0) return;
     this.#isReleaseWanted = false;
     const leasing = this.#current;
     this.#current = null;
-    if (leasing) void leasing.then(({ giveBack }) => giveBack()).catch(() => undefined); // no worker held it, so there is nothing to release
+    if (leasing) this.#giveBack(leasing.catch(() => null)); // null: no worker held it, so there is nothing to release
+  }
+
+  /** Ends the lease, and tells the pool when it is over: the next run is not to find the trainer busy. */
+  #giveBack(leasing: Promise<Lease | null>, isLost = false): void {
+    const over = leasing.then(async (lease) => {
+      lease?.giveBack();
+      if (this.#turn) await lease?.over;
+    });
+    this.#turn?.giveBack(over, { isLost });
+    if (!isLost) this.onTurnOver();
   }
 
   #lease(): Promise<Lease> {
@@ -217,12 +305,14 @@ export class TrainerLease {
     void awaitedLater(this.#lookWhomFor(looking)); // it only writes messages
     try {
       for (let waitMs = 0, waitedMs = 0; ;) {
-        const preferred = this.#preferred;
+        const turn = this.#turn;
+        const preferred = turn ? await turn.get() : this.#preferred;
         this.#preferred = null;
         const epoch = await eager.nextTrainerEpoch({ run: this.#run });
         const lease = await this.#ask(epoch, preferred);
         if (lease) return lease;
-        if (preferred !== null) continue;
+        if (turn) turn.giveBack(Promise.resolve(), { isLost: true });
+        else if (preferred !== null) continue;
         waitMs = nextWaitMs({ firstMs, waitMs, waitedMs });
         waitedMs += waitMs;
         await sleep(waitMs);
@@ -247,7 +337,10 @@ export class TrainerLease {
     let end: { readonly reason: unknown } | null = null;
     const over = scope
       .run(() =>
-        holdingOn(this.#spec, taskQueue, preferred !== null).leaseTrainer.executeWithOptions({ summary }, [input]),
+        holdingOn(this.#spec, taskQueue, {
+          isOwnQueue: preferred !== null,
+          isWaitedFor: this.#turn !== null,
+        }).leaseTrainer.executeWithOptions({ summary }, [input]),
       )
       .then(
         () => void (end = { reason: null }),
@@ -262,12 +355,13 @@ export class TrainerLease {
       return null;
     }
     this.#lastFailure = null;
-    this.#waitingFor = 'a GPU worker';
+    this.#waitingFor = this.#waitingAtFirst;
     this.#preferred = held.holder;
     let isGivenBack = false;
     void over.then(() => {
       if (isGivenBack || this.#scope.consideredCancelled) return;
       this.#preferred = null;
+      this.#turn?.giveBack(Promise.resolve(), { isLost: true });
       const line = `the GPU worker ${held.holder} of this run is lost; another one continues from what is stored`;
       this.#control.emit('recovery', null, line, { lost: held.holder, epoch });
     });
@@ -284,15 +378,30 @@ export class TrainerLease {
     };
   }
 
+  get #waitingAtFirst(): string {
+    return this.#turn ? `a trainer of the pool ${this.#turn.pool}` : 'a GPU worker';
+  }
+
+  async #whomFor(): Promise<string> {
+    const { workflowId } = workflowInfo();
+    if (!this.#turn) return lookup.describeTrainers({ workflowId });
+    const why = await lookup.describeTurn({ pool: this.#turn.pool, run: workflowId });
+    if (why !== null) return `${this.#waitingAtFirst}: ${why}`;
+    void this.#turn.tell(); // the pool was begun anew, or its answer was lost
+    return this.#waitingAtFirst;
+  }
+
   /** Lists the available workers while none takes the run. */
   async #lookWhomFor(looking: { readonly isOver: boolean }): Promise<void> {
-    for (let lookMs = firstLookMs; ; lookMs = Math.min(lookMs * 2, lookMsMax)) {
+    for (let lookMs = firstLookMs; ; lookMs = Math.min(lookMs * 2, this.#turn ? turnLookMsMax : lookMsMax)) {
       if (await condition(() => looking.isOver, lookMs)) return;
       try {
-        this.#waitingFor = await lookup.describeTrainers({ workflowId: workflowInfo().workflowId });
+        this.#waitingFor = await this.#whomFor();
       } catch (error) {
         if (isCancellation(error)) throw error;
-        this.#waitingFor = 'a GPU worker (Temporal did not list them)';
+        this.#waitingFor = this.#turn
+          ? `a trainer of the pool ${this.#turn.pool}, which does not answer`
+          : 'a GPU worker (Temporal did not list them)';
       }
       if (lookMs === firstLookMs && !looking.isOver)
         this.#control.emit('warning', null, `waiting for ${this.#waitingFor}`);

@@ -109,6 +109,7 @@ export class Training {
         packed,
         ...halved,
         ...present({ taught }),
+        ...(lease.isAskedBack ? { seals: true as const } : {}),
       };
       const learningRate = learningRateOf(step, spec, control.overrides);
       const summary = `step ${step}: ${rows} rows onto ${versionName(from)}, learning rate ${learningRate.toExponential(1)}`;

@@ -1,6 +1,6 @@
 import type { ChildProcess } from 'node:child_process';
 import { RatchetError } from '../../../core/errors.ts';
-import { tarOfFiles } from '../../archives/write-tar.ts';
+import { tarOfFiles } from '../../../host/archives/write-tar.ts';
 import { checkCommand } from '../check-request.ts';
 import { CommandRun } from '../command-run.ts';
 import { KeptOutput } from '../kept-output.ts';

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import path from 'node:path';
 import { RatchetError } from '../../../core/errors.ts';
-import { tarOfFiles } from '../../archives/write-tar.ts';
+import { tarOfFiles } from '../../../host/archives/write-tar.ts';
 import { checkCommand } from '../check-request.ts';
 import { CommandRun } from '../command-run.ts';
 import { KeptOutput } from '../kept-output.ts';

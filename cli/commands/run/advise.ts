@@ -6,7 +6,7 @@ import { describeRest } from '../../../core/rl/effectiveness.ts';
 import { temperatureAt } from '../../../core/rl/sampling/schedule.ts';
 import { describeFinding } from '../../output/findings.ts';
 import { findRunFolder } from '../../stored/run-place.ts';
-import { stepRecords } from '../../stored/run-records.ts';
+import { stepRecords } from '../../../runs/metrics/step-records.ts';
 import { storeOption } from '../../typed/store-option.ts';
 import { print } from '../../output/print.ts';
 import { jsonText } from '../../output/plain-text.ts';

@@ -3,9 +3,9 @@ import { otherVersions } from '../../../workers/stack/other-versions.ts';
 import { askBranches } from '../../describe/prompts.ts';
 import type { StatusReport } from '../../describe/status.ts';
 import { retrying } from '../../follow/follow-run.ts';
-import { askStatus } from '../../temporal/ask-status.ts';
-import { findRun } from '../../temporal/connection.ts';
-import { failureOf } from '../../temporal/result-of.ts';
+import { askStatus } from '../../../workers/temporal/ask-status.ts';
+import { findRun } from '../../../workers/temporal/client.ts';
+import { failureOf } from '../../../workers/temporal/result-of.ts';
 import { describeSilence } from '../../temporal/silent-stack.ts';
 
 const runningPatienceMs = 10_000;

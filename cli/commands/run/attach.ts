@@ -6,7 +6,7 @@ import { readRunningStack } from '../../../workers/stack/project-lock.ts';
 import type { RunStatus } from '../../../workflows/control/messages.ts';
 import type { trainRun } from '../../../workflows/train-run.ts';
 import { type Audience, chooseTelling, openAudience, tellingOptions } from '../../follow/audience.ts';
-import { connect, findRun, findTemporal, temporalHere } from '../../temporal/connection.ts';
+import { connect, findRun, findTemporal, temporalHere } from '../../../workers/temporal/client.ts';
 import { describeFigures } from '../../describe/figures.ts';
 import { StoredRollouts } from '../../view/stored-rollouts.ts';
 import { watchRun, watchStack, whenLeft } from '../../follow/watch-run.ts';

@@ -2,16 +2,22 @@ import { type Client, type WorkflowExecutionInfo } from '@temporalio/client';
 import { defineSearchAttributeKey } from '@temporalio/common';
 import { Command } from '@commander-js/extra-typings';
 import { memoKeys } from '../../../core/names.ts';
+import { moneyText, type RunCost } from '../../../core/rl/cost.ts';
 import type { AskedOfRun } from '../../../core/rl/run-state.ts';
-import { askStatus } from '../../temporal/ask-status.ts';
-import { temporalHere } from '../../temporal/connection.ts';
+import { askStatus } from '../../../workers/temporal/ask-status.ts';
+import { temporalHere } from '../../../workers/temporal/client.ts';
+import { bytesText } from '../../output/bytes-text.ts';
 import { onOneLine } from '../../output/plain-text.ts';
 import { readCount } from '../../typed/read-count.ts';
 import type { StoredStanding } from '../../../runs/lineages/standing.ts';
-import { type Stuck, whyStuck } from '../../temporal/why-stuck.ts';
+import type { RunStorage } from '../../../runs/storage.ts';
+import { type Stuck, whyStuck } from '../../../workers/temporal/why-stuck.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
 import { inColumns } from '../../output/in-columns.ts';
 import { print, printAside, printJson } from '../../output/print.ts';
+
+/** Time in which storage and cost are looked up. Counting takes a look at every file of a run. */
+const countedWithinMs = 3_000;
 
 export const runsCommand = new Command('runs')
   .description(
@@ -20,6 +26,10 @@ export const runsCommand = new Command('runs')
   .option('--json', 'as a JSON array')
   .option('--limit <n>', 'at most this many', '50')
   .option('--store <uri>', 'where the runs are (default: ./outputs)')
+  .option(
+    '--sizes',
+    `count all of their storage, however long that takes (without: ${countedWithinMs / 1000} s for all together)`,
+  ) // prettier-ignore
   .action((options) => listRuns(options));
 
 const runKey = defineSearchAttributeKey('RatchetRun', 'KEYWORD');
@@ -50,7 +60,15 @@ interface ListedRun {
   readonly startedAt: string | null;
   /** ISO time of the newest commit, for a run known from its folder only; else null. */
   readonly committedAt: string | null;
+  /** Absolute URI of the place of its folder; null when it is not known. */
+  readonly store: string | null;
+  /** What its folder takes: `isWhole` is false where counting was ended early. null where its folder is not reached. */
+  readonly storage: RunStorage | null;
+  /** All that its rows of metrics count; null where they count nothing, or are not reached. */
+  readonly cost: RunCost | null;
 }
+
+type StandingRun = Omit<ListedRun, 'storage' | 'cost'>;
 
 /** A run that answers later is shown as busy. */
 const answerWithinMs = 1_500;
@@ -59,18 +77,32 @@ export async function listRuns({
   json = false,
   limit = '50',
   store,
+  sizes = false,
 }: {
   json?: boolean;
   limit?: string;
   store?: string;
+  sizes?: boolean;
 }): Promise<void> {
   const most = readCount('--limit', limit);
   const served = (await temporalHere(process.cwd())) === null ? null : await servedRuns(most);
   const known = new Set((served ?? []).map(({ run }) => run));
   // Imported alone: without a server, no client needs to be loaded.
-  const { storedStandings } = await import('../../stored/stored-runs.ts');
-  const stored = (await storedStandings(store)).filter(({ run }) => !known.has(run));
-  const runs = [...(served ?? []), ...stored.map(listedFromFolder)].slice(0, most);
+  const [{ storedStandings }, { resolveStoreUri }, { defaultStore }] = await Promise.all([
+    import('../../stored/stored-runs.ts'),
+    import('../../../store/index.ts'),
+    import('../../stored/run-place.ts'),
+  ]);
+  const here = resolveStoreUri(store ?? defaultStore, process.cwd());
+  const found = await storedStandings(store);
+  const stored = found.filter(({ run }) => !known.has(run)).map((one) => listedFromFolder(one, here));
+  const isHere = new Set(found.map(({ run }) => run));
+  const asked = (served ?? []).map((one) => ({ ...one, store: one.store ?? (isHere.has(one.run) ? here : null) }));
+  const standings = [...asked, ...stored].slice(0, most);
+  const { usedByRuns } = await import('../../stored/used-by-runs.ts');
+  const places = standings.map(({ run, store: at }) => (at === null ? null : { name: run, store: at }));
+  const used = await usedByRuns(places, sizes ? null : countedWithinMs);
+  const runs = standings.map((standing, i): ListedRun => ({ ...standing, ...used[i]! }));
   if (json) printJson(runs, 2);
   else if (runs.length === 0) print('no runs yet');
   else for (const line of table(runs)) print(onOneLine(line));
@@ -78,11 +110,11 @@ export async function listRuns({
     printAside('(no Temporal server runs here: read from the folders of the runs)');
 }
 
-function listedFromFolder({ note, ...stored }: StoredStanding): ListedRun {
-  return { ...stored, workflowId: null, startedAt: null, waitingFor: note };
+function listedFromFolder({ note, ...stored }: StoredStanding, store: string): StandingRun {
+  return { ...stored, workflowId: null, startedAt: null, waitingFor: note, store };
 }
 
-function servedRuns(most: number): Promise<ListedRun[]> {
+function servedRuns(most: number): Promise<StandingRun[]> {
   return withTemporal(async (client) => {
     const found: WorkflowExecutionInfo[] = [];
     for await (const info of client.workflow.list({ query: "WorkflowType='trainRun'", pageSize: most })) {
@@ -94,7 +126,7 @@ function servedRuns(most: number): Promise<ListedRun[]> {
   });
 }
 
-async function listed(client: Client, info: WorkflowExecutionInfo): Promise<ListedRun> {
+async function listed(client: Client, info: WorkflowExecutionInfo): Promise<StandingRun> {
   const { workflowId, status, startTime, typedSearchAttributes: attributes, memo = {} } = info;
   const isRunning = status.name === 'RUNNING';
   const answer = isRunning
@@ -117,6 +149,7 @@ async function listed(client: Client, info: WorkflowExecutionInfo): Promise<List
     waitingFor: pausedBecause ?? waiting ?? (isRunning && !answer ? whatIsMissing(stuck) : null),
     startedAt: answer?.since ?? startTime.toISOString(),
     committedAt: null,
+    store: answer?.storeUri ?? null,
   };
 }
 
@@ -131,20 +164,24 @@ function stateName(name: string, noted: AskedOfRun | undefined): string {
 }
 
 function table(runs: readonly ListedRun[]): string[] {
-  const cells = runs.map(({ run, state, step, maxSteps, reward, startedAt, committedAt, waitingFor }) => [
-    run,
-    state,
-    step === null ? '' : `step ${step}${maxSteps === null ? '' : ` of ${maxSteps}`}`,
-    reward === null ? '' : `reward ${reward.toFixed(3)}`,
-    startedAt !== null
-      ? `since ${startedAt.slice(0, 19)}`
-      : committedAt === null
+  const cells = runs.map(
+    ({ run, state, step, maxSteps, reward, startedAt, committedAt, waitingFor, storage, cost }) => [
+      run,
+      state,
+      step === null ? '' : `step ${step}${maxSteps === null ? '' : ` of ${maxSteps}`}`,
+      reward === null ? '' : `reward ${reward.toFixed(3)}`,
+      startedAt !== null
+        ? `since ${startedAt.slice(0, 19)}`
+        : committedAt === null
+          ? ''
+          : `last step ${committedAt.slice(0, 19)}`,
+      storage === null ? '' : `${storage.isWhole ? '' : 'over '}${bytesText(storage.bytes)}`,
+      cost === null || cost.money === null ? '' : moneyText(cost.money, cost.currency),
+      waitingFor === null
         ? ''
-        : `last step ${committedAt.slice(0, 19)}`,
-    waitingFor === null
-      ? ''
-      : `${state === 'paused' || startedAt === null ? '' : 'waiting for '}${waitingFor}`.slice(0, 100),
-  ]);
+        : `${state === 'paused' || startedAt === null ? '' : 'waiting for '}${waitingFor}`.slice(0, 100),
+    ],
+  );
   return inColumns(cells);
 }
 

@@ -1,6 +1,6 @@
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
-import { temporalHere } from '../../temporal/connection.ts';
+import { temporalHere } from '../../../workers/temporal/client.ts';
 import { jsonText, withoutControls } from '../../output/plain-text.ts';
 import { silentStack } from '../../temporal/silent-stack.ts';
 import { requirePairs } from '../../typed/option-pairs.ts';

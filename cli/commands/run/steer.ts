@@ -1,19 +1,13 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import {
-  ServiceError,
-  WorkflowNotFoundError,
-  WorkflowUpdateFailedError,
-  WorkflowUpdateRPCTimeoutOrCancelledError,
-  type WorkflowHandle,
-} from '@temporalio/client';
+import { WorkflowNotFoundError, type WorkflowHandle } from '@temporalio/client';
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { keysAt } from '../../../config/toml/schema-reader.ts';
 import { RatchetConfig } from '../../../config/settings/index.ts';
 import { type LiveSetting, liveSettingNames, liveSettings, unknownSetting } from '../../../core/rl/live-settings.ts';
-import { findRun } from '../../temporal/connection.ts';
-import { rootMessage } from '../../output/root-message.ts';
-import { type Stuck, whyStuck } from '../../temporal/why-stuck.ts';
+import { findRun } from '../../../workers/temporal/client.ts';
+import { type Argument, updateRun } from '../../../workers/temporal/update-run.ts';
+import { type Stuck, whyStuck } from '../../../workers/temporal/why-stuck.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
 import { print } from '../../output/print.ts';
 
@@ -82,9 +76,6 @@ function liveNameOf(written: string): LiveSetting | null {
   return liveSettingNames.find((known) => known === name) ?? null;
 }
 
-/** Updates take one argument, or none: null. */
-type Argument = [string | number | Record<string, number> | null];
-
 /** Sends an update and prints the run's answer. */
 export async function tell(run: string, update: string, args: Argument): Promise<void> {
   print(`${run}: ${await askUpdate(run, update, args)}`);
@@ -92,35 +83,7 @@ export async function tell(run: string, update: string, args: Argument): Promise
 
 /** Returns the run's own words about what it did. */
 export function askUpdate(run: string, update: string, args: Argument): Promise<string> {
-  return withTemporal(async (client) => {
-    const handle = await findRun(client, run);
-    try {
-      return await client.withDeadline(Date.now() + answerWithinMs, () =>
-        handle.executeUpdate<string, Argument>(update, { args }),
-      );
-    } catch (error) {
-      throw refusalOf(run, update, error);
-    }
-  });
-}
-
-/** Long enough for a run on a busy machine, short enough for a person at a terminal. */
-const answerWithinMs = 30_000;
-
-function refusalOf(run: string, update: string, error: unknown): unknown {
-  if (error instanceof WorkflowNotFoundError) {
-    const message = `The run ${run} is not running; \`npx ratchet-rl status ${run}\` says how far it is.`;
-    return new RatchetError('RunNotFound', message, { cause: error });
-  }
-  if (error instanceof WorkflowUpdateRPCTimeoutOrCancelledError || error instanceof ServiceError) {
-    const message = `${run}: no orchestrator answers for the run (${rootMessage(error)}). Once one is there (ratchet dev, or ratchet worker --role orchestrator) it may still hear this ${update}: \`npx ratchet-rl status ${run}\` says what it is doing.`;
-    return new RatchetError('ServerUnavailable', message, { cause: error });
-  }
-  if (!(error instanceof WorkflowUpdateFailedError)) return error;
-  const message = rootMessage(error);
-  const isUnknown = /has not been registered|unknown update|not found.{0,200}update/i.test(message);
-  const why = isUnknown ? `The run ${run} is at work under older code, which has no ${update}. (${message})` : message;
-  return new RatchetError('ConfigInvalid', `${run}: nothing changed. ${why}`, { cause: error });
+  return withTemporal(async (client) => updateRun(await findRun(client, run), run, update, args));
 }
 
 /** How long one waits to see a cancelled run end. */

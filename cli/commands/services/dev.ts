@@ -2,14 +2,14 @@ import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
 import { Command, InvalidArgumentError } from '@commander-js/extra-typings';
 import { allCopies } from '../../../store/index.ts';
-import { choosePolicyPort, localRoles, policyUrlAt } from '../../../workers/stack/roles.ts';
+import { choosePolicyPort, localRoles, policyUrlAt, readJoinedPool } from '../../../workers/stack/roles.ts';
 import { startStack } from '../../../workers/stack/supervisor.ts';
 import { loadRunConfig } from '../../../load/load-run-config.ts';
 import { RatchetError } from '../../../core/errors.ts';
 import { trainerGpusOf } from '../../../config/gpu-settings.ts';
 import { vllmRole } from '../../../workers/stack/vllm-role.ts';
 import { startClock } from '../../output/clock.ts';
-import { connect, temporalOf } from '../../temporal/connection.ts';
+import { connect, temporalOf } from '../../../workers/temporal/client.ts';
 import { readGrace } from '../../typed/read-grace.ts';
 import { reportRuns } from '../../temporal/report-runs.ts';
 import { tellService } from '../../start/dev-service.ts';
@@ -19,6 +19,8 @@ export const devCommand = new Command('dev')
   .option('--weights <folder...>', 'folders the policy server may load weights from', ['outputs'])
   .option('--gpu-workers <n>', 'GPU workers; each trains one run at a time', wholeNumber, 1)
   .option('--rollout-workers <n>', 'rollout workers, shared by all runs', wholeNumber, 1)
+  .option('--pool <name>', 'the pool that they join: they work for the runs whose [queue] names it')
+  .option('--label <name=value...>', 'labels of the GPU workers in the pool, such as gpu=h100')
   .option(
     '--metrics-port <port>',
     'where /metrics is served for Prometheus; default: 9464, or another if it is taken',
@@ -38,6 +40,7 @@ export const devCommand = new Command('dev')
   .action(async (options) => {
     const { weights, gpuWorkers, rolloutWorkers, installService: installs, uninstallService: uninstalls } = options;
     const projectFolder = process.cwd();
+    const joined = readJoinedPool(options.pool, options.label);
     if (installs || uninstalls) return tellService(projectFolder, options, installs === true);
     const clock = startClock();
     const served = options.serve === undefined ? null : (await loadRunConfig(options.serve, { projectFolder })).spec;
@@ -69,6 +72,7 @@ export const devCommand = new Command('dev')
         metricsPort: options.metricsPort,
         count: { train: gpuWorkers, rollout: rolloutWorkers },
         graceS: options.grace,
+        joined,
       }),
       graceMs: options.grace === undefined ? undefined : options.grace * 1000,
       log: clock.say,

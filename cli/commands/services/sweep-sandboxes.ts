@@ -8,7 +8,7 @@ import { resolveStoreUri } from '../../../store/index.ts';
 import { scheduleSweeps } from '../../../workers/temporal/sweep-schedule.ts';
 import { print } from '../../output/print.ts';
 import { defaultStore } from '../../stored/run-place.ts';
-import { connect, temporalHere } from '../../temporal/connection.ts';
+import { connect, temporalHere } from '../../../workers/temporal/client.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
 import { askGrants } from '../../start/ask-grants.ts';
 import { linesOfProvider } from '../../../backends/sandboxes/named.ts';

@@ -1,7 +1,7 @@
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
-import { findRunning } from '../../temporal/connection.ts';
-import { orchestratorsOf, whyStuck } from '../../temporal/why-stuck.ts';
+import { findRunning } from '../../../workers/temporal/client.ts';
+import { orchestratorsOf, whyStuck } from '../../../workers/temporal/why-stuck.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
 import { print } from '../../output/print.ts';
 

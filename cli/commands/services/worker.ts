@@ -14,6 +14,8 @@ interface WorkerOptions {
   readonly policyUrl: string;
   readonly grace?: number;
   readonly maxRollouts?: number;
+  readonly pool?: string;
+  readonly label?: string[];
   readonly program?: string;
   readonly trainer?: KindOnNodes;
   readonly health?: HostAndPort;
@@ -40,6 +42,14 @@ export const workerCommand = new Command('worker')
     '--max-rollouts <n>',
     'rollouts that a rollout worker plays at once; it asks for more when it has room',
     (text) => readCount('--max-rollouts', text),
+  )
+  .option(
+    '--pool <name>',
+    'the pool that a GPU worker or rollout worker joins: it works for the runs whose [queue] names it',
+  )
+  .option(
+    '--label <name=value...>',
+    'labels of a GPU worker of a pool, such as gpu=h100, which [queue] labels may ask for',
   )
   .option(
     '--program <program>',
@@ -77,12 +87,19 @@ export const workerCommand = new Command('worker')
 const lastWordMs = 2_000;
 
 async function work(options: WorkerOptions): Promise<void> {
-  const { role, policyUrl, grace, maxRollouts, program, trainer, health, drainFile, drainHook } = options;
+  const { role, policyUrl, grace, maxRollouts, program, trainer, pool, label, health, drainFile, drainHook } = options;
   if (maxRollouts !== undefined && role !== 'rollout')
     throw new RatchetError('ConfigInvalid', `--max-rollouts is of --role rollout; this worker is --role ${role}.`);
   for (const [name, value] of Object.entries({ program, trainer }))
     if (value !== undefined && role !== 'trainer-node')
       throw new RatchetError('ConfigInvalid', `--${name} is of --role trainer-node; this worker is --role ${role}.`);
+  if ((pool !== undefined || label !== undefined) && role !== 'rollout' && role !== 'train')
+    throw new RatchetError(
+      'ConfigInvalid',
+      `--pool and --label are of --role train and rollout; this worker is --role ${role}.`,
+    );
+  const { readJoinedPool } = await import('../../../workers/roles/joined-pool.ts');
+  const joined = readJoinedPool(pool, label);
   if (role === 'metrics' || role === 'trainer-node')
     for (const [name, value] of Object.entries({ health, 'drain-file': drainFile, 'drain-hook': drainHook }))
       if (value !== undefined)
@@ -117,12 +134,12 @@ async function work(options: WorkerOptions): Promise<void> {
     projectFolder,
     policyUrl,
     graceMs: (grace ?? graceSecondsDefault[role]) * 1000,
-    ...present({ maxRollouts }),
+    ...present({ maxRollouts, joined }),
   });
   const { address, namespace } = credentials.temporal;
   whyNotReady = () => worker.whyNotReady();
   const running = runWorker(worker, (line) => printAside(line), { file: drainFile, hook: drainHook });
-  print(`${role} worker ready at ${address}, namespace ${namespace}`);
+  print(`${role} worker ready at ${address}, namespace ${namespace}${joined ? `, pool ${joined.pool}` : ''}`);
   await running;
 }
 

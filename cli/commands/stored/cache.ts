@@ -35,7 +35,7 @@ const inCache: readonly (readonly [start: string, what: string])[] = [
   ['wandb', 'metrics on their way to W&B'],
 ];
 
-interface Places {
+export interface Places {
   readonly projectFolder: string;
   readonly home: string;
   readonly cache: string;
@@ -43,7 +43,7 @@ interface Places {
   readonly temporary: string;
 }
 
-const defaultPlaces = (): Places => ({
+export const defaultPlaces = (): Places => ({
   projectFolder: process.cwd(),
   home: os.homedir(),
   cache: cacheFolder(),
@@ -93,12 +93,12 @@ export function describeKept(kept: readonly Kept[]): string[] {
   const total = kept.filter(({ isShared }) => !isShared).reduce((sum, { bytes }) => sum + bytes, 0);
   return [
     ...rows.map(([size, file, what]) => `${size!.padStart(first!)}  ${file!.padEnd(second!)}  ${what}`),
-    `${sizeText(total).padStart(first!)}  without what other programs use. To remove any of it, stop what runs here and delete the folder: rm -rf PATH`,
+    `${sizeText(total).padStart(first!)}  without what other programs use. To remove it: npx ratchet-rl uninstall`,
   ];
 }
 
 /** Path relative to this folder, or to the home folder. */
-function shown(file: string): string {
+export function shown(file: string): string {
   for (const [folder, start] of [
     [process.cwd(), ''],
     [os.homedir(), '~/'],
@@ -109,18 +109,19 @@ function shown(file: string): string {
   return file;
 }
 
-function sizeText(bytes: number): string {
+export function sizeText(bytes: number): string {
   if (bytes >= 1e9) return `${(bytes / 1e9).toFixed(1)} GB`;
   if (bytes >= 1e6) return `${Math.round(bytes / 1e6)} MB`;
   return `${Math.ceil(bytes / 1e3)} kB`;
 }
 
-async function namesIn(folder: string): Promise<string[]> {
+/** Names in a folder, sorted; none if it is missing. */
+export async function namesIn(folder: string): Promise<string[]> {
   return (await readdir(folder).catch(() => [])).sort((a, b) => a.localeCompare(b));
 }
 
 /** Bytes on disk, without following links; null when missing. */
-async function bytesOf(file: string): Promise<number | null> {
+export async function bytesOf(file: string): Promise<number | null> {
   const found = await lstat(file).catch(() => null);
   if (found === null) return null;
   if (!found.isDirectory()) return found.size;

@@ -11,9 +11,10 @@ import {
 } from '../../../runs/run-access.ts';
 import { endsOfStep, type GroupEnd, trainedAdvantages } from '../../../runs/rollouts/trained-advantages.ts';
 import { type RolloutTableRow, type TableFormat, tableRow, writeTable } from '../../../play/table.ts';
+import { exportArchive } from './export-archive.ts';
 import { outputFile } from '../../typed/output-file.ts';
 import { print, writeText } from '../../output/print.ts';
-import { lineageOfStep, scoredGroups } from '../../stored/run-records.ts';
+import { lineageOfStep, scoredGroups } from '../../../runs/run-records.ts';
 import { findRunFolder } from '../../stored/run-place.ts';
 import { storeOption } from '../../typed/store-option.ts';
 
@@ -60,7 +61,8 @@ As verifiers and prime-rl write evaluations, for their viewers:  ratchet rollout
   });
 
 export const exportCommand = new Command('export')
-  .description('what a run has stored, for other programs')
+  .description('what a run has stored: all of it as one archive, or its rollouts as a table')
+  .addCommand(exportArchive, { isDefault: true })
   .addCommand(rollouts);
 
 /** All rollouts sampled for these steps, step by step. */

@@ -3,7 +3,7 @@ import { RatchetError } from '../../../core/errors.ts';
 import { type Examined, examineStore } from '../../../runs/lineages/examine-store.ts';
 import { repairRecord, setAside } from '../../../runs/lineages/repair-store.ts';
 import type { RunPlace } from '../../../runs/run-access.ts';
-import { connect, findRunning, findTemporal } from '../../temporal/connection.ts';
+import { connect, findRunning, findTemporal } from '../../../workers/temporal/client.ts';
 import { findRunFolder } from '../../stored/run-place.ts';
 import { goOnFromHere } from '../../stored/stored-runs.ts';
 import { storeOption } from '../../typed/store-option.ts';

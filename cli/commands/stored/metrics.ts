@@ -6,7 +6,7 @@ import { unreadableRows } from '../../../runs/metrics/metrics.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from '../../../runs/run-access.ts';
 import { findRunFolder } from '../../stored/run-place.ts';
 import { readCount } from '../../typed/read-count.ts';
-import { type StepRecord, stepRecords } from '../../stored/run-records.ts';
+import { type StepRecord, stepRecords } from '../../../runs/metrics/step-records.ts';
 import { storeOption } from '../../typed/store-option.ts';
 import { print, printAside } from '../../output/print.ts';
 import { jsonText } from '../../output/plain-text.ts';

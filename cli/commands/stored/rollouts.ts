@@ -12,7 +12,7 @@ import type { ChatTokenizer } from '../../../engine/index.ts';
 import { exportRollouts } from '../../stored/export-rollouts.ts';
 import { findRunFolder, readStep } from '../../stored/run-place.ts';
 import { readCount } from '../../typed/read-count.ts';
-import { headStep, scoredGroups } from '../../stored/run-records.ts';
+import { headStep, scoredGroups } from '../../../runs/run-records.ts';
 import { tokenizerOf } from '../../../play/policy/stored-tokenizer.ts';
 import { storeOption } from '../../typed/store-option.ts';
 import { print } from '../../output/print.ts';

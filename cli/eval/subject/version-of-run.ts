@@ -6,7 +6,7 @@ import { begunAtOf } from '../../../runs/run-access.ts';
 import { storedSpec } from '../../../runs/forms/stored-spec.ts';
 import { committedVersion } from '../../stored/open-version.ts';
 import { findRunFolder, readStep } from '../../stored/run-place.ts';
-import { headStep } from '../../stored/run-records.ts';
+import { headStep } from '../../../runs/run-records.ts';
 
 /** A committed version of a run, as an evaluation names it. */
 export async function versionOfRun(

@@ -1,0 +1,114 @@
+import path from 'node:path';
+import { parseSweepFile } from '../../config/sweeps/parse-sweep-file.ts';
+import { ConfigProblems } from '../../config/toml/problems.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { rungSteps } from '../../core/sweep/halving.ts';
+import type { SweepInput } from '../../core/sweep/sweep.ts';
+import { describeRow, sweepRuns } from '../../core/sweep/table.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import { loadRunConfig, readRunFile } from '../../load/load-run-config.ts';
+import { readRunText } from '../../load/run-text.ts';
+import { refuseOtherRun } from '../../runs/run-identity.ts';
+import { openTraining } from '../start/load-for-training.ts';
+
+interface PlannedSweep {
+  readonly input: SweepInput;
+  /** Of the run file alone. */
+  readonly spec: RunSpec;
+}
+
+/**
+ * Reads a file of a sweep and its run file, and checks each run as `ratchet train` would. Throws with what is wrong
+ * before anything starts.
+ */
+export async function planSweep(
+  file: string,
+  {
+    projectFolder,
+    yes,
+    say,
+  }: { readonly projectFolder: string; readonly yes: boolean; readonly say: (line: string) => void },
+): Promise<PlannedSweep> {
+  const parsed = parseSweepFile(await readRunText(path.resolve(projectFolder, file), file, undefined), { file });
+  if (!parsed.ok) throw new ConfigProblems(parsed.problems);
+  const { name, rows, seeds, metric, halving, atOnce, run } = parsed.spec;
+  const config = path.join(path.dirname(file), run);
+  const read = await readRunFile(config, { projectFolder });
+  const runs = sweepRuns(name, rows, seeds);
+  const base = await openTraining(config, { projectFolder, read, over: [] }, { name: runs[0]!.name, yes }, say);
+  const seen = new Map<string, string>();
+  const texts: Record<string, string> = {};
+  const beside: Record<string, string> = {};
+  const typed = runs.map((one) => ({ ...one, overrides: { ...base.overrides, ...one.overrides } }));
+  for (const one of typed) {
+    const where = `${file}: row ${one.row + 1} (${describeRow(rows[one.row]!)})`;
+    const { spec, sent } = await loadRunConfig(config, {
+      projectFolder,
+      read,
+      overrides: one.overrides,
+      run: one.name,
+    }).catch((error: unknown) => {
+      if (!(error instanceof ConfigProblems)) throw error;
+      throw new RatchetError('ConfigInvalid', `${where} is no run of ${config}:\n${error.message}`, { cause: error });
+    });
+    Object.assign(texts, sent.texts);
+    Object.assign(beside, sent.beside);
+    const same = JSON.stringify({ ...spec, name: '' });
+    const before = seen.get(same);
+    if (before !== undefined)
+      throw new RatchetError(
+        'ConfigInvalid',
+        `${where}: expected a run that differs from ${before}, got the same settings.`,
+      );
+    seen.set(same, one.name);
+    await refuseOtherRun(spec);
+  }
+  refuseMetric(metric.name, base.spec, { file, config });
+  const { maxSteps } = base.spec;
+  if (maxSteps < 1)
+    throw new RatchetError('ConfigInvalid', `${config}: expected max_steps from 1 for a sweep, got ${maxSteps}.`);
+  if (halving !== null && rungSteps(maxSteps, halving).length < 2) {
+    const got = `min_steps = ${halving.minSteps} of ${maxSteps} steps`;
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${file}: [sweep.halving]: expected a rung before the end of a run, got ${got}.`,
+    );
+  }
+  const input: SweepInput = {
+    name,
+    store: base.spec.store.uri,
+    config,
+    sent: { texts, beside },
+    rows,
+    runs: typed,
+    metric,
+    maxSteps,
+    halving,
+    atOnce,
+  };
+  return { input, spec: base.spec };
+}
+
+/** Figures of an evaluation, as docs/guide/metrics.md has them. */
+const ofEvaluation =
+  /^(?:greedy\/)?(?:reward|num_output_tokens|num_turns|is_truncated|has_error|timed_out)\/|^(?:greedy\/)?metrics\/|^(?:avg|pass)@\d+$/;
+
+/** A metric that no evaluation gives would leave every rung undecided. Other names show only once a step is committed. */
+function refuseMetric(
+  metric: string,
+  spec: RunSpec,
+  { file, config }: { readonly file: string; readonly config: string },
+): void {
+  if (!metric.startsWith('eval/')) return;
+  const names = spec.eval?.environments.map(({ name }) => name) ?? [];
+  const own = names.find((name) => metric.startsWith(`eval/${name}/`));
+  if (own !== undefined && ofEvaluation.test(metric.slice(`eval/${own}/`.length))) return;
+  const there =
+    names.length === 0
+      ? `${config} has no [eval]`
+      : `the evaluations of ${config} give ${names.map((name) => `eval/${name}/reward/mean`).join(', ')} and what docs/guide/metrics.md lists`;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${file}: sweep.metric: expected a metric that the runs have, got ${JSON.stringify(metric)}; ${there}.`,
+  );
+}

@@ -1,0 +1,240 @@
+"""What is stored in a run's folder, as `runs/` of Ratchet writes it; no server is needed."""
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from ._errors import RatchetError
+
+if TYPE_CHECKING:
+    import pandas
+
+Row = dict[str, Any]
+
+SCORED_GROUP_VERSION = 4
+"""The newest version of a scored group that is understood; `test/python` holds it against `runs/forms/stored-forms.ts`."""
+
+_OLDER_SCORED = ("scored.jsonl.gz", "scored.jsonl")
+
+
+class Rows(list[Row]):
+    """Rows as dicts."""
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A row each; of steps, with a column for each metric and the step as index. pandas has to be installed."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise RatchetError("Unsupported", "pandas is not installed: pip install 'ratchet-rl[pandas]'.") from error
+        return pandas.DataFrame([_flat(row) for row in self])
+
+
+class Steps(Rows):
+    def to_pandas(self) -> "pandas.DataFrame":
+        frame = super().to_pandas()
+        return frame if frame.empty else frame.set_index("step")
+
+
+def _flat(row: Row) -> Row:
+    metrics = row.get("metrics")
+    return {key: value for key, value in row.items() if key != "metrics"} | (metrics if isinstance(metrics, dict) else {})
+
+
+def read_run(path: str | Path) -> "StoredRun":
+    """Opens a run's folder, such as `outputs/words`, or its `file:` URI.
+
+    Raises RatchetError `RunNotFound` if no run is there, `Unsupported` for a bucket.
+    """
+    text = str(path)
+    if text.startswith("s3:"):
+        raise RatchetError(
+            "Unsupported",
+            f"{text} is in a bucket, which the Python client does not read. Copy what you want of it first, "
+            "as with `aws s3 sync`, or use readRun of ratchet-rl/client.",
+        )
+    folder = Path(unquote(urlsplit(text).path)) if text.startswith("file:///") else Path(text.removeprefix("file:"))
+    if not (folder / "run.json").exists():
+        raise RatchetError("RunNotFound", f"There is no run in {folder}: it holds no run.json.")
+    return StoredRun(folder.resolve())
+
+
+class StoredRun:
+    """A run's folder. Each call reads anew."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+
+    def __repr__(self) -> str:
+        return f"StoredRun({str(self.path)!r})"
+
+    def steps(self) -> Steps:
+        """Committed steps that led to where the run is, ascending: `step`, `lineage`, and `metrics` by name."""
+        stretches = self._stretches()
+        known: dict[int, Row] = {}
+        for row in self._metrics_rows():
+            up_to = next((last for lineage, _, last in stretches if lineage == row["lineage"]), None)
+            if up_to is None or row["step"] > up_to:
+                continue
+            # A step at which a lineage took over was trained by the lineage before.
+            step = known.setdefault(row["step"], {"step": row["step"], "lineage": row["lineage"], "metrics": {}})
+            numbers = {key: value for key, value in row.items() if isinstance(value, int | float) and key != "step"}
+            step["metrics"].update(numbers)
+        return Steps(known[step] for step in sorted(known))
+
+    def evaluations(self) -> Rows:
+        """Finished evaluations of all lineages, by step and environment.
+
+        `reward` is the mean over all rollouts, None if all failed. `variant` is `greedy` at temperature 0, None as sampled.
+        """
+        found = Rows()
+        for lineage in self._lineages():
+            for metadata in sorted((self._branch(lineage) / "evals").glob("*/step_*/metadata.json")):
+                folder = metadata.parent
+                named = re.fullmatch(r"step_(\d+)(?:\.r\d+)?(?:\.(.+))?", folder.name)
+                if named is None or not (folder / "results.jsonl").exists():
+                    continue
+                about = json.loads(metadata.read_text(encoding="utf-8"))
+                environment, _, model = folder.parent.name.partition("--")
+                found.append(
+                    {
+                        "step": int(named[1]),
+                        "lineage": lineage,
+                        "environment": environment,
+                        "variant": named[2],
+                        "model": model.replace("--", "/"),
+                        "num_examples": about.get("num_examples"),
+                        "rollouts_per_example": about.get("rollouts_per_example"),
+                        "reward": about.get("avg_reward"),
+                        "path": str(folder),
+                    }
+                )
+        return Rows(sorted(found, key=lambda row: (row["step"], row["environment"], row["variant"] or "")))
+
+    def rollouts(self, step: int | None = None, environment: str | None = None) -> Rows:
+        """Scored rollouts of a step, or of all, by step, group and index.
+
+        `outcome` is `ok`, `policy_failure` or `truncated` where there is a `reward`, else why there is none, such as
+        `infra_failure`. `metrics` has every reward function, unweighted. `turns` have `text`, `finish_reason`,
+        `prompt_token_ids`, `token_ids`, and `logprobs` (natural log, one per sampled id; None if not reported).
+        """
+        return Rows(self.iter_rollouts(step, environment))
+
+    def iter_rollouts(self, step: int | None = None, environment: str | None = None) -> Iterator[Row]:
+        """As `rollouts`, one at a time: a long run's do not fit into memory."""
+        for one in self._sampled_steps() if step is None else [step]:
+            groups = [group for file in self._scored_files(one) for group in _scored_groups(file)]
+            for group in sorted(groups, key=lambda group: int(group["ordinal"])):
+                if environment is None or group["environment"] == environment:
+                    for rollout in group["rollouts"]:
+                        yield _told(one, group, rollout)
+
+    def _metrics_rows(self) -> Iterator[Row]:
+        file = self.path / "metrics.jsonl"
+        for line in file.read_text(encoding="utf-8").split("\n") if file.exists() else []:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # the last line is being written, or its writer was killed: it is written again
+            if isinstance(row, dict) and isinstance(row.get("step"), int) and isinstance(row.get("lineage"), str):
+                yield row
+
+    def _lineages(self) -> list[str]:
+        """By name, oldest first; the newest is the current one."""
+        names = ["main"]
+        while (self.path / f"origins/lineage_{len(names) + 1}.json").exists():
+            names.append(f"l{len(names) + 1}")
+        return names
+
+    def _stretches(self) -> list[tuple[str, int, float]]:
+        """Lineages that the current one consists of, itself first: name, first step, last step."""
+        lineage, up_to = self._lineages()[-1], float("inf")
+        stretches = []
+        while lineage != "main":
+            origin = json.loads((self.path / f"origins/lineage_{lineage[1:]}.json").read_text(encoding="utf-8"))["origin"]
+            stretches.append((lineage, origin["step"], up_to))
+            lineage, up_to = origin["lineage"], origin["step"]
+        return [*stretches, ("main", 0, up_to)]
+
+    def _branch(self, lineage: str) -> Path:
+        return self.path if lineage == "main" else self.path / "lineages" / lineage
+
+    def _sampled_steps(self) -> list[int]:
+        folders = [one for lineage in self._lineages() for one in self._branch(lineage).glob("rollouts/step_*")]
+        steps = {int(one.name.removeprefix("step_")) for one in folders if any(one.glob("*/*scored.jsonl*"))}
+        return sorted(steps)
+
+    def _scored_files(self, step: int) -> list[Path]:
+        stretches = self._stretches()
+        lineage = next(
+            (name for name, first, last in stretches if step <= last and (step > first or first == 0)), stretches[0][0]
+        )
+        rounds = self._branch(lineage).glob(f"rollouts/step_{step}/groups_*")
+        return [file for one in sorted(rounds) for file in _scored_in(one)]
+
+
+def _scored_in(folder: Path) -> list[Path]:
+    """An older file of the whole round counts where its chunks have none."""
+    of_chunks = [file for file in sorted(folder.glob("*.scored.jsonl.gz"))]
+    return of_chunks or [folder / name for name in _OLDER_SCORED if (folder / name).exists()][:1]
+
+
+def _scored_groups(file: Path) -> Iterator[Row]:
+    content = file.read_bytes()
+    try:
+        text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+        rows = [json.loads(line) for line in text.split(b"\n") if line]
+    except (OSError, EOFError, ValueError) as error:
+        raise RatchetError(
+            "CheckpointDamaged", f"{file}: expected rows of JSON, found something else ({error}): npx ratchet-rl fsck RUN."
+        ) from error
+    for row in rows:
+        if row.get("schemaVersion", 1) > SCORED_GROUP_VERSION:
+            raise RatchetError(
+                "WrittenByNewer",
+                f"{file}: expected a scored group of version {SCORED_GROUP_VERSION} or older, found version "
+                f"{row['schemaVersion']}. Install the ratchet-rl that is as new as the run's.",
+            )
+        yield row
+
+
+def _told(step: int, group: Row, rollout: Row) -> Row:
+    return {
+        "step": step,
+        "group": group["ordinal"],
+        "index": rollout["index"],
+        "environment": group["environment"],
+        "example_id": group["exampleId"],
+        "policy_step": group["policyStep"],
+        "outcome": rollout["outcome"],
+        "reward": rollout["reward"],
+        "metrics": rollout["metrics"],
+        "turns": _turns(rollout["turns"]),
+        "error": rollout.get("error"),
+    }
+
+
+def _turns(stored: list[Row]) -> list[Row]:
+    """A prompt that begins as an earlier turn's refers to it (`core/rl/rollout/shared-prompts.ts`)."""
+    turns: list[Row] = []
+    for turn in stored:
+        prompt = turn.get("prompt")
+        if prompt is None:
+            ids = turn["promptTokenIds"]
+        else:
+            earlier = turns[prompt["as"]]
+            ids = (earlier["prompt_token_ids"] + earlier["token_ids"])[: prompt["take"]] + prompt["rest"]
+        turns.append(
+            {
+                "text": turn["text"],
+                "finish_reason": turn["finishReason"],
+                "prompt_token_ids": ids,
+                "token_ids": turn["tokenIds"],
+                "logprobs": turn["logprobs"],
+            }
+        )
+    return turns

@@ -1,0 +1,29 @@
+import { defineQuery, defineSignal, defineUpdate } from '@temporalio/workflow';
+import type { PoolStatus, RunStanding, TrainerStanding, TurnNotice } from '../../core/fleet/pool-types.ts';
+import {
+  poolHolderQueryName,
+  poolStatusQueryName,
+  poolWhyQueryName,
+  runStandingSignalName,
+  trainerStandingSignalName,
+  turnSignalName,
+} from '../../core/names.ts';
+
+/** Messages between a pool, its runs and its GPU workers. */
+
+/** From a run to its pool. */
+export const runStandingSignal = defineSignal<[RunStanding], typeof runStandingSignalName>(runStandingSignalName);
+/** From a GPU worker to its pool. */
+export const trainerStandingSignal = defineSignal<[TrainerStanding], typeof trainerStandingSignalName>(
+  trainerStandingSignalName,
+);
+/** From a pool to a run. */
+export const turnSignal = defineSignal<[TurnNotice], typeof turnSignalName>(turnSignalName);
+
+export const poolStatusQuery = defineQuery<PoolStatus>(poolStatusQueryName);
+export const poolWhyQuery = defineQuery<string | null, [run: string]>(poolWhyQueryName);
+export const poolHolderQuery = defineQuery<{ readonly heldBy: string | null } | null, [trainer: string]>(
+  poolHolderQueryName,
+);
+/** Changes settings of the pool; returns them in words. */
+export const poolSetUpdate = defineUpdate<string, [settings: Readonly<Record<string, number | null>>]>('set');
