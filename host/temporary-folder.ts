@@ -1,4 +1,5 @@
-import { readlinkSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { readFileSync, readlinkSync } from 'node:fs';
 import { lstat, mkdtemp, readdir, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
@@ -34,7 +35,7 @@ function removeLeft(parent: string): Promise<void> {
 async function look(parent: string): Promise<void> {
   const space = processSpace();
   for (const entry of await readdir(parent).catch(() => [])) {
-    const [, pid, its] = /^ratchet-[a-z-]+-(\d+)-(\d+)-\w{6}$/.exec(entry) ?? [];
+    const [, pid, its] = /^ratchet-[a-z-]+-(\d+)-([0-9a-f]{8})-\w{6}$/.exec(entry) ?? [];
     if (pid === undefined || its !== space || isAlive(Number(pid))) continue;
     const folder = path.join(parent, entry);
     const about = await lstat(folder).catch(() => null);
@@ -42,11 +43,15 @@ async function look(parent: string): Promise<void> {
   }
 }
 
-/** Names what process ids count in: a container sees no process of another one that shares its folders. */
+/** Names what process ids count in: nobody sees a process of another container or host that shares its folders. */
 function processSpace(): string {
+  return createHash('sha256').update(`${os.hostname()} ${bootAndNamespace()}`).digest('hex').slice(0, 8);
+}
+
+function bootAndNamespace(): string {
   try {
-    return /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0] ?? '0';
+    return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8') + readlinkSync('/proc/self/ns/pid');
   } catch {
-    return '0'; // no Linux
+    return ''; // no Linux
   }
 }

@@ -11,13 +11,13 @@ test('folders that a killed process left are removed by the next one; those of o
   const parent = await mkdtemp(path.join(tmpdir(), 'temporary-'));
   t.after(() => rm(parent, { recursive: true, force: true }));
   const mine = await openTemporaryFolder('call', parent);
-  const [, space = ''] = /^ratchet-call-\d+-(\d+)-/.exec(path.basename(mine)) ?? [];
+  const [, space = ''] = /^ratchet-call-\d+-([0-9a-f]{8})-/.exec(path.basename(mine)) ?? [];
   const dead = Number(execFileSync(process.execPath, ['-p', 'process.pid'], { encoding: 'utf8' }));
   const left = [`ratchet-call-${dead}-${space}-Abc123`, `ratchet-torch-step-${dead}-${space}-Abc123`];
   const kept = [
     path.basename(mine),
     `ratchet-call-${process.ppid}-${space}-Abc123`,
-    `ratchet-call-${dead}-1-Abc123`, // of another container
+    `ratchet-call-${dead}-00000000-Abc123`, // of another container
     `ratchet-call-${dead}-${space}`,
     'ratchet-store-Abc123',
   ];
