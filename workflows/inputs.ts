@@ -3,6 +3,7 @@ import type { TrainRunInput } from '../activities/index.ts';
 import type { EvaluationFileInput, EvaluationInput, EvaluationsInput } from '../core/eval/evaluation.ts';
 import type { RescoreInput } from '../core/eval/rescore.ts';
 import type { SweepInput } from '../core/sweep/sweep.ts';
+import type { CarriedSweep } from '../core/sweep/sweep-state.ts';
 import type { PromptFileInput, PromptSearchInput } from '../core/gepa/prompt-search.ts';
 import { memoKeys, poolNamePattern, runNamePattern, taskQueues, workflowIdPattern } from '../core/names.ts';
 import {
@@ -35,7 +36,6 @@ import type { CarriedPromptSearch } from './optimize-prompt.ts';
 import type { PoolInput } from './pool.ts';
 import type { PlayRoundsInput } from './play-rounds.ts';
 import type { ContinuedRun } from './run-start.ts';
-import type { CarriedSweep } from './sweep.ts';
 import type { SweepSandboxesInput } from './sweep-sandboxes.ts';
 
 /*

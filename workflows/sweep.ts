@@ -16,7 +16,7 @@ import { TerminatedFailure, WorkflowExecutionAlreadyStartedError } from '@tempor
 import { evaluationLookAgainMs } from '../core/limits.ts';
 import { decideRung } from '../core/sweep/halving.ts';
 import type { SweepInput, SweepResult, SweepStatus } from '../core/sweep/sweep.ts';
-import { type StandingRun, SweepState } from '../core/sweep/sweep-state.ts';
+import { type CarriedSweep, type StandingRun, SweepState } from '../core/sweep/sweep-state.ts';
 import { rootCause } from './beside/root-cause.ts';
 import { onUpdate } from './control/listen.ts';
 import { pauseUpdate, resumeUpdate } from './control/messages.ts';
@@ -28,11 +28,6 @@ import { evaluationParts } from './options.ts';
 import { trainRun } from './train-run.ts';
 
 const sweepStatusQuery = defineQuery<SweepStatus>('status');
-
-/** State for continue-as-new: anything missing here is lost. */
-export interface CarriedSweep {
-  readonly continued: { readonly input: SweepInput; readonly state: ReturnType<SweepState['carry']> };
-}
 
 /**
  * A table of settings as runs: trains all of them to a rung, drops what is behind there, and trains the others to the

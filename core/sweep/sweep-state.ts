@@ -11,6 +11,11 @@ export interface StandingRun extends SweepRun {
   failure?: string;
 }
 
+/** A sweep for continue-as-new: anything missing here is lost. */
+export interface CarriedSweep {
+  readonly continued: { readonly input: SweepInput; readonly state: CarriedSweepState };
+}
+
 /** What one execution of a sweep hands to the next. */
 interface CarriedSweepState {
   readonly decided: readonly SweepRung[];

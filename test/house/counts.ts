@@ -288,9 +288,10 @@ function isUsed(uses: Uses, file: string, name?: string): boolean {
 /** Files that others import by the package's name. */
 function entryFiles(root: string): Set<string> {
   const { exports } = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8')) as {
-    exports: Record<string, string>;
+    exports: Record<string, string | Record<string, string>>;
   };
-  return new Set(Object.values(exports).map((file) => path.posix.normalize(file)));
+  const files = Object.values(exports).flatMap((one) => (typeof one === 'string' ? [one] : Object.values(one)));
+  return new Set(files.map((file) => path.posix.normalize(file)));
 }
 
 /** A text in lower case, with the parts of its names apart: `playHere` is two words. */
