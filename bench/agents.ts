@@ -224,7 +224,7 @@ kind = "agent"
 command = ${command}
 tasks = "./tasks.jsonl"
 deterministic = true
-max_retries = 1000
+max_retries = 20
 [env.sandbox]
 files = "./agent.py"
 network = "open"
