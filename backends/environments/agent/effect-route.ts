@@ -7,7 +7,7 @@ import { beginEffect, EffectKeyTaken, isEffectKind, settleEffect } from '../effe
 
 const keyCharsMax = 200;
 
-/** What a request asks for. */
+/** The request of a program: one key, to begin or to settle. */
 interface AskedEffect {
   readonly key: string;
   readonly isSettle: boolean;

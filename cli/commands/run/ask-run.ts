@@ -16,7 +16,7 @@ type Told = Pick<
   'workflow' | 'status' | 'retries' | 'stoppedBecause' | 'waiting' | 'branches' | 'otherVersions'
 >;
 
-/** What the run's workflow, and its server, say of it. */
+/** Answers of the run's workflow and of its server. */
 export async function askRun(client: Client, run: string): Promise<Told> {
   const handle = await findRun(client, run);
   const description = await handle.describe();

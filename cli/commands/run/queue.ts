@@ -49,7 +49,7 @@ async function statusOf(client: Client, workflowId: string, pool: string): Promi
   }
 }
 
-/** What `ratchet queue` prints of a pool. */
+/** The lines that `ratchet queue` prints for a pool. */
 export function linesOf(found: FoundPool): string[] {
   if ('trouble' in found) return [`pool ${found.pool}: no orchestrator answers for it (${onOneLine(found.trouble)})`];
   const { pool, settings, trainers, waiting, teams } = found;

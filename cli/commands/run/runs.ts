@@ -62,7 +62,7 @@ interface ListedRun {
   readonly committedAt: string | null;
   /** Absolute URI of the place of its folder; null when it is not known. */
   readonly store: string | null;
-  /** What its folder takes: `isWhole` is false where counting was ended early. null where its folder is not reached. */
+  /** Bytes of its folder; `isWhole` is false where counting was ended early. null where its folder is not reached. */
   readonly storage: RunStorage | null;
   /** All that its rows of metrics count; null where they count nothing, or are not reached. */
   readonly cost: RunCost | null;

@@ -122,7 +122,7 @@ async function follow(
   }
 }
 
-/** What is new since the look before: runs that changed their state, and rungs. */
+/** Lines for runs whose state has changed since the look before, and for rungs. */
 function changeLines(before: SweepStatus | null, { runs, rows, metric, decided }: SweepStatus): string[] {
   const was = new Map(before?.runs.map((run) => [run.name, run]));
   const changed = runs.flatMap((run) => {

@@ -124,7 +124,7 @@ async function storedIn(outputs: string, named: readonly string[]): Promise<Left
   );
 }
 
-/** What is in `.ratchet`, by the beginning of a name. */
+/** Descriptions of files in `.ratchet`, by the beginning of their names. */
 const inState: readonly (readonly [start: string, what: string])[] = [
   ['temporal', 'database of the Temporal server: histories of the runs here'],
   ['granted', 'grants: what this folder’s workers may use'],

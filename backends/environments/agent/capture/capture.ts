@@ -70,7 +70,7 @@ class CapturedRollout implements Capture {
   readonly #otherUsage = { promptTokens: 0, completionTokens: 0 };
   #requests = 0;
   #open = 0;
-  /** Of effects. */
+  /** Notes of its effects. */
   readonly #notes: RolloutNotes;
   /** Keys of effects that the program makes now. */
   readonly #effects = new Set<string>();

@@ -82,7 +82,7 @@ export interface Capture {
   readonly calls: CallCounts;
   /** The state that is stored beside a snapshot of the sandbox. */
   heard(): ResumedCalls;
-  /** What the program has begun with this address, and not heard the end of. */
+  /** Requests and effects that the program has begun at this address and that have not ended. */
   underWay(): UnderWay;
   /** Fields of its calls that had no effect on the policy: the run's file decides, or nobody knows them. */
   readonly ignored: readonly string[];
