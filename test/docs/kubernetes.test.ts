@@ -1,7 +1,8 @@
 /** deploy/kubernetes is valid for Kubernetes, keeps its promises, and names what Ratchet has. test/e2e/pods.slow.test.ts starts it. */
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { parse, parseAllDocuments } from 'yaml';
@@ -152,6 +153,39 @@ test('kustomize itself puts the example together', { skip: kustomizeHere() === n
     if (['ratchet-rollout', 'ratchet-train'].includes(named.name)) assert.ok(!('replicas' in spec!), named.name);
   assert.match(stdout, /image: images\.example\.com\/ratchet-torch:/);
 });
+
+test('each component is valid on the base as kustomize puts it there', { skip: kustomizeHere() === null }, (t) => {
+  const [program, ...args] = kustomizeHere()!;
+  const folder = realpathSync(mkdtempSync(path.join(tmpdir(), 'ratchet-kustomize-')));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const at = (name: string): string => JSON.stringify(path.relative(folder, path.join(kubernetesFolder, name)));
+  const built = new Map<string, Built[]>();
+  for (const name of readdirSync(path.join(kubernetesFolder, 'components'))) {
+    const text = `resources: [${at('base')}]\ncomponents: [${at(`components/${name}`)}]\n`;
+    writeFileSync(path.join(folder, 'kustomization.yaml'), text);
+    const { status, stderr, stdout } = spawnSync(program!, [...args, folder], { encoding: 'utf8' });
+    assert.equal(status, 0, `${name}: ${stderr}`);
+    built.set(name, parseAllDocuments(stdout).map((one) => one.toJS() as Built)); // prettier-ignore
+    for (const object of built.get(name)!)
+      assert.deepEqual(problemsOf(object.kind, object), [], `${name}: ${object.kind} ${object.metadata.name}`);
+  }
+  const first = built.get('trainer-nodes')!.find(({ kind, metadata: { name } }) => kind === 'Deployment' && name === 'ratchet-train')!; // prettier-ignore
+  const { containers, volumes } = first.spec!.template!.spec;
+  assert.deepEqual(containers[0]!.ports.map(({ name }) => name).toSorted(), ['health', 'nodes']);
+  assert.deepEqual(volumes.filter(({ name }) => name === 'keys').map((one) => Object.keys(one).toSorted()), [['name', 'projected']]); // prettier-ignore
+});
+interface Built {
+  readonly kind: string;
+  readonly metadata: { readonly name: string };
+  readonly spec?: {
+    readonly template?: {
+      readonly spec: {
+        readonly containers: readonly { readonly ports: readonly { readonly name: string }[] }[];
+        readonly volumes: readonly { readonly name: string }[];
+      };
+    };
+  };
+}
 
 function kustomizeHere(): string[] | null {
   const known = [

@@ -7,7 +7,7 @@ import assert from 'node:assert/strict';
 import { execFile, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, chownSync, lstatSync } from 'node:fs';
-import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test, type TestContext } from 'node:test';
@@ -48,17 +48,21 @@ before(async () => {
     const { stdout: archive } = await run('npm', packing, { cwd: repositoryFolder });
     const installing = ['install', '--no-audit', '--no-fund', path.join(room, archive.trim())];
     await run('npm', installing, { cwd: folder, env, maxBuffer: 2 ** 26 });
-    await run('python3', ['-c', 'import sys; assert sys.version_info >= (3, 11)']);
-    await run('python3', ['-m', 'venv', venv]);
-    const pip = (...args: string[]) => run(path.join(venv, 'bin/pip'), args, { cwd: room, env });
+    await run(await pythonOfUser(), ['-m', 'venv', '--without-pip', venv]);
+    const pip = (...args: string[]) => run('python3', ['-m', 'pip', ...args], { cwd: room });
     const wheels = path.join(room, 'wheels');
     await pip('wheel', '--quiet', '--no-deps', '--wheel-dir', wheels, path.join(repositoryFolder, 'python/ratchet-rl'));
-    await pip('install', '--quiet', path.join(wheels, (await readdir(wheels))[0]!));
+    await pip('--python', path.join(venv, 'bin/python'), 'install', '--quiet', path.join(wheels, (await readdir(wheels))[0]!)); // prettier-ignore
   } catch (error) {
     const said = `${String(error)}${(error as { readonly stderr?: string }).stderr ?? ''}`;
-    if (!noRegistry.test(said) && !/AssertionError|spawn python3 ENOENT/.test(said)) throw error;
+    if (!noRegistry.test(said) && !said.includes('AssertionError')) throw error;
     why = `the packages cannot be installed here: ${said.slice(-300)}`;
     return;
+  }
+  const { RATCHET_TEMPORAL_CLI: named } = process.env;
+  if (isRoot && named !== undefined) {
+    env['RATCHET_TEMPORAL_CLI'] = path.join(room, 'temporal');
+    await copyFile(named, env['RATCHET_TEMPORAL_CLI']);
   }
   packed = await filesOf(installed);
   for (const place of [path.join(folder, 'node_modules'), venv]) await forNobodyToWrite(place);
@@ -74,6 +78,14 @@ after(async () => {
   execFileSync('chmod', ['-R', 'u+w', room]);
   await rm(room, { recursive: true, force: true });
 });
+
+/** Python 3.11 or newer that the user may run: that of a version manager may be in somebody's home. */
+async function pythonOfUser(): Promise<string> {
+  const asks = ['-c', 'import sys; assert sys.version_info >= (3, 11)'];
+  for (const one of ['python3', '/usr/local/bin/python3', '/usr/bin/python3'])
+    if (await run(one, asks, user).then(() => true, () => false)) return one; // prettier-ignore
+  throw new Error('AssertionError: there is no Python 3.11 here that this user may run');
+}
 
 function isSkipped(t: TestContext): boolean {
   if (why !== null) t.skip(why);
