@@ -131,7 +131,8 @@ export class ConnectedRun implements Api.Run {
     return this.#connected.close();
   }
 
-  #update(update: string, args: Argument): Promise<string> {
+  async #update(update: string, args: Argument): Promise<string> {
+    await this.status(); // a run that has just been started does not listen yet
     return this.#explained(() => updateRun(this.#handle, this.name, update, args));
   }
 

@@ -1,15 +1,19 @@
 /**
  * The Python package `ratchet-rl`, built into a wheel and installed into an empty virtual environment: what its README
- * shows, against a real run. Without Python 3.11 or a package index the tests are skipped with a message.
+ * shows, against a real run; runs in a bucket and encrypted payloads; its types. Without Python 3.11 or a package index the tests are skipped with a message.
  */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { randomBytes } from 'node:crypto';
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, test, type TestContext } from 'node:test';
 import { promisify } from 'node:util';
 import { readRun } from '../../client/index.mjs';
+import { grantNamed } from '../../load/grants/grant.ts';
+import { openRunStore } from '../../store/index.ts';
+import { skipWithoutGateway, startGateway } from '../store/s3-gateway.ts';
 import { storedForms } from '../../runs/forms/stored-forms.ts';
 import { openSmallProject, repositoryFolder, smallRun, type SmallProject } from './small-run.ts';
 
@@ -29,7 +33,8 @@ before(async () => {
     await run('python3', ['-m', 'venv', path.join(room, 'venv')]);
     await run(python, ['-m', 'pip', 'wheel', '--quiet', '--no-deps', '--wheel-dir', path.join(room, 'wheels'), source]);
     const [wheel] = await readdir(path.join(room, 'wheels'));
-    await run(python, ['-m', 'pip', 'install', '--quiet', `${path.join(room, 'wheels', wheel!)}[pandas]`]);
+    const extras = '[pandas,s3,encryption]';
+    await run(python, ['-m', 'pip', 'install', '--quiet', `${path.join(room, 'wheels', wheel!)}${extras}`]);
   } catch (error) {
     const { stderr = '' } = error as { readonly stderr?: string };
     if (
@@ -50,13 +55,20 @@ after(async () => {
 });
 
 /** What a script prints as JSON. */
-async function tell(script: string): Promise<unknown> {
+async function tell(script: string, cwd = project.folder, variables: NodeJS.ProcessEnv = {}): Promise<unknown> {
   const file = path.join(room, 'script.py');
   await writeFile(file, `import json\nfrom ratchet_rl import *\n${script}`);
-  const env = { ...process.env, TEMPORAL_ADDRESS: '' };
-  const { stdout } = await run(python, [file], { cwd: project.folder, env, maxBuffer: 2 ** 26 });
+  const env = { ...process.env, TEMPORAL_ADDRESS: '', ...variables };
+  const { stdout } = await run(python, [file], { cwd, env, maxBuffer: 2 ** 26 });
   return JSON.parse(stdout);
 }
+
+/** Prints all that is stored of the run at `place`. */
+const toldWhole = (place: string): string => `
+stored = read_run(${JSON.stringify(place)})
+rollouts = stored.rollouts()
+print(json.dumps([stored.name, stored.steps(), [{**row, "path": None} for row in stored.evaluations()], rollouts, stored.rollouts(step=1)]))
+`;
 
 function isSkipped(t: TestContext): boolean {
   if (why !== null) t.skip(why);
@@ -170,6 +182,142 @@ print(json.dumps([
   assert.match(said[4]!, /^ServerUnavailable Nothing of Ratchet is ready in \/\. .*ratchet-rl dev/);
   assert.match(said[5]!, /^RunNotFound .*holds no run\.json/);
   assert.match(said[6]!, /^ServerUnavailable No Temporal server answers at 127\.0\.0\.1:9/);
+});
+
+test('a run in a bucket is read as the folder that it is a copy of, with the lines of its logs that are parts', async (t) => {
+  if (isSkipped(t)) return;
+  if (skipWithoutGateway) return t.skip(skipWithoutGateway);
+  const folder = path.join(project.folder, 'outputs/words');
+  const expected = (await tell(toldWhole('outputs/words'))) as readonly unknown[];
+  assert.ok((expected[1] as readonly unknown[]).length > 2 && (expected[2] as readonly unknown[]).length > 0);
+  const gateway = await startGateway();
+  t.after(() => gateway.remove());
+  const endpoint = `http://127.0.0.1:${gateway.port}`;
+  grantNamed(process.cwd(), [`store s3://runs ${endpoint}`]);
+  const store = openRunStore(`s3://runs/python/?endpoint=${encodeURIComponent(endpoint)}`, 'words');
+  const names = await readdir(folder, { recursive: true, withFileTypes: true });
+  for (const entry of names.filter((one) => one.isFile())) {
+    const file = path.join(entry.parentPath, entry.name);
+    const key = path.relative(folder, file);
+    if (key === 'metrics.jsonl')
+      for (const line of linesOf(await readFile(file, 'utf8'))) await store.append(key, line);
+    else await store.putFile(key, file);
+  }
+  assert.ok(
+    (await readdir(gateway.bucketFolder, { recursive: true })).some((name) => name.includes('metrics.jsonl.tail')),
+  );
+  const place = `s3://runs/python/words?endpoint=${endpoint}`;
+  assert.deepEqual(await tell(toldWhole(place)), expected);
+  const told = await tell(`
+def refusal(place):
+    try:
+        read_run(place)
+    except RatchetError as error:
+        return f"{error.code} {error}"
+print(json.dumps([refusal(${JSON.stringify(place.replace('words', 'none'))}), refusal(${JSON.stringify(place.replace('//runs', '//others'))}), read_run(${JSON.stringify(place)}).uri]))
+`);
+  const [none, others, uri] = told as readonly string[];
+  assert.match(none!, /^RunNotFound There is no run in s3:\/\/runs\/python\/none\/: it holds no run\.json/);
+  assert.match(
+    others!,
+    /^StoreUnavailable GetObject of s3:\/\/others\/python\/words\/run\.json failed: .*Expected credentials/s,
+  );
+  assert.equal(uri, 's3://runs/python/words/');
+
+  // As `aws s3 sync` copies it: the tail stays a folder of parts.
+  const copy = path.join(room, 'copies/words');
+  await cp(folder, copy, { recursive: true });
+  const log = path.join(copy, 'metrics.jsonl');
+  const lines = linesOf(await readFile(log, 'utf8'));
+  const [body, rest] = [lines.slice(0, 2).join(''), lines.slice(2)];
+  await writeFile(log, body);
+  await mkdir(`${log}.tail`);
+  let at = Buffer.byteLength(body);
+  await writeFile(path.join(`${log}.tail`, '0'.padStart(15, '0')), 'a part that the body has already');
+  for (const line of rest) {
+    await writeFile(path.join(`${log}.tail`, String(at).padStart(15, '0')), line);
+    at += Buffer.byteLength(line);
+  }
+  assert.deepEqual(await tell(toldWhole(copy)), expected);
+});
+
+function linesOf(text: string): string[] {
+  return text
+    .trimEnd()
+    .split('\n')
+    .map((line) => `${line}\n`);
+}
+
+test('payloads that are encrypted are those of Ratchet, in both directions; another key says so', async (t) => {
+  if (isSkipped(t)) return;
+  const key = randomBytes(32).toString('base64');
+  const own = await openSmallProject({ 'words.toml': smallRun }, {}, false, { RATCHET_PAYLOAD_KEY: key });
+  t.after(() => own.close());
+  const asks = `
+run = start_run("words.toml", overrides={"max_steps": 1})
+try:
+    run.set(learning_rate=2)
+except RatchetError as error:
+    refused = str(error)
+ended = run.wait()
+print(json.dumps([refused, ended.step, run.status().phase]))
+`;
+  const told = await tell(asks, own.folder, { RATCHET_PAYLOAD_KEY: key });
+  const [refused, ...rest] = told as readonly unknown[];
+  assert.match(String(refused), /learning_rate: expected/, 'also the words of a failure');
+  assert.deepEqual(rest, [1, 'finished']);
+  const history = await own.client.workflow.getHandle('words').fetchHistory();
+  assert.doesNotMatch(JSON.stringify(history), /max_steps|words\.toml/);
+  const fails = `
+def refusal():
+    try:
+        return attach("words").status().phase
+    except RatchetError as error:
+        return f"{error.code} {error}"
+print(json.dumps(refusal()))
+`;
+  const another = randomBytes(32).toString('hex');
+  const reads = (variables: NodeJS.ProcessEnv): Promise<unknown> => tell(fails, own.folder, variables);
+  assert.match(
+    String(await reads({})),
+    /^ConfigInvalid This run's history is encrypted with the key [0-9a-f]{12}, and none is set/,
+  );
+  assert.match(
+    String(await reads({ RATCHET_PAYLOAD_KEY: another })),
+    /^ConfigInvalid .*this process has [0-9a-f]{12}\./,
+  );
+  assert.equal(await reads({ RATCHET_PAYLOAD_KEY: `${another} ${key}` }), 'finished');
+  assert.match(
+    String(await reads({ RATCHET_PAYLOAD_KEY: 'short' })),
+    /^ConfigInvalid RATCHET_PAYLOAD_KEY: expected keys of 32 bytes in base64 or hex, got a word of 5 characters/,
+  );
+});
+
+test('its types are strict, and say what a program does wrong', async (t) => {
+  if (isSkipped(t)) return;
+  try {
+    await run(python, ['-m', 'pip', 'install', '--quiet', 'mypy']);
+  } catch (error) {
+    return t.skip(`mypy cannot be installed here: ${String(error).slice(-200)}`);
+  }
+  const check = (...args: string[]) => run(python, ['-m', 'mypy', '--cache-dir', path.join(room, 'mypy'), ...args], { cwd: room }); // prettier-ignore
+  await check('--config-file', path.join(source, 'pyproject.toml'), path.join(source, 'ratchet_rl'));
+  const program = path.join(room, 'program.py');
+  await writeFile(
+    program,
+    `from ratchet_rl import attach, read_run, start_run
+run = start_run("words.toml", overrides={"max_steps": 3})
+steps: int = run.wait().step
+for event in run.events():
+    print(event.text.upper())
+worst = sorted(read_run("outputs/words").rollouts(step=3), key=lambda row: float(row["reward"] or 0))
+attach("words").set(learning_rate="high")
+run.status().steps
+`,
+  );
+  const { stdout } = await check('--strict', program).catch((error: unknown) => error as { readonly stdout: string });
+  const errors = stdout.split('\n').flatMap((line) => /^program\.py:(\d+): error: .*\[([\w-]+)\]$/.exec(line)?.slice(1).join(' ') ?? []); // prettier-ignore
+  assert.deepEqual(errors, ['7 arg-type', '8 attr-defined'], stdout);
 });
 
 test('its version is that of the npm package, and it reads the scored groups that are written', async () => {

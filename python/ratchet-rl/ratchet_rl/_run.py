@@ -280,6 +280,7 @@ class Run:
 
     def _update(self, update: str, argument: Any) -> str:
         async def ask() -> str:
+            await self._ask("status")  # a run that has just been started does not listen yet
             try:
                 return str(await self._handle.execute_update(update, argument, rpc_timeout=_ANSWER_WITHIN))
             except WorkflowUpdateFailedError as error:
