@@ -13,6 +13,8 @@ import {
   type StoredState,
 } from '../../runs/lineages/standing.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { changeLine, whoAsked } from '../../core/rl/changes.ts';
+import { readChanges } from '../../runs/changes.ts';
 import { layout } from '../../runs/layout.ts';
 import { refuseUnfinishedFork } from '../../runs/lineages/unfinished-fork.ts';
 import { describeSolved, solvedShare } from '../../core/rl/advice/left-to-learn.ts';
@@ -123,14 +125,15 @@ export async function findStoredPlace(run: string, store: string | undefined): P
   }
 }
 
-/** Events shown by commits, evaluations and checkpoints; only the Temporal server knows the others. */
+/** Events shown by commits, evaluations, checkpoints and recorded changes; only the Temporal server knows the others. */
 export async function storedEvents(place: RunPlace): Promise<RunEvent[]> {
   const lineage = await currentLineage(place);
-  const [records, { evals }, checkpoints, times] = await Promise.all([
+  const [records, { evals }, checkpoints, times, changes] = await Promise.all([
     stepRecords(place),
     curvesOf({ ...place, lineage }, Infinity),
     storeOf(place).list(layout.allCheckpoints(lineage)),
     timesOf(place),
+    readChanges(storeOf(place)),
   ]);
   const sealed = new Set(checkpoints.filter((key) => key.endsWith('/manifest.json')));
   const events = records.flatMap(({ step, lineage: of, metrics }): Omit<RunEvent, 'sequence'>[] => {
@@ -159,7 +162,25 @@ export async function storedEvents(place: RunPlace): Promise<RunEvent[]> {
       : [];
     return [...trained, ...evaluated, ...kept];
   });
-  return events.map((event, i) => ({ sequence: i + 1, ...event }));
+  const asked = changes.map((change): Omit<RunEvent, 'sequence'> => ({
+    time: change.time,
+    kind: 'change',
+    step: change.step ?? 0,
+    text: changeLine(change),
+    values: { who: whoAsked(change), what: change.what },
+  }));
+  return inOrder(events, asked).map((event, i) => ({ sequence: i + 1, ...event }));
+}
+
+/** Events are in their order already, and some have no time: each change comes before the first that is later. */
+function inOrder<Event extends { readonly time: string }>(events: readonly Event[], asked: readonly Event[]): Event[] {
+  const left = [...asked];
+  const found = events.flatMap((event) => {
+    const next = left.findIndex(({ time }) => time > event.time);
+    const before = event.time === '' ? [] : left.splice(0, next < 0 ? left.length : next);
+    return [...before, event];
+  });
+  return [...found, ...left];
 }
 
 /** When each step was committed, by `lineage/step`. */

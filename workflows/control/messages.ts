@@ -189,6 +189,7 @@ export interface RunEvent {
     | 'refused'
     | 'paused'
     | 'set'
+    | 'change'
     | 'stopping'
     | 'resumed'
     | 'warning'

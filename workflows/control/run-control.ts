@@ -1,6 +1,17 @@
-import { condition, setCurrentDetails, setHandler, upsertMemo, workflowInfo } from '@temporalio/workflow';
+import {
+  allHandlersFinished,
+  CancellationScope,
+  condition,
+  currentUpdateInfo,
+  setCurrentDetails,
+  setHandler,
+  upsertMemo,
+  workflowInfo,
+} from '@temporalio/workflow';
+import type { UpdateDefinition } from '@temporalio/common';
 import { eventsKept, longPauseMs } from '../../core/limits.ts';
 import { memoKeys, versionName } from '../../core/names.ts';
+import { askedText, changeLine, type RunChange } from '../../core/rl/changes.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import {
   budgetIn,
@@ -38,6 +49,7 @@ import {
   type RunStatus,
 } from './messages.ts';
 import { refusal } from './refusal.ts';
+import { rootCause } from '../beside/root-cause.ts';
 import { publishStep } from './search-attributes.ts';
 import { StoresMissed } from './stores-missed.ts';
 import { ProgressOfSteps } from './step-progress.ts';
@@ -71,8 +83,16 @@ interface ControlOptions {
   readonly lost: () => LostWork;
   /** Tells all workers the limits of the run's budget that a person has set. */
   readonly setBudget: (limits: Partial<BudgetLimits>) => Promise<unknown>;
+  /** Keeps an accepted update in the run's folder; returns who asked for it. */
+  readonly recordChange: (change: AskedChange) => Promise<string>;
   /** Refuses a step that the run cannot continue from, and names those it can. */
   readonly checkRewind: (step: number) => Promise<unknown>;
+}
+
+/** An update that the run has taken. */
+export interface AskedChange extends Pick<RunChange, 'what' | 'asked' | 'step'> {
+  /** Its id. */
+  readonly update: string;
 }
 
 /** Most invalid messages that are reported, so that a client that sends nothing else cannot hide the run's events. */
@@ -100,6 +120,8 @@ export class RunControl {
   #figures: RunFigures;
   readonly progress = new ProgressOfSteps();
   readonly #ignored = new Set<string>();
+  /** Updates that were done and are not recorded yet. */
+  #recording = 0;
   readonly #storesMissed: StoresMissed;
   #rewind: RewindRequest | null = null;
   /** A paused run was asked to end: its present step is given up. */
@@ -309,10 +331,51 @@ export class RunControl {
     publishStep({ run: spec.name, step, reward, hasSearchAttributes });
   }
 
+  /** Handles an update. Each that is done joins the run's stored record, beside what the run does next. */
+  onUpdate<Args extends unknown[]>(
+    update: UpdateDefinition<string, Args>,
+    handler: (...args: NoInfer<Args>) => string | Promise<string>,
+    validator?: (...args: NoInfer<Args>) => void,
+  ): void {
+    onUpdate(
+      update,
+      (...args) => {
+        const id = currentUpdateInfo()!.id;
+        const answer = handler(...args);
+        const change: AskedChange = { update: id, what: update.name, asked: askedText(args[0]), step: this.#step };
+        this.#recording += 1;
+        void this.#record(change, answer).finally(() => (this.#recording -= 1));
+        return answer;
+      },
+      validator,
+    );
+  }
+
+  /** The run goes on without a record that cannot be written, and says so. */
+  async #record(change: AskedChange, answer: string | Promise<string>): Promise<void> {
+    try {
+      await answer;
+    } catch {
+      return; // refused, which its sender is told: nothing has changed
+    }
+    try {
+      const who = await CancellationScope.nonCancellable(() => this.#options.recordChange(change));
+      this.emit('change', null, changeLine({ ...change, identity: who, principal: null }), { who, what: change.what });
+    } catch (error) {
+      const why = rootCause(error).message;
+      this.emit('warning', null, `${change.what} was done, and is not in the record of changes: ${why}`);
+    }
+  }
+
+  /** Whether every update has its answer, and is in the run's stored record. */
+  get hasAnsweredAll(): boolean {
+    return allHandlersFinished() && this.#recording === 0;
+  }
+
   #listen(): void {
     setHandler(statusQuery, () => this.#status());
     onEventsQuery(eventsQuery, (after) => this.#events.filter(({ sequence }) => sequence > after));
-    onUpdate(pauseUpdate, (given?: string | null) => {
+    this.onUpdate(pauseUpdate, (given?: string | null) => {
       const reason = given ?? 'asked to';
       const before = this.#pausedBecause;
       this.pause(reason, 'person');
@@ -320,7 +383,7 @@ export class RunControl {
       if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
       return `running → paused: ${reason}. What is under way is finished and stored${this.#underWayText()}; no further step begins. ${goOn}`;
     });
-    onUpdate(
+    this.onUpdate(
       stopUpdate,
       () => this.#stop(),
       () => {
@@ -328,7 +391,7 @@ export class RunControl {
         if (isOver) throw refusal(`The run is ending already, after step ${this.#step}.`);
       },
     );
-    onUpdate(
+    this.onUpdate(
       setUpdate,
       (settings) => this.#set(settings),
       (settings) => {
@@ -336,14 +399,14 @@ export class RunControl {
         if (refused !== null) throw refusal(refused);
       },
     );
-    onUpdate(
+    this.onUpdate(
       resumeUpdate,
       () => this.#resume(),
       () => {
         if (!this.isPaused) throw refusal(`The run is not paused; it is at step ${this.#step}.`);
       },
     );
-    onUpdate(
+    this.onUpdate(
       rewindUpdate,
       (step) => this.#rewindTo(step),
       (step) => {
