@@ -53,9 +53,9 @@ export const createOrchestratorActivities = (
     openRun: async (...asked: Parameters<typeof openRun>) => {
       const opened = await openRun(...asked);
       const [, workflow, execution] = asked;
-      await recordAround(opened.handle, history, { workflow, execution });
+      const who = await recordAround(opened.handle, history, { workflow, execution });
       await sweepsFor(opened.spec.environments, opened.handle.store, beginSweeps);
-      return opened;
+      return who === null ? opened : { ...opened, owner: { who, team: opened.spec.queue?.team ?? null } };
     },
     readSpec,
     checkRewind,

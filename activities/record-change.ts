@@ -2,7 +2,7 @@ import { Context } from '@temporalio/activity';
 import { type RunChange, whoAsked } from '../core/rl/changes.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
 import { RatchetError } from '../core/errors.ts';
-import { readChanges, writeChange } from '../runs/changes.ts';
+import { ownerIn, readChanges, writeChange } from '../runs/changes.ts';
 import { attemptHere } from './around/heartbeat.ts';
 import { type RunPlace, storeOf } from '../runs/run-access.ts';
 
@@ -51,11 +51,19 @@ export const createRecordChange =
     return whoAsked(found);
   };
 
-/** Keeps who started this execution of a run, and who ended those before by force. Idempotent. */
-export async function recordAround(run: RunPlace, history: HistoryOfChanges, execution: Execution): Promise<void> {
+/**
+ * Keeps who started this execution of a run, and who ended those before by force. Idempotent. Returns who owns the run:
+ * whoever started it first.
+ */
+export async function recordAround(
+  run: RunPlace,
+  history: HistoryOfChanges,
+  execution: Execution,
+): Promise<string | null> {
   const known = new Set((await readChanges(storeOf(run))).map(nameOf));
   for (const change of await history.around(execution))
     if (!known.has(nameOf(change))) await writeChange(run, { ...change, step: null });
+  return ownerIn(await readChanges(storeOf(run)));
 }
 
 /** The execution of the workflow that asked for this activity. */

@@ -1,7 +1,9 @@
-import type { RunChange } from '../core/rl/changes.ts';
+import { nameIn, type RunChange } from '../core/rl/changes.ts';
+import type { RunOwner } from '../core/roles.ts';
 import { sha256 } from '../store/file-store.ts';
 import type { Store } from '../store/types.ts';
 import { decodeStored, encodeStored } from './forms/stored-forms.ts';
+import { storedSpec } from './forms/stored-spec.ts';
 import { layout } from './layout.ts';
 import { type RunPlace, storeOf } from './run-access.ts';
 
@@ -18,6 +20,18 @@ export async function readChanges(store: Store): Promise<RunChange[]> {
   return read
     .flatMap(([key, bytes]) => (bytes === null ? [] : [changeIn(bytes, store.uri + key)]))
     .sort((a, b) => a.time.localeCompare(b.time));
+}
+
+/** Who started the run first; null for a run that was begun before that was kept. */
+export function ownerIn(changes: readonly RunChange[]): string | null {
+  const first = changes.find(({ what }) => what === 'start');
+  return first === undefined || first.identity === '' ? null : nameIn(first.identity);
+}
+
+/** The owner of a run, from its folder; null where it is not known. */
+export async function storedOwner(run: RunPlace): Promise<RunOwner | null> {
+  const who = ownerIn(await readChanges(storeOf(run)));
+  return who === null ? null : { who, team: (await storedSpec(run)).spec.queue?.team ?? null };
 }
 
 function changeIn(bytes: Uint8Array, place: string): RunChange {

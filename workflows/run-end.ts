@@ -64,12 +64,12 @@ export async function continueRun(parts: RunParts, { opened, typed }: OpenedStar
     );
   const { rewind } = control;
   if (rewind !== null) await Promise.all([evals.leaveBehind(rewind.step), branches.leave('rewind')]);
-  const { handle, datasets, warnings, hasSearchAttributes } = opened;
+  const { handle, datasets, warnings, owner, hasSearchAttributes } = opened;
   return continueAsNew<typeof trainRun>({
     continued: {
       ...(rewind === null ? {} : { rewind }),
       typed,
-      opened: { handle, datasets, warnings, hasSearchAttributes, weightsAreGone: false },
+      opened: { handle, datasets, warnings, hasSearchAttributes, weightsAreGone: false, ...present({ owner }) },
       state: { ...withoutBranches(head.state), ...branches.toCommit(), overrides: control.overrides },
       parent: head.parent,
       control: control.carry(),

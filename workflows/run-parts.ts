@@ -1,6 +1,7 @@
 import { Beside } from './beside/beside.ts';
 import { OnlineEvals } from './beside/online-evals.ts';
 import { PromptBranches } from './beside/prompt-branches.ts';
+import { present } from '../core/present.ts';
 import { upgradedLine } from './control/lines.ts';
 import { RunControl } from './control/run-control.ts';
 import { opening } from './options.ts';
@@ -93,13 +94,14 @@ export function assemble(opened: OpenedStart): RunParts {
 }
 
 function openControl({ opened, start, carried, account, ...before }: OpenedStart): RunControl {
-  const { handle: run, spec, warnings, hasSearchAttributes } = opened;
+  const { handle: run, spec, warnings, owner, hasSearchAttributes } = opened;
   const control = new RunControl({
     handle: run,
     spec,
     store: `${run.store.replace(/[?].*/, '')}${spec.name}/`, // without the options that only the client needs
     storeUri: run.store,
     warnings,
+    ...present({ owner }),
     hasSearchAttributes,
     overrides: before.overrides,
     pausedBecause: before.pausedBecause,

@@ -31,9 +31,14 @@ export function askedText(input: unknown): string {
   return shortened(pairs.join(' '), askedMax);
 }
 
+/** The name within an identity: `ann@laptop` in `ratchet ann@laptop 4711`. */
+export function nameIn(identity: string): string {
+  return /^ratchet (.+) \d+$/.exec(identity)?.[1] ?? identity;
+}
+
 /** Who asked, for people: `ann@laptop`, behind it the name that the Temporal server knows, if it says one. */
 export function whoAsked({ identity, principal }: Pick<RunChange, 'identity' | 'principal'>): string {
-  const [, who = identity] = /^ratchet (.+) \d+$/.exec(identity) ?? [];
+  const who = nameIn(identity);
   const said = who === '' ? 'somebody without a name' : shortened(who, askedMax);
   return principal === null ? said : `${said} [${shortened(principal, askedMax)}]`;
 }

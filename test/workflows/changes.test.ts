@@ -1,7 +1,7 @@
 /** Who changed what in a run: from Temporal's histories into the run's folder, where it stays. */
 import assert from 'node:assert/strict';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { hostname, tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
 import { pathToFileURL } from 'node:url';
@@ -12,6 +12,9 @@ import { changeLine, type RunChange } from '../../core/rl/changes.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
 import { readChanges } from '../../runs/changes.ts';
 import { storeOf } from '../../runs/run-access.ts';
+import { personOfLogin } from '../../core/roles.ts';
+import { updateRun } from '../../workers/temporal/update-run.ts';
+import { rolesHere } from '../../workers/temporal/who-may.ts';
 import { historyOfChanges } from '../../workers/temporal/history-of-changes.ts';
 import { Gate, holdingStep } from './fake-run.ts';
 import { failureOf, timesContinued, until } from './look.ts';
@@ -23,7 +26,7 @@ interface Recorded {
   readonly run: BegunRun;
   readonly changes: () => Promise<RunChange[]>;
   /** Keeps who began this execution, as opening the run does. */
-  readonly around: (execution: string) => Promise<void>;
+  readonly around: (execution: string) => Promise<string | null>;
   /** Sends an update as somebody's client. */
   readonly as: (identity: string, update: string, value?: unknown) => Promise<string>;
 }
@@ -51,6 +54,8 @@ async function beginRecorded(t: TestContext, of: Begun): Promise<Recorded> {
   };
 }
 
+/** As the SDK names a client that says nothing of itself. */
+const nameOfTests = `${process.pid}@${hostname()}`;
 const ann = 'ratchet ann@laptop 4711';
 const ben = 'ratchet ben@desk 12';
 
@@ -126,6 +131,7 @@ describe('the changes of a run', { concurrency: 8 }, () => {
     const { run, changes, around } = await beginRecorded(t, { settings: { maxSteps: 1 }, fakes: holdingStep(gate) });
     await gate.reached;
     const { client } = await openServer();
+    assert.equal(await around(run.handle.firstExecutionRunId), nameOfTests);
     const eve = new Client({ connection: client.connection, identity: 'ratchet eve@spot 3' });
     await eve.workflow.getHandle(run.name).terminate('the machine is needed');
     const again = await eve.workflow.start('trainRun', {
@@ -134,17 +140,57 @@ describe('the changes of a run', { concurrency: 8 }, () => {
       args: [{ config: 'again.toml' }],
     });
     const seen = (): Promise<boolean> =>
-      around(again.firstExecutionRunId).then(async () => (await changes()).length === 2);
+      around(again.firstExecutionRunId).then(async () => (await changes()).length === 3);
     await until('the list of workflows', seen);
-    await seen();
+    assert.equal(await around(again.firstExecutionRunId), nameOfTests, 'it stays with whoever started it first');
     assert.deepEqual(
       (await changes()).map((change) => [change.execution, changeLine(change)]),
       [
+        [run.handle.firstExecutionRunId, `${nameOfTests} asked: start`],
         [run.handle.firstExecutionRunId, 'eve@spot asked: terminate the machine is needed'],
         [again.firstExecutionRunId, 'eve@spot asked: start'],
       ],
     );
     await again.terminate();
     gate.open();
+  });
+
+  test('with a file of roles its owner steers it, and another is refused before the run hears of it', async (t) => {
+    const gate = new Gate();
+    const projectFolder = await mkdtemp(path.join(tmpdir(), 'ratchet-roles-'));
+    t.after(() => rm(projectFolder, { recursive: true }));
+    await writeFile(
+      path.join(projectFolder, 'roles.toml'),
+      '[users.ann]\nrole = "operator"\n[users.ben]\nrole = "operator"\n[users.eve]\nrole = "admin"\n',
+    );
+    const owner = { who: 'ann@laptop', team: null };
+    const { run, changes } = await beginRecorded(t, {
+      settings: { maxSteps: 1 },
+      fakes: { ...holdingStep(gate), openRun: async (_, { usual }) => ({ ...(await usual()), owner }) },
+    });
+    await gate.reached;
+    assert.deepEqual((await run.status()).owner, owner);
+    const roles = (await rolesHere(projectFolder))!;
+    const pauseAs = (login: string) =>
+      updateRun(run.handle, run.name, {
+        update: 'pause',
+        args: ['lunch'],
+        as: personOfLogin(roles, login),
+        projectFolder,
+      });
+    await assert.rejects(pauseAs('ben@desk'), {
+      name: 'NotAllowed',
+      message: `ben is an operator (roles.toml): ${run.name} belongs to ann, so pause asks for the role operator of its owner or team (ann), or the role admin (eve).`,
+    });
+    assert.equal((await run.status()).pausedBecause, null);
+    assert.match(await pauseAs('ann@laptop'), /^running → paused: lunch/);
+    assert.match(await pauseAs('eve@desk'), /^It was paused already/);
+    await run.tell('resume');
+    gate.open();
+    await run.result();
+    assert.deepEqual(
+      (await changes()).map(({ what }) => what),
+      ['pause', 'pause', 'resume'],
+    );
   });
 });

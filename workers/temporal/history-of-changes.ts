@@ -1,7 +1,8 @@
-import type { Client } from '@temporalio/client';
-import { WorkflowNotFoundError } from '@temporalio/client';
+import { type Client, type WorkflowClient, type WorkflowHandle, WorkflowNotFoundError } from '@temporalio/client';
 import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import type proto from '@temporalio/proto';
+import type { RunOwner } from '../../core/roles.ts';
+import { nameIn } from '../../core/rl/changes.ts';
 import type { AskedEvent, Execution, HistoryOfChanges } from '../../activities/record-change.ts';
 
 type HistoryEvent = proto.temporal.api.history.v1.IHistoryEvent;
@@ -43,8 +44,20 @@ async function around(client: Client, here: Execution) {
   return found;
 }
 
+/** Who started the first execution of a sweep or a search, which has no folder that says so; null where that is over. */
+export async function starterOf(handle: WorkflowHandle): Promise<RunOwner | null> {
+  const { raw, runId } = await handle.describe();
+  const execution = raw.workflowExecutionInfo?.firstRunId || runId;
+  const { client, workflowId: workflow } = handle;
+  const began = await orGone(startOf(client, { workflow, execution }));
+  return began === null || began.identity === '' ? null : { who: nameIn(began.identity), team: null };
+}
+
 /** Who started an execution: a person, or whoever started the workflow whose child it is. */
-async function startOf(client: Client, { workflow, execution }: Execution): Promise<AskedEvent | null> {
+async function startOf(
+  client: Pick<WorkflowClient, 'workflowService'> & { readonly options: { readonly namespace: string } },
+  { workflow, execution }: Execution,
+): Promise<AskedEvent | null> {
   const { history } = await client.workflowService.getWorkflowExecutionHistory({
     namespace: client.options.namespace,
     execution: { workflowId: workflow, runId: execution },

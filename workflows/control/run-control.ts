@@ -12,6 +12,8 @@ import type { UpdateDefinition } from '@temporalio/common';
 import { eventsKept, longPauseMs } from '../../core/limits.ts';
 import { memoKeys, versionName } from '../../core/names.ts';
 import { askedText, changeLine, type RunChange } from '../../core/rl/changes.ts';
+import { present } from '../../core/present.ts';
+import type { RunOwner } from '../../core/roles.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import {
   budgetIn,
@@ -72,6 +74,7 @@ interface ControlOptions {
   readonly store: string;
   readonly storeUri: string;
   readonly warnings: readonly string[];
+  readonly owner?: RunOwner;
   readonly hasSearchAttributes: boolean;
   readonly overrides: Overrides;
   readonly events: readonly RunEvent[];
@@ -507,7 +510,7 @@ export class RunControl {
   }
 
   #status(): RunStatus {
-    const { spec, handle, store, storeUri, warnings, lost } = this.#options;
+    const { spec, handle, store, storeUri, warnings, owner, lost } = this.#options;
     const { name, model, environments, learningRate } = spec;
     const workersAway = this.#storesMissed.read();
     return {
@@ -527,6 +530,7 @@ export class RunControl {
       store,
       storeUri,
       warnings,
+      ...present({ owner }),
       model,
       environments: environments.map((environment) => environment.name),
       attempt: handle.attempt,
