@@ -9,6 +9,14 @@ export interface Roles {
   /** Role of those whom it does not name. */
   readonly others: Role;
   readonly users: Readonly<Record<string, NamedUser>>;
+  /** How long the runs of a team are kept, where their own files do not say it. */
+  readonly teams: Readonly<Record<string, Retention>>;
+}
+
+/** Days; null: as if it were not there. */
+export interface Retention {
+  readonly rolloutsDays: number | null;
+  readonly runDays: number | null;
 }
 
 export interface NamedUser {
@@ -63,6 +71,20 @@ function personOf(found: readonly [string, NamedUser] | undefined): Person | nul
 function personNamed(roles: Roles, who: string): Person {
   const user = Object.hasOwn(roles.users, who) ? roles.users[who]! : null;
   return user === null ? personOfLogin(roles, who) : { name: who, role: user.role, team: user.team };
+}
+
+/** The team that a run's settings name, else that of its owner; null without either. */
+export function teamOf(roles: Roles | null, owner: RunOwner | null, team: string | null): string | null {
+  return team ?? owner?.team ?? (roles === null || owner === null ? null : personNamed(roles, owner.who).team);
+}
+
+/** What the run's file says, and what it does not say as its team has it. */
+export function retentionOf(roles: Roles | null, own: Retention | undefined, team: string | null): Retention {
+  const ofTeam = roles !== null && team !== null && Object.hasOwn(roles.teams, team) ? roles.teams[team] : undefined;
+  return {
+    rolloutsDays: own?.rolloutsDays ?? ofTeam?.rolloutsDays ?? null,
+    runDays: own?.runDays ?? ofTeam?.runDays ?? null,
+  };
 }
 
 /** Why a person may not do this; null when they may. */

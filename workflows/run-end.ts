@@ -55,7 +55,7 @@ export async function continueRun(parts: RunParts, { opened, typed }: OpenedStar
   await beside.finish();
   await control.waitFor(
     requestsAnswered,
-    condition(() => control.hasAnsweredAll),
+    condition(() => control.changes.areDone),
   );
   if (rollouts.heard > 0)
     await control.waitFor(
@@ -124,7 +124,7 @@ export async function finish(parts: RunParts): Promise<RunSummary | null> {
   control.emit(end, step, finishedLine(step, control.maxSteps, effectiveness), finishedValues(effectiveness));
   await control.waitFor(
     requestsAnswered,
-    condition(() => control.hasAnsweredAll),
+    condition(() => control.changes.areDone),
   );
   if (control.rewind !== null) return null;
   return {

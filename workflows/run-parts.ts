@@ -1,7 +1,6 @@
 import { Beside } from './beside/beside.ts';
 import { OnlineEvals } from './beside/online-evals.ts';
 import { PromptBranches } from './beside/prompt-branches.ts';
-import { present } from '../core/present.ts';
 import { upgradedLine } from './control/lines.ts';
 import { RunControl } from './control/run-control.ts';
 import { opening } from './options.ts';
@@ -101,7 +100,7 @@ function openControl({ opened, start, carried, account, ...before }: OpenedStart
     store: `${run.store.replace(/[?].*/, '')}${spec.name}/`, // without the options that only the client needs
     storeUri: run.store,
     warnings,
-    ...present({ owner }),
+    ...(owner === undefined ? {} : { owner }),
     hasSearchAttributes,
     overrides: before.overrides,
     pausedBecause: before.pausedBecause,

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { poolNamePattern } from '../../core/names.ts';
 import { roleNames, type Roles } from '../../core/roles.ts';
+import { retentionTable } from '../settings/checkpoints.ts';
 import { required, setting, tableType } from '../settings/setting.ts';
 import { ConfigProblems } from '../toml/problems.ts';
 import { readFile } from '../toml/read-file.ts';
@@ -29,7 +30,8 @@ const user = {
 
 const RolesFile = z.strictObject({
   others: choice(...roleNames).default('viewer'),
-  users: z.record(z.string().regex(poolNamePattern), tableType(user)),
+  users: z.record(z.string().regex(poolNamePattern), tableType(user)).default({}),
+  teams: z.record(z.string().regex(poolNamePattern), tableType({ retention: retentionTable })).default({}),
 });
 
 /** Reads a file of roles. Throws `ConfigProblems` with everything that is wrong. */
@@ -56,5 +58,9 @@ export function parseRolesFile(text: string, file: string): Roles {
   }
   const problems = reporter.inOrder();
   if (problems.length > 0) throw new ConfigProblems(problems);
-  return { file, others: written.others, users };
+  const teams = Object.entries(written.teams).map(([of, { retention: kept }]) => [
+    of,
+    { rolloutsDays: kept?.rollouts_days ?? null, runDays: kept?.run_days ?? null },
+  ]);
+  return { file, others: written.others, users, teams: Object.fromEntries(teams) as Roles['teams'] };
 }

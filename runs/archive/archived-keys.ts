@@ -31,6 +31,7 @@ const ofRun: ReadonlySet<string> = new Set(
     layout.allQuarantined(),
     layout.notices(),
     layout.changes(),
+    layout.kept(),
     layout.budgetEntry('', 1),
     layout.metrics(),
     layout.sinks(),

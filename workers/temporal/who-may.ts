@@ -2,7 +2,6 @@ import { readFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import type { WorkflowHandle } from '@temporalio/client';
-import { parseRolesFile } from '../../config/roles/parse-roles-file.ts';
 import { RatchetError } from '../../core/errors.ts';
 import {
   type Person,
@@ -14,6 +13,7 @@ import {
   type Wish,
 } from '../../core/roles.ts';
 import { nameOfUser } from '../../host/file-owners.ts';
+import type { RunPlace } from '../../runs/run-access.ts';
 import { sha256 } from '../../store/file-store.ts';
 import { askStatus } from './ask-status.ts';
 
@@ -24,7 +24,9 @@ export async function rolesHere(projectFolder = process.cwd()): Promise<Roles | 
   const given = process.env['RATCHET_ROLES'];
   const file = given === undefined || given === '' ? fileHere : given;
   try {
-    return parseRolesFile(await readFile(path.resolve(projectFolder, file), 'utf8'), file);
+    const text = await readFile(path.resolve(projectFolder, file), 'utf8');
+    // Imported where there is a file: a command's start does not wait for it.
+    return (await import('../../config/roles/parse-roles-file.ts')).parseRolesFile(text, file);
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code === undefined || error instanceof RatchetError) throw error;
@@ -108,3 +110,9 @@ export const ownerOf =
   (handle: WorkflowHandle): FindOwner =>
   async () =>
     (await askStatus(handle, answerWithinMs))?.owner ?? null;
+
+/** Who owns a run, from its folder. */
+export const ownerInFolder =
+  (run: RunPlace): FindOwner =>
+  async () =>
+    (await import('../../runs/changes.ts')).storedOwner(run);

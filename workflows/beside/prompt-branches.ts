@@ -65,12 +65,12 @@ export class PromptBranches {
     this.#children = new ChildWork(promptBranchEndedSignal, options.control);
     this.#inUse = options.state?.prompts ?? {};
     this.#offered = options.state?.offeredPrompts ?? {};
-    options.control.onUpdate(
+    options.control.changes.on(
       branchUpdate,
       (environment = null) => this.#asked(environment),
       (environment = null) => this.#requireBranchable(environment),
     );
-    options.control.onUpdate(
+    options.control.changes.on(
       adoptPromptUpdate,
       (environment = null) => this.#adoptOffered(environment),
       (environment = null) => this.#requireOffered(environment),

@@ -1,18 +1,6 @@
-import {
-  allHandlersFinished,
-  CancellationScope,
-  condition,
-  currentUpdateInfo,
-  setCurrentDetails,
-  setHandler,
-  upsertMemo,
-  workflowInfo,
-} from '@temporalio/workflow';
-import type { UpdateDefinition } from '@temporalio/common';
+import { condition, setCurrentDetails, setHandler, upsertMemo, workflowInfo } from '@temporalio/workflow';
 import { eventsKept, longPauseMs } from '../../core/limits.ts';
 import { memoKeys, versionName } from '../../core/names.ts';
-import { askedText, changeLine, type RunChange } from '../../core/rl/changes.ts';
-import { present } from '../../core/present.ts';
 import type { RunOwner } from '../../core/roles.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import {
@@ -34,9 +22,10 @@ import {
 import type { BudgetLimits } from '../../core/settings/budgets.ts';
 import { onOneLine } from '../../core/steering.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
+import { type AskedChange, AskedChanges } from './asked-changes.ts';
 import { type RunFigures, figuresAfter, withRegression } from './figures.ts';
 import { storyOf } from './lines.ts';
-import { onEventsQuery, onUpdate } from './listen.ts';
+import { onEventsQuery } from './listen.ts';
 import {
   eventsQuery,
   pauseUpdate,
@@ -51,7 +40,6 @@ import {
   type RunStatus,
 } from './messages.ts';
 import { refusal } from './refusal.ts';
-import { rootCause } from '../beside/root-cause.ts';
 import { publishStep } from './search-attributes.ts';
 import { StoresMissed } from './stores-missed.ts';
 import { ProgressOfSteps } from './step-progress.ts';
@@ -92,12 +80,6 @@ interface ControlOptions {
   readonly checkRewind: (step: number) => Promise<unknown>;
 }
 
-/** An update that the run has taken. */
-export interface AskedChange extends Pick<RunChange, 'what' | 'asked' | 'step'> {
-  /** Its id. */
-  readonly update: string;
-}
-
 /** Most invalid messages that are reported, so that a client that sends nothing else cannot hide the run's events. */
 const ignoredTold = 50;
 
@@ -123,8 +105,7 @@ export class RunControl {
   #figures: RunFigures;
   readonly progress = new ProgressOfSteps();
   readonly #ignored = new Set<string>();
-  /** Updates that were done and are not recorded yet. */
-  #recording = 0;
+  readonly changes: AskedChanges;
   readonly #storesMissed: StoresMissed;
   #rewind: RewindRequest | null = null;
   /** A paused run was asked to end: its present step is given up. */
@@ -149,6 +130,11 @@ export class RunControl {
     this.#figures = { since: now(), latest: {}, trend: [], evals: [], regressions: {}, ...options.figures };
     this.#noted = JSON.stringify(workflowInfo().memo?.[memoKeys.asked] ?? nothingAsked);
     this.#noteAsked();
+    this.changes = new AskedChanges({
+      record: options.recordChange,
+      emit: (kind, text, values) => this.emit(kind, null, text, values),
+      step: () => this.#step,
+    });
     this.#listen();
     this.#storesMissed = new StoresMissed(
       (line, isBack) => this.emit(isBack ? 'recovery' : 'warning', null, line),
@@ -334,51 +320,10 @@ export class RunControl {
     publishStep({ run: spec.name, step, reward, hasSearchAttributes });
   }
 
-  /** Handles an update. Each that is done joins the run's stored record, beside what the run does next. */
-  onUpdate<Args extends unknown[]>(
-    update: UpdateDefinition<string, Args>,
-    handler: (...args: NoInfer<Args>) => string | Promise<string>,
-    validator?: (...args: NoInfer<Args>) => void,
-  ): void {
-    onUpdate(
-      update,
-      (...args) => {
-        const id = currentUpdateInfo()!.id;
-        const answer = handler(...args);
-        const change: AskedChange = { update: id, what: update.name, asked: askedText(args[0]), step: this.#step };
-        this.#recording += 1;
-        void this.#record(change, answer).finally(() => (this.#recording -= 1));
-        return answer;
-      },
-      validator,
-    );
-  }
-
-  /** The run goes on without a record that cannot be written, and says so. */
-  async #record(change: AskedChange, answer: string | Promise<string>): Promise<void> {
-    try {
-      await answer;
-    } catch {
-      return; // refused, which its sender is told: nothing has changed
-    }
-    try {
-      const who = await CancellationScope.nonCancellable(() => this.#options.recordChange(change));
-      this.emit('change', null, changeLine({ ...change, identity: who, principal: null }), { who, what: change.what });
-    } catch (error) {
-      const why = rootCause(error).message;
-      this.emit('warning', null, `${change.what} was done, and is not in the record of changes: ${why}`);
-    }
-  }
-
-  /** Whether every update has its answer, and is in the run's stored record. */
-  get hasAnsweredAll(): boolean {
-    return allHandlersFinished() && this.#recording === 0;
-  }
-
   #listen(): void {
     setHandler(statusQuery, () => this.#status());
     onEventsQuery(eventsQuery, (after) => this.#events.filter(({ sequence }) => sequence > after));
-    this.onUpdate(pauseUpdate, (given?: string | null) => {
+    this.changes.on(pauseUpdate, (given?: string | null) => {
       const reason = given ?? 'asked to';
       const before = this.#pausedBecause;
       this.pause(reason, 'person');
@@ -386,7 +331,7 @@ export class RunControl {
       if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
       return `running → paused: ${reason}. What is under way is finished and stored${this.#underWayText()}; no further step begins. ${goOn}`;
     });
-    this.onUpdate(
+    this.changes.on(
       stopUpdate,
       () => this.#stop(),
       () => {
@@ -394,7 +339,7 @@ export class RunControl {
         if (isOver) throw refusal(`The run is ending already, after step ${this.#step}.`);
       },
     );
-    this.onUpdate(
+    this.changes.on(
       setUpdate,
       (settings) => this.#set(settings),
       (settings) => {
@@ -402,14 +347,14 @@ export class RunControl {
         if (refused !== null) throw refusal(refused);
       },
     );
-    this.onUpdate(
+    this.changes.on(
       resumeUpdate,
       () => this.#resume(),
       () => {
         if (!this.isPaused) throw refusal(`The run is not paused; it is at step ${this.#step}.`);
       },
     );
-    this.onUpdate(
+    this.changes.on(
       rewindUpdate,
       (step) => this.#rewindTo(step),
       (step) => {
@@ -530,7 +475,7 @@ export class RunControl {
       store,
       storeUri,
       warnings,
-      ...present({ owner }),
+      ...(owner === undefined ? {} : { owner }),
       model,
       environments: environments.map((environment) => environment.name),
       attempt: handle.attempt,

@@ -31,7 +31,8 @@ export const eventsCommand = new Command('events')
     }
     if (options.changes === true) return printChanges(run, options);
     if (await printFromServer(run, options)) return;
-    const { findStoredPlace, storedEvents } = await import('../../stored/stored-runs.ts');
+    const { findStoredPlace } = await import('../../stored/stored-runs.ts');
+    const { storedEvents } = await import('../../stored/stored-events.ts');
     const place = await findStoredPlace(run, options.store);
     if (place === null) await withTemporal((client) => findRun(client, run)); // throws with a message that says what is missing
     else {

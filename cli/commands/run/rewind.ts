@@ -2,14 +2,13 @@ import { WorkflowUpdateFailedError } from '@temporalio/client';
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { storedSpec } from '../../../runs/forms/stored-spec.ts';
-import { storedOwner } from '../../../runs/changes.ts';
 import { requireReachable } from '../../../runs/lineages/lineages.ts';
 import type { SpecSource } from '../../../runs/forms/spec-source.ts';
 import { currentLineage } from '../../../runs/run-access.ts';
 import type { RunSpec } from '../../../config/run-spec.ts';
 import { allowSource } from '../../start/allow-source.ts';
 import { connect, findRunning, temporalHere } from '../../../workers/temporal/client.ts';
-import { ownerOf, requireRole } from '../../../workers/temporal/who-may.ts';
+import { ownerInFolder, ownerOf, requireRole } from '../../../workers/temporal/who-may.ts';
 import { fromHere } from '../../output/from-here.ts';
 import { rootMessage } from '../../../workers/temporal/root-message.ts';
 import { findRunFolder, readStep } from '../../stored/run-place.ts';
@@ -32,7 +31,7 @@ export const rewindCommand = new Command('rewind')
       return;
     }
     const place = await findRunFolder(run, options.store);
-    await requireRole('rewind', { of: 'run', run, owner: () => storedOwner(place) });
+    await requireRole('rewind', { of: 'run', run, owner: ownerInFolder(place) });
     await requireReachable({ ...place, lineage: await currentLineage(place) }, step);
     const { config, over = [], dialect, overrides } = await requireSource(place, options.config);
     const line = {
