@@ -15,6 +15,7 @@ import { filterAgain } from './filter-groups.ts';
 import { createLeaseGroups, leaseBeside, type LeaseDependencies } from './lease-groups.ts';
 import { createRecordChange, type HistoryOfChanges, recordAround } from './record-change.ts';
 import { beginLineage, checkBehind, checkRewind } from '../runs/lineages/lineages.ts';
+import { teamNamedBy } from '../runs/changes.ts';
 import { setBudget } from '../runs/budgets/set-budget.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
 import { measureSweepRun } from './measure-sweep-run.ts';
@@ -55,7 +56,7 @@ export const createOrchestratorActivities = (
       const [, workflow, execution] = asked;
       const who = await recordAround(opened.handle, history, { workflow, execution });
       await sweepsFor(opened.spec.environments, opened.handle.store, beginSweeps);
-      return who === null ? opened : { ...opened, owner: { who, team: opened.spec.queue?.team ?? null } };
+      return who === null ? opened : { ...opened, owner: { who, team: teamNamedBy(opened.spec) } };
     },
     readSpec,
     checkRewind,

@@ -1,3 +1,5 @@
+import type { RunSpec } from '../config/run-spec.ts';
+import { teamDefault } from '../core/fleet/pool-types.ts';
 import { nameIn, type RunChange } from '../core/rl/changes.ts';
 import type { RunOwner } from '../core/roles.ts';
 import { sha256 } from '../store/file-store.ts';
@@ -31,7 +33,12 @@ export function ownerIn(changes: readonly RunChange[]): string | null {
 /** The owner of a run, from its folder; null where it is not known. */
 export async function storedOwner(run: RunPlace): Promise<RunOwner | null> {
   const who = ownerIn(await readChanges(storeOf(run)));
-  return who === null ? null : { who, team: (await storedSpec(run)).spec.queue?.team ?? null };
+  return who === null ? null : { who, team: teamNamedBy((await storedSpec(run)).spec) };
+}
+
+/** The team that a run's settings name; null for the one of those that name none. */
+export function teamNamedBy({ queue }: Pick<RunSpec, 'queue'>): string | null {
+  return queue === undefined || queue.team === teamDefault ? null : queue.team;
 }
 
 function changeIn(bytes: Uint8Array, place: string): RunChange {

@@ -24,14 +24,14 @@ export async function cutOffUploads(
         client.send(
           new sdk.ListMultipartUploadsCommand({ Bucket: requests.location.bucket, Prefix: prefix, ...markers }),
         ),
-      answers: ({ status, code }) =>
-        status === 403 || status === 501 ? { value: `HTTP ${status} ${code}` } : undefined,
+      answers: whyRefused,
     });
     if (typeof page === 'string') return page;
     for (const { Key: key, UploadId: id, Initiated } of page.Uploads ?? []) {
       // Some servers take the prefix for the beginning of another.
       if (key === undefined || id === undefined || !key.startsWith(prefix) || !isOld(Initiated)) continue;
       const parts = await partsOf(requests, key, id);
+      if (typeof parts === 'string') return parts;
       if (parts.every(({ at }) => isOld(at)))
         found.push({ key: key.slice(prefix.length), id, bytes: parts.reduce((sum, { bytes }) => sum + bytes, 0) });
     }
@@ -41,12 +41,22 @@ export async function cutOffUploads(
   return found;
 }
 
-/** Its parts so far; none where it has been completed or aborted meanwhile. */
-async function partsOf(requests: S3Requests, key: string, UploadId: string) {
-  const parts: { readonly bytes: number; readonly at: Date | undefined }[] = [];
+interface UploadedPart {
+  readonly bytes: number;
+  readonly at: Date | undefined;
+}
+
+/** A policy may not allow it, and some servers do not know it. */
+function whyRefused({ status, code }: { readonly status: number; readonly code: string }) {
+  return status === 403 || status === 501 ? { value: `HTTP ${status} ${code}` } : undefined;
+}
+
+/** Its parts so far; none where it has been completed or aborted meanwhile. A text: why the server does not list them. */
+async function partsOf(requests: S3Requests, key: string, UploadId: string): Promise<UploadedPart[] | string> {
+  const parts: UploadedPart[] = [];
   for (let after: string | null | undefined; after !== null;) {
     const marker: string | undefined = after;
-    const page = await requests.run<ListPartsCommandOutput | null>({
+    const page = await requests.run<ListPartsCommandOutput | string | null>({
       operation: 'ListParts',
       key,
       send: ({ client, sdk }) =>
@@ -58,8 +68,9 @@ async function partsOf(requests: S3Requests, key: string, UploadId: string) {
             ...present({ PartNumberMarker: marker }),
           }),
         ),
-      answers: ({ code }) => (code === 'NoSuchUpload' ? { value: null } : undefined),
+      answers: (failure) => (failure.code === 'NoSuchUpload' ? { value: null } : whyRefused(failure)),
     });
+    if (typeof page === 'string') return page;
     for (const { Size = 0, LastModified } of page?.Parts ?? []) parts.push({ bytes: Size, at: LastModified });
     after = page?.IsTruncated ? (page.NextPartNumberMarker ?? null) : null;
   }

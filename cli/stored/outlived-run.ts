@@ -1,9 +1,20 @@
+import { type Retention, retentionOf, teamOf } from '../../core/roles.ts';
+import { teamNamedBy } from '../../runs/changes.ts';
+import { newestSpec } from '../../runs/forms/stored-spec.ts';
+import { ownerInFolder, rolesHere } from '../../workers/temporal/who-may.ts';
 import { bytesText } from '../output/bytes-text.ts';
-import { forksOf, keptRun, lastWritten } from '../../runs/lineages/outlived.ts';
+import { keptRun, lastWritten, runsFrom } from '../../runs/lineages/outlived.ts';
 import type { RunPlace } from '../../runs/run-access.ts';
 import { findRun, temporalHere } from '../../workers/temporal/client.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { withTemporal } from '../temporal/with-temporal.ts';
+
+/** How long things of a run are kept, as its file says, else its team. */
+export async function retentionHere(place: RunPlace): Promise<Retention> {
+  const [roles, spec] = [await rolesHere(), await newestSpec(place)];
+  const owner = roles === null ? null : await ownerInFolder(place)();
+  return retentionOf(roles, spec.retention, teamOf(roles, owner, teamNamedBy(spec)));
+}
 
 const dayMs = 24 * 3_600_000;
 
@@ -28,13 +39,13 @@ export async function outlivedRun(run: RunPlace, runDays: number | null): Promis
 async function whyItStays(run: RunPlace): Promise<string | null> {
   const kept = await keptRun(run);
   if (kept !== null) return `${kept.who} keeps it since ${kept.since.slice(0, 10)}: ${kept.why}`;
-  const forks = await forksOf(run);
-  if (forks.length > 0) return `${forks.join(', ')} began at a step of it`;
+  const others = await runsFrom(run);
+  if (others.length > 0) return `${others.join(', ')} began from its weights`;
   return whyOpen(run.name);
 }
 
 /** A pause writes nothing either: only the Temporal server knows whether a run is over. */
-async function whyOpen(run: string): Promise<string | null> {
+export async function whyOpen(run: string): Promise<string | null> {
   if ((await temporalHere(process.cwd())) === null)
     return 'no Temporal server here says whether it is over (npx ratchet-rl dev, or TEMPORAL_ADDRESS)';
   return withTemporal(async (client) => {

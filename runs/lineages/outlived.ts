@@ -1,5 +1,5 @@
 import { decodeStored, encodeStored } from '../forms/stored-forms.ts';
-import { forkOriginIn } from '../forms/record-shapes.ts';
+import { forkOriginIn, runRecordIn } from '../forms/record-shapes.ts';
 import { layout } from '../layout.ts';
 import { listRunNames } from '../list-runs.ts';
 import { type RunPlace, storeOf } from '../run-access.ts';
@@ -42,17 +42,19 @@ export async function keptRun(run: RunPlace): Promise<KeptRun | null> {
   return { why, who, since };
 }
 
-/** Runs of the same store that were forked from this one, sorted. */
-export async function forksOf(run: RunPlace): Promise<string[]> {
+/** Runs of the same store that were forked from this one, or whose settings name weights of it, sorted. */
+export async function runsFrom(run: RunPlace): Promise<string[]> {
   const others = await listRunNames(run.store, (name) => name !== run.name);
-  const origins = await Promise.all(
+  const isFrom = await Promise.all(
     others.map(async (name) => {
       const store = storeOf({ ...run, name });
       const bytes = await store.read(layout.run());
-      return bytes === null ? null : forkOriginIn(bytes, store.uri + layout.run());
+      if (bytes === null) return false;
+      const isFork = forkOriginIn(bytes, store.uri + layout.run())?.from === run.name;
+      return isFork || JSON.stringify(runRecordIn(bytes, store.uri + layout.run())).includes(`${run.name}/weights/`);
     }),
   );
-  return others.filter((_, i) => origins[i]?.from === run.name);
+  return others.filter((_, i) => isFrom[i]);
 }
 
 /**

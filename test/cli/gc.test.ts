@@ -68,7 +68,10 @@ test('a run that somebody keeps, or that another one began at, stays', async (t)
     path.join(other.folder, key),
     encodeStored(key, { spec: other.spec, begunAt: '2026-11-01T00:00', fork }),
   );
-  assert.equal((await outlivedRun(run.run, 30))?.staysBecause, 'other began at a step of it');
+  assert.equal((await outlivedRun(run.run, 30))?.staysBecause, 'other began from its weights');
+  const named = { ...other.spec, model: '/srv/outputs/words/weights/step_0' };
+  await writeFile(path.join(other.folder, key), encodeStored(key, { spec: named, begunAt: '2026-11-01T00:00' }));
+  assert.equal((await outlivedRun(run.run, 30))?.staysBecause, 'other began from its weights');
   assert.match(await gc(run, 'all', '--keep', 'x'), /^2: --keep and --unkeep: expected the name of one run, got all/);
 });
 

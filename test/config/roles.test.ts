@@ -90,7 +90,10 @@ describe('with a file of roles', () => {
       }
       return 'nothing';
     };
-    assert.match(wrong('[users.ann]\nrole = "boss"\n'), /roles\.toml:2:1 {2}users\.ann\.role\n {4}expected {2}one of "viewer", "operator", "admin"/);
+    assert.match(
+      wrong('[users.ann]\nrole = "boss"\n'),
+      /roles\.toml:2:1 {2}users\.ann\.role\n {4}expected {2}one of "viewer", "operator", "admin"/,
+    );
     assert.match(wrong('[users.ann]\nrole = "admin"\nkey = "secret"\n'), /key/);
     assert.match(wrong('[users.ann]\nrole = "admin"\nkey_sha256 = "secret"\n'), /never the key itself/);
     assert.match(

@@ -12,6 +12,7 @@ import { changeLine, type RunChange } from '../../core/rl/changes.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
 import { readChanges } from '../../runs/changes.ts';
 import { storeOf } from '../../runs/run-access.ts';
+import { whyOpen } from '../../cli/stored/outlived-run.ts';
 import { personOfLogin } from '../../core/roles.ts';
 import { updateRun } from '../../workers/temporal/update-run.ts';
 import { rolesHere } from '../../workers/temporal/who-may.ts';
@@ -192,5 +193,25 @@ describe('the changes of a run', { concurrency: 8 }, () => {
       (await changes()).map(({ what }) => what),
       ['pause', 'pause', 'resume'],
     );
+  });
+
+  test('gc takes a run for over when its workflow is, not when it is paused', async (t) => {
+    const gate = new Gate();
+    const { run, changes } = await beginRecorded(t, { settings: { maxSteps: 1 }, fakes: holdingStep(gate) });
+    await gate.reached;
+    await run.tell('pause', 'for a month');
+    await until('the record', async () => (await changes()).length === 1);
+    const { environment } = await openServer();
+    const before = process.env['TEMPORAL_ADDRESS'];
+    process.env['TEMPORAL_ADDRESS'] = environment.address;
+    t.after(() =>
+      before === undefined ? delete process.env['TEMPORAL_ADDRESS'] : (process.env['TEMPORAL_ADDRESS'] = before),
+    );
+    assert.equal(await whyOpen(run.name), 'its workflow is open');
+    assert.equal(await whyOpen('run-that-the-server-forgot'), null);
+    await run.tell('resume');
+    gate.open();
+    await run.result();
+    assert.equal(await whyOpen(run.name), null);
   });
 });

@@ -1,15 +1,13 @@
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { nameIn } from '../../../core/rl/changes.ts';
-import { retentionOf, teamOf } from '../../../core/roles.ts';
-import { newestSpec } from '../../../runs/forms/stored-spec.ts';
 import { keepRun, letRunGo, removeRun } from '../../../runs/lineages/outlived.ts';
 import { findCutOffUploads, findUnneeded, removeUnneeded, type Unneeded } from '../../../runs/lineages/unneeded.ts';
 import { listRunNames } from '../../../runs/list-runs.ts';
 import type { RunPlace } from '../../../runs/run-access.ts';
 import { resolveStoreUri } from '../../../store/index.ts';
-import { identityHere, ownerInFolder, requireRole, rolesHere } from '../../../workers/temporal/who-may.ts';
-import { outlivedLines, type OutlivedRun, outlivedRun } from '../../stored/outlived-run.ts';
+import { identityHere, ownerInFolder, requireRole } from '../../../workers/temporal/who-may.ts';
+import { outlivedLines, type OutlivedRun, outlivedRun, retentionHere } from '../../stored/outlived-run.ts';
 import { defaultStore, findRunFolder } from '../../stored/run-place.ts';
 import { storeOption } from '../../typed/store-option.ts';
 import { bytesText } from '../../output/bytes-text.ts';
@@ -74,12 +72,6 @@ async function lookAt(place: RunPlace, isToRemove: boolean): Promise<FoundRun> {
   const unneeded = [...(await findUnneeded(place, { rolloutsDays })), ...cutOff];
   if (isToRemove) await removeUnneeded(place, unneeded);
   return { run: place.name, unneeded, isRemoved: isToRemove, outlived, uploadsUnknown };
-}
-
-async function retentionHere(place: RunPlace) {
-  const [roles, spec] = [await rolesHere(), await newestSpec(place)];
-  const owner = roles === null ? null : await ownerInFolder(place)();
-  return retentionOf(roles, spec.retention, teamOf(roles, owner, spec.queue?.team ?? null));
 }
 
 async function keep(place: RunPlace, { keep: why, unkeep }: { readonly keep?: string; readonly unkeep?: true }) {
