@@ -1,4 +1,5 @@
 import { RatchetError } from '../core/errors.ts';
+import type { RunOwner } from '../core/roles.ts';
 import { workflowIdPattern } from '../core/names.ts';
 import type { AskedOfRun, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
@@ -74,6 +75,8 @@ export interface OpenedRun {
   readonly weightsAreGone: boolean;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
   readonly warnings: readonly string[];
+  /** Absent where nobody is known to have started it. */
+  readonly owner?: RunOwner;
   /** Curves of a run that already has steps. */
   readonly curves?: Curves;
   /** Whether the search attributes RatchetRun, RatchetStep and RatchetReward exist in this namespace. */

@@ -278,6 +278,7 @@ export function openRoles(
     findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
     countRolloutWorkers: () => Promise.resolve(workers),
     otherVersions: () => Promise.resolve([]),
+    history: { update: () => Promise.resolve(null), around: () => Promise.resolve([]) },
   });
   const activities = {
     ...orchestrator,

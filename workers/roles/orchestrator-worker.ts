@@ -12,6 +12,7 @@ import { inferenceFor, say, type WorkerSettings } from './worker-settings.ts';
 import type { TemporalLink } from '../temporal/temporal-link.ts';
 import { CountedSlots, GatedSlots } from './gated-slots.ts';
 import { scheduleSweeps } from '../temporal/sweep-schedule.ts';
+import { historyOfChanges } from '../temporal/history-of-changes.ts';
 import { hasSearchAttributes } from '../temporal/has-search-attributes.ts';
 
 interface OrchestratorParts {
@@ -68,6 +69,7 @@ function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
     findTrainers: () => findTrainers(link.client),
     countRolloutWorkers: pollerCounts(link.client),
     otherVersions: watchVersions(link.client),
+    history: historyOfChanges(link.client),
     hasSearchAttributes: () =>
       hasSearchAttributes({
         list: async () => (await link.connection.operatorService.listSearchAttributes({ namespace })).customAttributes,

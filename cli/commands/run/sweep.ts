@@ -13,6 +13,8 @@ import { needsOf, uiLine, withProcesses } from '../../start/processes.ts';
 import { planSweep } from '../../sweep/plan-sweep.ts';
 import { sweepLines } from '../../sweep/sweep-table.ts';
 import { watchWorkflow } from '../../temporal/watch-workflow.ts';
+import { starterOf } from '../../../workers/temporal/history-of-changes.ts';
+import { requireRole } from '../../../workers/temporal/who-may.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
 
 const help = `
@@ -58,6 +60,7 @@ async function start(file: string, { dryRun, yes = false, json = false }: Option
     else print(planLines(input).join('\n'));
     return 0;
   }
+  await requireRole(`starting the sweep ${input.name}`, { of: 'own' });
   const quiet = { say: reporter.say, part: () => '' };
   const exitCode = await withProcesses(needsOf(spec), quiet, async ({ client, stack, uiUrl, interrupted, gone }) => {
     const handle = await client.workflow.start<typeof sweep>('sweep', {
@@ -140,6 +143,9 @@ function changeLines(before: SweepStatus | null, { runs, rows, metric, decided }
 async function steer(name: string, { pause, resume, cancel, json }: Options): Promise<number> {
   return withTemporal(async (client) => {
     const handle = await find(client, name);
+    const isSteered = pause !== undefined || resume === true || cancel === true;
+    if (isSteered)
+      await requireRole(`steering the sweep ${name}`, { of: 'run', run: name, owner: () => starterOf(handle) });
     if (pause !== undefined)
       print(await handle.executeUpdate<string, [string | null]>('pause', { args: [pause === true ? null : pause] }));
     else if (resume) print(await handle.executeUpdate<string, []>('resume'));

@@ -1,6 +1,7 @@
 import { Command, InvalidArgumentError } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
-import { servePage } from '../../../ui/serve.ts';
+import { personWithKey, rolesHere } from '../../../workers/temporal/who-may.ts';
+import { type PageGuest, servePage } from '../../../ui/serve.ts';
 import { askForPage } from '../../page/ask-for-page.ts';
 import { chatFromPage } from '../../chat/chat-from-page.ts';
 import { findPagePlace } from '../../page/page-place.ts';
@@ -24,7 +25,7 @@ export const uiCommand = new Command('ui')
     const { ask, running, close } = askForPage(process.cwd());
     const talking = options.steer ? chatFromPage(place.store) : null;
     const steer = talking ? { steer: steerFromPage(place.store), chat: talking.chat } : {};
-    const page = await servePage({ ...place, port: options.port, ask, running, ...steer }).catch(whyNotServed);
+    const page = await servePage({ ...place, port: options.port, ask, running, guestOf, ...steer }).catch(whyNotServed);
     print(`${place.run ?? 'runs'}: ${page.url}`);
     page.prepare();
     await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));
@@ -32,6 +33,13 @@ export const uiCommand = new Command('ui')
     await talking?.close();
     await close();
   });
+
+/** Whose key it is in the file of roles, which is read anew: a key that is taken from it ends at once. */
+async function guestOf(key: string): Promise<PageGuest | null> {
+  const roles = await rolesHere();
+  const person = roles && personWithKey(roles, key);
+  return person && { person, maySteer: person.role !== 'viewer' };
+}
 
 /** Rethrows every other error as a bug. */
 function whyNotServed(error: NodeJS.ErrnoException & { readonly port?: number }): never {
