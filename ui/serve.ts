@@ -21,6 +21,8 @@ interface PageOptions {
   readonly store: string;
   /** The run to open; null: the list of runs. */
   readonly run: string | null;
+  /** Names of runs, or beginnings of names and `*`, that the page opens with. */
+  readonly compare?: readonly string[];
   /** 0 = a free port. */
   readonly port: number;
   readonly ask: AskRun;
@@ -197,14 +199,14 @@ class Site {
   }
 
   async #show({ pathname, searchParams }: URL, { request, response, guest }: Admitted): Promise<void> {
-    const { run, steer } = this.#options;
+    const { run, compare = [], steer } = this.#options;
     if (Object.hasOwn(openFiles, pathname)) {
       const { type, text } = openFiles[pathname]!;
       return send(request, response, { type, body: await text() });
     }
     if (pathname === '/api/settings') {
       const canSteer = steer !== undefined && guest?.maySteer !== false;
-      const settings: PageSettings = { run, isReport: false, canSteer, madeAt: new Date().toISOString() };
+      const settings: PageSettings = { run, compare, isReport: false, canSteer, madeAt: new Date().toISOString() };
       return json(request, response, settings);
     }
     const ofFolder = /^\/api\/([^/]+)$/.exec(pathname)?.[1];
