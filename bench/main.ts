@@ -12,6 +12,7 @@ import { evalResume } from './eval-resume.ts';
 import { faults } from './faults.ts';
 import { faultsSeveral } from './faults-several.ts';
 import { fidelity } from './fidelity.ts';
+import { fleet } from './fleet.ts';
 import { gepa } from './gepa.ts';
 import { inFlight } from './in-flight.ts';
 import { failingRollouts } from './failing-rollouts.ts';
@@ -82,6 +83,7 @@ for (const command of [
   samplingBias,
   rolloutWorkers,
   inFlight,
+  fleet,
   gepa,
   packing,
   tinkerOverhead,

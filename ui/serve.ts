@@ -12,7 +12,7 @@ import { KnownAnswers } from './known-answers.ts';
 import { pageFiles, pageHtml, policy } from './page-files.ts';
 import { chatIn, steeringIn } from './posted.ts';
 import { answerRoute, BadRequest } from './routes.ts';
-import { type AskRun, type ListRunning, RunSource } from './run-source.ts';
+import { type AskPools, type AskRun, type ListRunning, RunSource } from './run-source.ts';
 import { Viewers } from './viewers.ts';
 
 interface PageOptions {
@@ -25,6 +25,8 @@ interface PageOptions {
   readonly ask: AskRun;
   /** Absent: no run is asked, only folders are read. */
   readonly running?: ListRunning;
+  /** Absent: the page shows no fleet. */
+  readonly pools?: AskPools;
   /** Absent: the page only shows. */
   readonly steer?: SteerRun;
   /** Absent: the page has no chat. */
@@ -107,8 +109,8 @@ class Site {
 
   constructor(options: PageOptions) {
     this.#options = options;
-    const { store, ask, running = () => Promise.resolve([]) } = options;
-    this.#folder = new Folder({ store, ask, running });
+    const { store, ask, running = () => Promise.resolve([]), pools } = options;
+    this.#folder = new Folder({ store, ask, running, pools });
   }
 
   prepare(): void {

@@ -140,3 +140,20 @@ export interface PoolStatus {
     readonly share: number | null;
   })[];
 }
+
+/** A rollout worker of a pool. */
+export interface PlayingWorker {
+  /** `PROCESS@HOST`. */
+  readonly worker: string;
+  /** Workflows for which it plays; none: it waits for work. */
+  readonly plays: readonly string[];
+}
+
+/** A pool with what Temporal knows of its machines; `trouble` where its workflow does not answer. */
+export type FoundPool =
+  | (PoolStatus & {
+      /** Trainers that nobody holds, and that have not polled for over a minute: they were killed, or are cut off. */
+      readonly gone: readonly string[];
+      readonly workers: readonly PlayingWorker[];
+    })
+  | { readonly pool: string; readonly trouble: string };

@@ -4,6 +4,7 @@ import type { ListedRun, PageSettings, RunOverview } from '../answers.ts';
 import { CompareView } from './compare-view.tsx';
 import { Evaluated, EvalsView } from './evals-view.tsx';
 import { clock, figure } from './figures.ts';
+import { FleetView } from './fleet-view.tsx';
 import { HistoryView } from './history-view.tsx';
 import { addressOf, useAnswer, useRoute, useTick } from './hooks.ts';
 import { PlayingView } from './playing-view.tsx';
@@ -44,7 +45,7 @@ const views: readonly {
 export function App({ settings, source }: { readonly settings: PageSettings; readonly source: Source }): JSX.Element {
   const route = useRoute();
   const run = settings.run ?? route.run;
-  if (run === null) return <RunList source={source} />;
+  if (run === null) return <FolderPage source={source} view={route.view} />;
   return <RunPage key={run} source={source} run={run} settings={settings} />;
 }
 
@@ -124,6 +125,39 @@ function RunPage({
   );
 }
 
+/** What the runs of a folder have in common: their list, and the fleet that they share. */
+const folderViews = [
+  { name: '', title: 'Runs', View: RunList },
+  { name: 'fleet', title: 'Fleet', View: FleetView },
+] as const;
+
+function FolderPage({ source, view }: { readonly source: Source; readonly view: string }): JSX.Element {
+  const shown = folderViews.find(({ name }) => name === view) ?? folderViews[0];
+  useEffect(() => {
+    document.title = `${shown.title} · Ratchet`;
+  }, [shown]);
+  return (
+    <>
+      <header class="top">
+        <a class="skip" href="#content">
+          to the content
+        </a>
+        <h1>{shown.title}</h1>
+        <nav aria-label="views">
+          {folderViews.map(({ name, title }) => (
+            <a href={addressOf('', name)} aria-current={shown.name === name ? 'page' : undefined}>
+              {title}
+            </a>
+          ))}
+        </nav>
+      </header>
+      <main id="content" tabIndex={-1}>
+        <shown.View source={source} />
+      </main>
+    </>
+  );
+}
+
 /** Listing reads every run's folder, so it is repeated rarely. */
 const listedAgainMs = 4_000;
 
@@ -131,51 +165,46 @@ function RunList({ source }: { readonly source: Source }): JSX.Element {
   const { answer, error } = useAnswer<readonly ListedRun[]>(source, '/api/runs', useTick(listedAgainMs));
   return (
     <>
-      <header class="top">
-        <h1>Runs</h1>
-      </header>
-      <main id="content">
-        {error !== null && (
-          <p class="trouble" role="alert">
-            {error}
-          </p>
-        )}
-        {answer?.length === 0 && <p>There are no runs here.</p>}
-        {answer !== null && answer.length > 0 && (
-          <Scrolls label="runs">
-            <table>
-              <thead>
-                <tr>
-                  <th scope="col">run</th>
-                  <th scope="col">state</th>
-                  <th scope="col">step</th>
-                  <th scope="col">reward</th>
-                  <th scope="col">last commit</th>
-                  <th scope="col">note</th>
+      {error !== null && (
+        <p class="trouble" role="alert">
+          {error}
+        </p>
+      )}
+      {answer?.length === 0 && <p>There are no runs here.</p>}
+      {answer !== null && answer.length > 0 && (
+        <Scrolls label="runs">
+          <table>
+            <thead>
+              <tr>
+                <th scope="col">run</th>
+                <th scope="col">state</th>
+                <th scope="col">step</th>
+                <th scope="col">reward</th>
+                <th scope="col">last commit</th>
+                <th scope="col">note</th>
+              </tr>
+            </thead>
+            <tbody>
+              {answer.map((one) => (
+                <tr key={one.run}>
+                  <th scope="row">
+                    <a href={addressOf(one.run)}>{one.run}</a>
+                  </th>
+                  <td>{one.state}</td>
+                  <td class="number">
+                    {one.step ?? '–'}
+                    {one.maxSteps === null ? '' : ` of ${one.maxSteps}`}
+                  </td>
+                  <td class="number">{figure(one.reward)}</td>
+                  <td>{clock(one.committedAt)}</td>
+                  <td>{one.note}</td>
                 </tr>
-              </thead>
-              <tbody>
-                {answer.map((one) => (
-                  <tr key={one.run}>
-                    <th scope="row">
-                      <a href={addressOf(one.run)}>{one.run}</a>
-                    </th>
-                    <td>{one.state}</td>
-                    <td class="number">
-                      {one.step ?? '–'}
-                      {one.maxSteps === null ? '' : ` of ${one.maxSteps}`}
-                    </td>
-                    <td class="number">{figure(one.reward)}</td>
-                    <td>{clock(one.committedAt)}</td>
-                    <td>{one.note}</td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </Scrolls>
-        )}
-        <Evaluated source={source} path="/api" news={0} none={null} />
-      </main>
+              ))}
+            </tbody>
+          </table>
+        </Scrolls>
+      )}
+      <Evaluated source={source} path="/api" news={0} none={null} />
     </>
   );
 }

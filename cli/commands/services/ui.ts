@@ -21,10 +21,10 @@ export const uiCommand = new Command('ui')
   .option(...storeOption)
   .action(async (what, options) => {
     const place = await findPagePlace(what, options.store);
-    const { ask, running, close } = askForPage(process.cwd());
+    const { ask, running, pools, close } = askForPage(process.cwd());
     const talking = options.steer ? chatFromPage(place.store) : null;
     const steer = talking ? { steer: steerFromPage(place.store), chat: talking.chat } : {};
-    const page = await servePage({ ...place, port: options.port, ask, running, ...steer }).catch(whyNotServed);
+    const page = await servePage({ ...place, port: options.port, ask, running, pools, ...steer }).catch(whyNotServed);
     print(`${place.run ?? 'runs'}: ${page.url}`);
     page.prepare();
     await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));
