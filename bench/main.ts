@@ -13,6 +13,7 @@ import { faults } from './faults.ts';
 import { faultsSeveral } from './faults-several.ts';
 import { fidelity } from './fidelity.ts';
 import { fleet } from './fleet.ts';
+import { fleetScale } from './fleet-scale.ts';
 import { gepa } from './gepa.ts';
 import { inFlight } from './in-flight.ts';
 import { failingRollouts } from './failing-rollouts.ts';
@@ -84,6 +85,7 @@ for (const command of [
   rolloutWorkers,
   inFlight,
   fleet,
+  fleetScale,
   gepa,
   packing,
   tinkerOverhead,

@@ -65,14 +65,16 @@ export class WorkerProcesses {
   readonly #stack: Stack;
   readonly #role: WorkerRole;
   readonly #args: readonly string[];
+  readonly #program: string | undefined;
   readonly #children = new Map<number, ChildProcess>();
   readonly #standing: Process[] = [];
 
-  /** `args`: arguments for `ratchet worker`. */
-  constructor(stack: Stack, role: WorkerRole, args: readonly string[]) {
+  /** `args`: arguments for `ratchet worker`, or for another program, which says that it is ready in the same words. */
+  constructor(stack: Stack, role: WorkerRole, args: readonly string[], program?: string) {
     this.#stack = stack;
     this.#role = role;
     this.#args = args;
+    this.#program = program;
   }
 
   get alive(): readonly WorkerLife[] {
@@ -102,7 +104,11 @@ export class WorkerProcesses {
 
   #spawn(nodeArgs: readonly string[]): Process {
     const { projectFolder, logFolder, temporalAddress } = this.#stack;
-    const child = spawn(process.execPath, [...nodeArgs, command, 'worker', '--role', this.#role, ...this.#args], {
+    const program =
+      this.#program === undefined
+        ? [command, 'worker', '--role', this.#role]
+        : ['--import', import.meta.resolve('tsx'), this.#program];
+    const child = spawn(process.execPath, [...nodeArgs, ...program, ...this.#args], {
       cwd: projectFolder,
       stdio: 'pipe',
       env: {
