@@ -47,12 +47,12 @@ export const fleet = measurement('fleet', 'what runs lose that share trainers an
   .option('--trainers <n>', 'GPU workers', Number, 2)
   .option('--workers <n>', 'rollout workers', Number, 8)
   .option('--slots <n>', 'rollouts that a worker generates at once', Number, 4)
-  .option('--step-ms <ms>', 'of a step on a trainer', Number, 4_000)
-  .option('--sample-ms <ms>', 'of the longest answer; the mean is half of it', Number, 2_000)
-  .option('--slice <s>', 'seconds of a turn', Number, 20)
+  .option('--step-ms <ms>', 'of a step on a trainer', Number, 8_000)
+  .option('--sample-ms <ms>', 'of the longest answer; the mean is half of it', Number, 4_000)
+  .option('--slice <s>', 'seconds of a turn', Number, 40)
   .option('--seconds <n>', 'of the measurement of turns', Number, 160)
   .option('--preemptions <n>', 'runs of higher priority', Number, 10)
-  .option('--only <part>', 'turns, preemption or spot')
+  .option('--only <list>', 'turns, preemption, spot')
   .option('--seed <n>', 'chooses when runs of higher priority come', Number, 1)
   .addHelpText('after', '\nGoals: aggregate, jain, spot_capacity ≥ 0.95; preempted ≥ 10; lost 0; weights_equal true.');
 
@@ -88,7 +88,7 @@ const graceS = 30;
 const trace = fileURLToPath(new URL('spot-trace.csv', import.meta.url));
 
 async function measure(bench: Bench, options: Options): Promise<Figures> {
-  const isWanted = (part: string): boolean => options.only === undefined || options.only === part;
+  const isWanted = (part: string): boolean => options.only?.split(',').includes(part) ?? true;
   return withProject(bench, (folder) =>
     withStack(
       bench,

@@ -62,11 +62,11 @@ function Pool({ found, here }: { readonly found: FoundPool; readonly here: Reado
   );
 }
 
-function summary({ trainers, workers, waiting, settings }: TellingPool): string {
+function summary({ trainers, workers, waiting, settings, gone }: TellingPool): string {
   const held = trainers.filter(({ run }) => run !== null).length;
   const { slice, aging } = settings;
   return [
-    `${counted(trainers.length, 'trainer')}, ${held} held`,
+    `${counted(trainers.length, 'trainer')}, ${held} held${gone.length === 0 ? '' : `, ${gone.length} gone`}`,
     counted(workers.length, 'rollout worker'),
     waiting.length === 0 ? 'nobody waits' : `${counted(waiting.length, 'run')} in the queue`,
     `turns of ${slice} s`,
@@ -87,12 +87,12 @@ function Queue({ pool, here }: { readonly pool: TellingPool; readonly here: Read
         <table>
           <thead>
             <tr>
-              <th scope="col">waits</th>
+              <th scope="col">place</th>
               <th scope="col">run</th>
               <th scope="col">team</th>
               <th scope="col">priority</th>
               <th scope="col">since</th>
-              <th scope="col">for</th>
+              <th scope="col">waits for</th>
             </tr>
           </thead>
           <tbody>
@@ -105,7 +105,7 @@ function Queue({ pool, here }: { readonly pool: TellingPool; readonly here: Read
                 <td>{team}</td>
                 <td class="number">{priority}</td>
                 <td>{clock(since)}</td>
-                <td>{why}</td>
+                <td class="why">{why}</td>
               </tr>
             ))}
           </tbody>
@@ -140,7 +140,9 @@ function Machines({ pool, here }: { readonly pool: TellingPool; readonly here: R
                 <td>{labelsText(labels)}</td>
                 <td>{run === null ? gone.includes(trainer) ? 'gone' : 'free' : <Run run={run} here={here} />}</td>
                 <td>{clock(since)}</td>
-                <td>{giveBack === null ? '' : `asked for: ${giveBack.why}`}</td>
+                <td class={giveBack === null ? undefined : 'why'}>
+                  {giveBack === null ? '' : `asked for: ${giveBack.why}`}
+                </td>
               </tr>
             ))}
             {workers.map(({ worker, plays }) => (
