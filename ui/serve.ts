@@ -13,7 +13,7 @@ import { KnownAnswers } from './known-answers.ts';
 import { pageFiles, pageHtml, policy } from './page-files.ts';
 import { chatIn, steeringIn } from './posted.ts';
 import { answerRoute, BadRequest } from './routes.ts';
-import { type AskRun, type ListRunning, RunSource } from './run-source.ts';
+import { type AskPools, type AskRun, type ListRunning, RunSource } from './run-source.ts';
 import { Viewers } from './viewers.ts';
 
 interface PageOptions {
@@ -28,6 +28,8 @@ interface PageOptions {
   readonly ask: AskRun;
   /** Absent: no run is asked, only folders are read. */
   readonly running?: ListRunning;
+  /** Absent: the page shows no fleet. */
+  readonly pools?: AskPools;
   /** Absent: the page only shows. */
   readonly steer?: SteerRun;
   /** Whose key a token is that is not the page's own; absent: nobody's. */
@@ -127,8 +129,8 @@ class Site {
   constructor(options: PageOptions) {
     this.#options = options;
     this.door = new Doorkeeper<PageGuest | null>(null, options.guestOf ?? (() => Promise.resolve(null)));
-    const { store, ask, running = () => Promise.resolve([]) } = options;
-    this.#folder = new Folder({ store, ask, running });
+    const { store, ask, running = () => Promise.resolve([]), pools } = options;
+    this.#folder = new Folder({ store, ask, running, pools });
   }
 
   prepare(): void {

@@ -25,10 +25,11 @@ export const uiCommand = new Command('ui')
   .option(...storeOption)
   .action(async (what, options) => {
     const place = await findPagePlaces(what, options.store);
-    const { ask, running, close } = askForPage(process.cwd());
+    const { ask, running, pools, close } = askForPage(process.cwd());
     const talking = options.steer ? chatFromPage(place.store) : null;
     const steer = talking ? { steer: steerFromPage(place.store), chat: talking.chat } : {};
-    const page = await servePage({ ...place, port: options.port, ask, running, guestOf, ...steer }).catch(whyNotServed);
+    const asking = { ask, running, pools, guestOf };
+    const page = await servePage({ ...place, port: options.port, ...asking, ...steer }).catch(whyNotServed);
     print(`${place.run ?? place.compare?.join(' ') ?? 'runs'}: ${page.url}`);
     page.prepare();
     await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));
