@@ -119,8 +119,10 @@ export class TestCluster {
           ],
           folder,
           log: path.join(folder, `${name}.log`),
-          isReady: async () =>
-            (await Promise.all(serverProcesses[name].map((service) => accepts(ports[service].grpc)))).every(Boolean),
+          isReady: async () => {
+            const answering = serverProcesses[name].filter((service) => service !== 'worker'); // which takes no calls
+            return (await Promise.all(answering.map((service) => accepts(ports[service].grpc)))).every(Boolean);
+          },
         },
         this.#guard,
       );

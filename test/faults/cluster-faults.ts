@@ -14,15 +14,33 @@ const lost = (name: ClusterProcess): Row => ({
   stage: 'cluster',
   action: 'hold',
   strike: (struck) => losePart(struck, name),
+  columns: {
+    only: ['open', 'generate', 'trained', 'commit', 'continue-as-new'],
+    because: 'what is asked of the server there is asked in the other columns, too',
+  },
 });
 
 export const clusterFaults = {
   'frontend killed (cluster)': lost('frontend'),
   'history killed (cluster)': lost('history'),
   'matching killed (cluster)': lost('matching'),
-  'worker killed (cluster)': lost('worker'),
+  'worker killed (cluster)': {
+    ...lost('worker'),
+    columns: {
+      only: ['open', 'trained'],
+      because: 'it serves schedules and versions of workers, for which no run waits',
+    },
+  },
   'PostgreSQL killed (cluster)': lost('PostgreSQL'),
-  'rate limit reached (cluster)': { stage: 'cluster', action: 'hold', strike: throttle },
+  'rate limit reached (cluster)': {
+    stage: 'cluster',
+    action: 'hold',
+    strike: throttle,
+    columns: {
+      only: ['generate', 'trained', 'commit'],
+      because: 'all requests of a namespace are counted together, whoever makes them',
+    },
+  },
 } satisfies Rows;
 
 async function losePart({ stage, release, harmEnds }: Struck, name: ClusterProcess): Promise<void> {
