@@ -3,7 +3,6 @@ import assert from 'node:assert/strict';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ClusterProcess } from '../cluster/test-cluster.ts';
 import { limits } from '../cluster/limits.ts';
-import { rereadSeconds } from '../cluster/server-config.ts';
 import { until } from '../eventually.ts';
 import type { Row, Rows, Struck } from './row.ts';
 
@@ -55,7 +54,7 @@ async function losePart({ stage, release, harmEnds }: Struck, name: ClusterProce
 }
 
 /** Requests per second of the namespace: fewer than its workers make. */
-const fewRequests = 5;
+const fewRequests = 2;
 const throttledMs = 10_000;
 
 /** The namespace may make few requests for a while, and its workers are refused some. */
@@ -64,12 +63,12 @@ async function throttle({ stage, release, harmEnds, noteInFlight }: Struck): Pro
   const refused = (): Promise<number> =>
     cluster.counted('frontend', 'service_errors_resource_exhausted', `namespace="${cluster.namespace}"`);
   const before = await refused();
+  // A rate limiter of the server takes another limit within a minute.
   cluster.setLimits({ 'frontend.namespaceRPS': fewRequests });
-  await delay(rereadSeconds.dynamicConfig * 1_000);
-  release();
   await until('requests are refused', async () => (await refused()) > before);
-  await delay(throttledMs);
   await noteInFlight();
+  release();
+  await delay(throttledMs);
   cluster.setLimits({ 'frontend.namespaceRPS': limits['frontend.namespaceRPS']! });
   harmEnds();
 }
