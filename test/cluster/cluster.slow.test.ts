@@ -63,14 +63,21 @@ test(
     const folder = project(t);
     const stack = ratchet(t, folder, cluster.environment, 'dev', '--no-page');
     await stack.says(/ready\. Temporal ([^\s,]+)/);
+    const requests = (): Promise<number> =>
+      cluster.counted('frontend', 'service_requests', `namespace="${cluster.namespace}"`);
+    const before = await requests();
     const train = ratchet(t, folder, cluster.environment, 'train', 'small.toml');
     assert.equal(await train.ended, 0, train.said);
+    t.diagnostic(`${(await requests()) - before} requests`);
     assert.equal(policyAfter(folder, steps).digest, policyAfter(alone, steps).digest, said);
 
     const { client, close } = await cluster.connect();
     t.after(close);
     const figures = await historyFigures(client, 'small');
     t.diagnostic(JSON.stringify(figures));
+    // What docs/guide/cluster.md says, and the part of it that evaluations add.
+    assert.ok(figures.payloadBytesMax < 16 * 1024, figures.payloadOf);
+    assert.ok(figures.events / steps < 120 && figures.pendingActivitiesMax < 20);
   },
 );
 
