@@ -316,6 +316,9 @@ export function namedServers(inference: SaidServers): string | null {
 /** The environment variable with the key of weights agents that listen to other machines. */
 export const weightsAgentKeyVar = 'RATCHET_WEIGHTS_AGENT_KEY';
 
+/** The environment variable with the key of a codec server: who sends it may read encrypted payloads. */
+export const codecKeyVar = 'RATCHET_CODEC_KEY';
+
 /** Whether a file's name stays below the work folder of a sandbox: spelt without detours, and as file systems take it. */
 export function isInsideWorkFolder(name: string): boolean {
   const parts = name.split('/');
