@@ -101,13 +101,24 @@ async function work(options: WorkerOptions): Promise<void> {
   const { readJoinedPool } = await import('../../../workers/roles/joined-pool.ts');
   const joined = readJoinedPool(pool, label);
   if (role === 'metrics' || role === 'trainer-node')
-    for (const [name, value] of Object.entries({ health, 'drain-file': drainFile, 'drain-hook': drainHook }))
+    for (const [name, value] of Object.entries({
+      ...(role === 'metrics' ? { health } : {}),
+      'drain-file': drainFile,
+      'drain-hook': drainHook,
+    }))
       if (value !== undefined)
         throw new RatchetError('ConfigInvalid', `--${name} is of workers that hold work; this is --role ${role}.`);
   if (role === 'metrics') return followHere();
+  let whyNotReady = (): string | null => 'it begins';
+  if (health !== undefined) {
+    const { addressOf, startHealthServer } = await import('../../../workers/roles/health-server.ts');
+    const server = await startHealthServer({ ...health, whyNotReady: () => whyNotReady() });
+    print(`health and readiness at ${addressOf(server)}`);
+  }
   if (role === 'trainer-node') {
     const { runTrainerNode } = await import('../../start/trainer-node.ts');
-    return runTrainerNode({ kind: trainer ?? 'torch', program: program ?? null, endsWithRun: false });
+    const onReady = (): void => void (whyNotReady = () => null);
+    return runTrainerNode({ kind: trainer ?? 'torch', program: program ?? null, endsWithRun: false, onReady });
   }
   // the same flag as in workers/main.ts
   setFlagsFromString('--heap-growing-percent=50');
@@ -116,12 +127,6 @@ async function work(options: WorkerOptions): Promise<void> {
   const { takeCredentials } = await import('../../../workers/temporal/credentials.ts');
   const { untilNoFile } = await import('../../../workers/roles/announced-end.ts');
   const credentials = takeCredentials();
-  let whyNotReady = (): string | null => 'it begins';
-  if (health !== undefined) {
-    const { addressOf, startHealthServer } = await import('../../../workers/roles/health-server.ts');
-    const server = await startHealthServer({ ...health, whyNotReady: () => whyNotReady() });
-    print(`health and readiness at ${addressOf(server)}`);
-  }
   await untilNoFile(drainFile, { say: printAside });
   if (role === 'train') {
     const { ensureEngineLibrary } = await import('../../../workers/install/engine-library.ts');

@@ -10,6 +10,7 @@ from typing import Any
 
 from temporalio.client import Client, TLSConfig
 
+from ._codec import data_converter
 from ._errors import RatchetError
 
 _ANSWER_TIMEOUT_S = 1.0
@@ -17,15 +18,10 @@ _ANSWER_TIMEOUT_S = 1.0
 
 async def connect(address: str | None, namespace: str | None, folder: str | os.PathLike[str]) -> Client:
     """The server at `address` or TEMPORAL_ADDRESS, else the one of the processes of `folder`."""
-    if os.environ.get("RATCHET_PAYLOAD_KEY") or os.environ.get("RATCHET_PAYLOAD_KEY_FILE"):
-        raise RatchetError(
-            "Unsupported",
-            "RATCHET_PAYLOAD_KEY is set: the Python client reads no encrypted payloads. "
-            "Use ratchet-rl/client of the npm package, or the command ratchet.",
-        )
     elsewhere = address or os.environ.get("TEMPORAL_ADDRESS")
     found = elsewhere or _address_of(Path(folder))
     options: dict[str, Any] = _options_of_environment() if elsewhere else {}
+    options["data_converter"] = data_converter()
     if namespace is not None:
         options["namespace"] = namespace
     try:

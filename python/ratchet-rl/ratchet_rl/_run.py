@@ -246,8 +246,10 @@ class Run:
             time.sleep(_POLL_S)
 
     def read(self) -> StoredRun:
-        """What is stored of it; its folder must be readable from here."""
-        return read_run(f"{self.status().store_uri.rstrip('/')}/{self.name}")
+        """What is stored of it; its folder or bucket must be readable from here."""
+        # A bucket's options come after its path.
+        above, query, options = self.status().store_uri.partition("?")
+        return read_run(f"{above.rstrip('/')}/{self.name}{query}{options}")
 
     def rollouts(self, step: int | None = None, environment: str | None = None) -> Rows:
         """As `StoredRun.rollouts`."""
