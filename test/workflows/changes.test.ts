@@ -46,7 +46,7 @@ async function beginRecorded(t: TestContext, of: Begun): Promise<Recorded> {
   const place = at(run.name);
   return {
     run,
-    changes: () => readChanges(storeOf(place)),
+    changes: async () => [...(await readChanges(storeOf(place))).changes],
     around: (execution) => recordAround(place, history, { workflow: run.name, execution }),
     as: (identity, update, value) =>
       new Client({ connection: client.connection, identity }).workflow
