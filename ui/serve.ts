@@ -13,7 +13,7 @@ import { KnownAnswers } from './known-answers.ts';
 import { pageFiles, pageHtml, policy } from './page-files.ts';
 import { chatIn, steeringIn } from './posted.ts';
 import { answerRoute, BadRequest } from './routes.ts';
-import { type AskRun, type ListRunning, RunSource } from './run-source.ts';
+import { type AskPools, type AskRun, type ListRunning, RunSource } from './run-source.ts';
 import { Viewers } from './viewers.ts';
 
 interface PageOptions {
@@ -21,11 +21,15 @@ interface PageOptions {
   readonly store: string;
   /** The run to open; null: the list of runs. */
   readonly run: string | null;
+  /** Names of runs, or beginnings of names and `*`, that the page opens with. */
+  readonly compare?: readonly string[];
   /** 0 = a free port. */
   readonly port: number;
   readonly ask: AskRun;
   /** Absent: no run is asked, only folders are read. */
   readonly running?: ListRunning;
+  /** Absent: the page shows no fleet. */
+  readonly pools?: AskPools;
   /** Absent: the page only shows. */
   readonly steer?: SteerRun;
   /** Whose key a token is that is not the page's own; absent: nobody's. */
@@ -125,8 +129,8 @@ class Site {
   constructor(options: PageOptions) {
     this.#options = options;
     this.door = new Doorkeeper<PageGuest | null>(null, options.guestOf ?? (() => Promise.resolve(null)));
-    const { store, ask, running = () => Promise.resolve([]) } = options;
-    this.#folder = new Folder({ store, ask, running });
+    const { store, ask, running = () => Promise.resolve([]), pools } = options;
+    this.#folder = new Folder({ store, ask, running, pools });
   }
 
   prepare(): void {
@@ -197,14 +201,14 @@ class Site {
   }
 
   async #show({ pathname, searchParams }: URL, { request, response, guest }: Admitted): Promise<void> {
-    const { run, steer } = this.#options;
+    const { run, compare = [], steer } = this.#options;
     if (Object.hasOwn(openFiles, pathname)) {
       const { type, text } = openFiles[pathname]!;
       return send(request, response, { type, body: await text() });
     }
     if (pathname === '/api/settings') {
       const canSteer = steer !== undefined && guest?.maySteer !== false;
-      const settings: PageSettings = { run, isReport: false, canSteer, madeAt: new Date().toISOString() };
+      const settings: PageSettings = { run, compare, isReport: false, canSteer, madeAt: new Date().toISOString() };
       return json(request, response, settings);
     }
     const ofFolder = /^\/api\/([^/]+)$/.exec(pathname)?.[1];

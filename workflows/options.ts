@@ -176,6 +176,16 @@ export function trainingOn(spec: RunSpec, holder: string) {
   });
 }
 
+/** A hold that it does not end in time ends with a heartbeat, as its activity is cancelled. */
+export function givingBackOn(holder: string): Pick<ReturnType<typeof trainingOn>, 'giveBackTrainer'> {
+  return proxyActivities<TrainActivities>({
+    taskQueue: trainerQueues(holder).steps,
+    startToCloseTimeout: '10s',
+    scheduleToCloseTimeout: '10s',
+    retry: { maximumAttempts: 1 },
+  });
+}
+
 export function uploadsOn(spec: RunSpec, holder: string) {
   const taskQueue = trainerQueues(holder).uploads;
   return proxyActivities<UploadActivities>({

@@ -273,7 +273,7 @@ export function openRoles(
     ...generating,
     codeVersion: 'test',
     projectFolder,
-    hasSearchAttributes: () => Promise.resolve(false),
+    whatSearchAttributesLack: () => Promise.resolve('no search attributes'),
     isWorkflowRunning: () => Promise.resolve(false),
     findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
     countRolloutWorkers: () => Promise.resolve(workers),

@@ -44,6 +44,7 @@ export const activityWords = {
   rescoreChunk: 'score stored rollouts again',
   answerSearch: 'search for a prompt',
   leaseTrainer: 'hold the GPU worker',
+  giveBackTrainer: 'give the GPU worker back',
   warmUp: 'warm up on demonstrations',
   trainBatch: 'train a step',
   remakeVersion: 'make a version again',

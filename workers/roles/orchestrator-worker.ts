@@ -11,9 +11,14 @@ import { findTrainers, pollerCounts } from './find-trainers.ts';
 import { inferenceFor, say, type WorkerSettings } from './worker-settings.ts';
 import type { TemporalLink } from '../temporal/temporal-link.ts';
 import { CountedSlots, GatedSlots } from './gated-slots.ts';
+import { withinLoad } from './load-slots.ts';
 import { scheduleSweeps } from '../temporal/sweep-schedule.ts';
 import { historyOfChanges } from '../temporal/history-of-changes.ts';
-import { hasSearchAttributes } from '../temporal/has-search-attributes.ts';
+import {
+  commandForSearchAttributes,
+  lackOfSearchAttributes,
+  missingSearchAttributes,
+} from '../temporal/search-attributes.ts';
 
 interface OrchestratorParts {
   readonly common: WorkerOptions;
@@ -50,7 +55,7 @@ export async function openOrchestrator(
     maxCachedWorkflows: 50,
     tuner: {
       workflowTaskSlotSupplier: { type: 'fixed-size', numSlots: workflowTasksMax },
-      activityTaskSlotSupplier: new GatedSlots(new CountedSlots(activitiesMax), view),
+      activityTaskSlotSupplier: withinLoad(new GatedSlots(new CountedSlots(activitiesMax), view), settings.loadTarget),
       localActivityTaskSlotSupplier: { type: 'fixed-size', numSlots: activitiesMax },
       nexusTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
     },
@@ -62,6 +67,15 @@ export async function openOrchestrator(
 function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
   const { projectFolder } = settings;
   const { namespace } = settings.temporal;
+  const whatSearchAttributesLack = async (): Promise<string | null> => {
+    const missing = await missingSearchAttributes({
+      list: async () => (await link.connection.operatorService.listSearchAttributes({ namespace })).customAttributes,
+      count: (query) => link.client.workflow.count(query),
+    });
+    if (missing === null) return null;
+    const command = commandForSearchAttributes(settings.temporal, missing);
+    return `${lackOfSearchAttributes(settings.temporal, missing)}. Its administrator makes them with: ${command}`;
+  };
   return createOrchestratorActivities({
     projectFolder,
     codeVersion,
@@ -70,11 +84,7 @@ function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
     countRolloutWorkers: pollerCounts(link.client),
     otherVersions: watchVersions(link.client),
     history: historyOfChanges(link.client),
-    hasSearchAttributes: () =>
-      hasSearchAttributes({
-        list: async () => (await link.connection.operatorService.listSearchAttributes({ namespace })).customAttributes,
-        count: (query) => link.client.workflow.count(query),
-      }),
+    whatSearchAttributesLack,
     beginSweeps: (store) => scheduleSweeps(link.client, store),
     isWorkflowRunning: async (workflowId) => {
       try {

@@ -8,7 +8,7 @@ import { requireRole } from '../../../workers/temporal/who-may.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
 
 const setCommand = new Command('set')
-  .description('change a pool; it keeps its settings until its workflow is terminated')
+  .description('change a pool; its trainers keep the settings where its workflow is lost')
   .argument('<pool>')
   .argument('<settings...>', 'name=value …')
   .addHelpText(

@@ -4,7 +4,7 @@ import { personWithKey, rolesHere } from '../../../workers/temporal/who-may.ts';
 import { type PageGuest, servePage } from '../../../ui/serve.ts';
 import { askForPage } from '../../page/ask-for-page.ts';
 import { chatFromPage } from '../../chat/chat-from-page.ts';
-import { findPagePlace } from '../../page/page-place.ts';
+import { findPagePlaces } from '../../page/page-place.ts';
 import { print } from '../../output/print.ts';
 import { steerFromPage } from '../../page/steer-from-page.ts';
 import { storeOption } from '../../typed/store-option.ts';
@@ -13,7 +13,10 @@ export const uiCommand = new Command('ui')
   .description(
     'a page that shows a run, or all runs of a folder, live: curves, workers, every rollout; on this machine alone, until Ctrl-C',
   )
-  .argument('[what]', 'a run, a folder, or s3://BUCKET/…/RUN; default: the runs in ./outputs')
+  .argument(
+    '[what...]',
+    "a run, a folder, or s3://BUCKET/…/RUN; several runs, or 'lr-*', to compare them; default: the runs in ./outputs",
+  )
   .option('--port <port>', 'where it is served; default: one that is free', port, 0)
   .option(
     '--steer',
@@ -21,12 +24,13 @@ export const uiCommand = new Command('ui')
   )
   .option(...storeOption)
   .action(async (what, options) => {
-    const place = await findPagePlace(what, options.store);
-    const { ask, running, close } = askForPage(process.cwd());
+    const place = await findPagePlaces(what, options.store);
+    const { ask, running, pools, close } = askForPage(process.cwd());
     const talking = options.steer ? chatFromPage(place.store) : null;
     const steer = talking ? { steer: steerFromPage(place.store), chat: talking.chat } : {};
-    const page = await servePage({ ...place, port: options.port, ask, running, guestOf, ...steer }).catch(whyNotServed);
-    print(`${place.run ?? 'runs'}: ${page.url}`);
+    const asking = { ask, running, pools, guestOf };
+    const page = await servePage({ ...place, port: options.port, ...asking, ...steer }).catch(whyNotServed);
+    print(`${place.run ?? place.compare?.join(' ') ?? 'runs'}: ${page.url}`);
     page.prepare();
     await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));
     await page.close();
