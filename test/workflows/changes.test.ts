@@ -227,7 +227,7 @@ describe('the changes of a run', { concurrency: 8 }, () => {
       inference: () => {
         throw new Error('no server is asked');
       },
-      hasSearchAttributes: () => Promise.resolve(false),
+      whatSearchAttributesLack: () => Promise.resolve('no search attributes'),
       isWorkflowRunning: () => Promise.resolve(false),
       findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
       countRolloutWorkers: () => Promise.resolve(0),

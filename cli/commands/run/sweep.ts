@@ -15,7 +15,6 @@ import { refuseOtherSweep } from '../../sweep/same-sweep.ts';
 import { steerSweep, type SweepSteering } from '../../sweep/steer-sweep.ts';
 import { sweepLines } from '../../sweep/sweep-table.ts';
 import { watchWorkflow } from '../../temporal/watch-workflow.ts';
-import { requireRole } from '../../../workers/temporal/who-may.ts';
 import { requirePairs } from '../../typed/option-pairs.ts';
 
 const help = `
