@@ -15,7 +15,6 @@ import { refuseOtherSweep } from '../../sweep/same-sweep.ts';
 import { steerSweep, type SweepSteering } from '../../sweep/steer-sweep.ts';
 import { sweepLines } from '../../sweep/sweep-table.ts';
 import { watchWorkflow } from '../../temporal/watch-workflow.ts';
-import { requireRole } from '../../../workers/temporal/who-may.ts';
 import { requirePairs } from '../../typed/option-pairs.ts';
 
 const help = `
@@ -76,7 +75,6 @@ async function start(file: string, { dryRun, yes = false, page, json = false }: 
     else print(planLines(input).join('\n'));
     return 0;
   }
-  await requireRole(`starting the sweep ${input.name}`, { of: 'own' });
   const quiet = { say: reporter.say, part: () => '' };
   const exitCode = await withProcesses(needsOf(spec), quiet, async ({ client, stack, uiUrl, interrupted, gone }) => {
     await refuseOtherSweep(client, input, file);
