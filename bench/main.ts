@@ -36,6 +36,7 @@ import { smollm2Learning } from './smollm2-learning.ts';
 import { smollm2Parity } from './smollm2-parity.ts';
 import { smollm2Train } from './smollm2-train.ts';
 import { statusLatency } from './status-latency.ts';
+import { sweep } from './sweep.ts';
 import { tinkerOverhead } from './tinker-overhead.ts';
 import { torchTrain } from './torch-train.ts';
 import { trl } from './trl.ts';
@@ -91,6 +92,7 @@ for (const command of [
   tinkerOverhead,
   torchTrain,
   reference,
+  sweep,
 ])
   bench.addCommand(command);
 

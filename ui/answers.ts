@@ -316,6 +316,8 @@ export interface ExampleAnswer {
 export interface PageSettings {
   /** The run shown, or null to begin with the list. */
   readonly run: string | null;
+  /** Runs to begin with compared, as in the address of that page; none: the list. */
+  readonly compare: readonly string[];
   /** A report: the file itself holds all data. */
   readonly isReport: boolean;
   /** Whether the page may steer the run. */

@@ -33,6 +33,7 @@ type Training = Pick<
   | 'readSpec'
   | 'checkRewind'
   | 'setBudget'
+  | 'recordChange'
   | 'checkBehind'
   | 'beginLineage'
   | 'leaseGroups'
@@ -66,7 +67,10 @@ export function fakeTraining(run: FakeRun, tell: TellLeased): Training {
 
 function opening(
   run: FakeRun,
-): Pick<Training, 'openRun' | 'readSpec' | 'checkRewind' | 'setBudget' | 'checkBehind' | 'beginLineage'> {
+): Pick<
+  Training,
+  'openRun' | 'readSpec' | 'checkRewind' | 'setBudget' | 'recordChange' | 'checkBehind' | 'beginLineage'
+> {
   return {
     openRun: () => {
       run.attempts += 1;
@@ -85,6 +89,7 @@ function opening(
     },
     readSpec: () => run.spec,
     setBudget: () => undefined,
+    recordChange: () => 'ann@laptop',
     checkRewind: ({ step }) => {
       if (run.commitOf(step) === undefined) throw new RatchetError('Unsupported', `no step ${step}`);
       return { step, checkpoint: step, hasWeights: true };

@@ -4,6 +4,7 @@ export const activityWords = {
   readSpec: 'read the settings',
   checkRewind: 'check a rewind',
   setBudget: 'set limits of the budget',
+  recordChange: 'record who asked for a change',
   checkBehind: 'check the newest commit',
   beginLineage: 'begin a lineage',
   leaseGroups: 'choose examples',
