@@ -1,7 +1,6 @@
 /**
  * Many workers of a pool in one process, as `fleet-scale` has them: `--role train` or `rollout`, `--count`, `--pool`. Each
- * polls Temporal by itself, and does what a real one does. Rollout workers take one chunk at a time and share the process's
- * connections; trainers are as in a process of their own.
+ * polls Temporal by itself, and does what a real one does. Rollout workers take one chunk at a time; trainers are as in a process of their own.
  */
 import os from 'node:os';
 import { parseArgs } from 'node:util';
@@ -23,9 +22,6 @@ import { inferenceFor, say } from '../workers/roles/worker-settings.ts';
 import { TemporalLink } from '../workers/temporal/temporal-link.ts';
 import { takeCredentials } from '../workers/temporal/credentials.ts';
 
-/** Workers on one connection: each has a poll open on it for most of the time. */
-const workersOnConnection = 50;
-
 const { values } = parseArgs({
   options: { role: { type: 'string' }, count: { type: 'string' }, pool: { type: 'string' } },
 });
@@ -36,23 +32,20 @@ const pool = values.pool!;
 holdSecret(process.cwd());
 Runtime.install({ shutdownSignals: [] });
 const credentials = takeCredentials();
-const links = await Promise.all(
-  Array.from({ length: Math.ceil(count / workersOnConnection) }, () => TemporalLink.open(credentials)),
-);
 const view = new StoreView();
 workerSlots.limit = Number.MAX_SAFE_INTEGER; // each worker takes one chunk at a time
 const activities = createRolloutActivities({
   inference: inferenceFor({ ...credentials, role, projectFolder: process.cwd(), policyUrl: '' }),
   tokenizer: loadTokenizer,
 });
-const workers = await Promise.all(
-  Array.from({ length: count }, (_, i) => open(links[Math.floor(i / workersOnConnection)]!)),
-);
+const workers = await Promise.all(Array.from({ length: count }, open));
 process.on('SIGTERM', () => process.exit(0));
 process.stdout.write(`${role} worker ready\n`);
 await Promise.all(workers.map((worker) => worker.run()));
 
-async function open(link: TemporalLink): Promise<OpenedWorker> {
+/** With a connection of its own: the SDK takes two workers of one connection and queue for a mistake. */
+async function open(): Promise<OpenedWorker> {
+  const link = await TemporalLink.open(credentials);
   const lease = new ProcessLease(os.hostname());
   const code = codeDigest();
   const common: WorkerOptions = {
@@ -72,6 +65,6 @@ async function open(link: TemporalLink): Promise<OpenedWorker> {
     maxHeartbeatThrottleInterval: heartbeatThrottleMs,
   };
   if (role === 'train')
-    return openTrainerWorkers({ common, link, open: Worker.create, view, lease, graceMs: 0, say, joined: { pool, labels: {} } }); // prettier-ignore
+    return openTrainerWorkers({ common, link, open: (options) => Worker.create(options), view, lease, graceMs: 0, say, joined: { pool, labels: {} } }); // prettier-ignore
   return runTogether([await Worker.create({ ...common, activities, maxConcurrentActivityTaskExecutions: 1 })]);
 }

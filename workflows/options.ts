@@ -112,7 +112,13 @@ export const promptSearches = () =>
     retry,
   });
 
-/** The pool that an evaluation or a search of a run plays in, which the run notes in its memo. */
+/** The memo of a child that plays in the same pool. */
+export function memoOfPoolHere(): { readonly memo?: Record<string, string> } {
+  const pool = poolHere();
+  return pool === null ? {} : { memo: { [memoKeys.pool]: pool } };
+}
+
+/** The pool that an evaluation or a search plays in, which is in its memo: its run's, or the one that it was started for. */
 function poolHere(): string | null {
   const pool = workflowInfo().memo?.[memoKeys.pool];
   return typeof pool === 'string' ? pool : null;

@@ -12,6 +12,7 @@ import { startStack, type Stack } from '../../workers/stack/supervisor.ts';
 import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal/temporal-cli.ts';
 import { remoteTemporal } from '../../workers/temporal/temporal-settings.ts';
 import { requireRole } from '../../workers/temporal/who-may.ts';
+import type { JoinedPool } from '../../workers/roles/joined-pool.ts';
 import { vllmRole } from '../../workers/stack/vllm-role.ts';
 import type { Clock } from '../output/clock.ts';
 import { connect, hasWorkers, temporalOf } from '../../workers/temporal/client.ts';
@@ -84,6 +85,8 @@ interface ProcessesNeeds {
   readonly spec?: RunSpec;
   /** Nothing is trained, and other servers have the model. */
   readonly playsOnly?: boolean;
+  /** The pool that an evaluation or a search plays in; a run names its own. */
+  readonly pool?: string;
 }
 
 export function needsOf(spec: RunSpec): ProcessesNeeds {
@@ -142,7 +145,7 @@ async function attachHere(
 
 /** Starts a stack, unless workers elsewhere are used. Throws `StackAlreadyRunning` when another command was faster. */
 async function startHere(
-  { storeUri, workersSee, environments = [], weightsAt = [], spec, playsOnly = false }: ProcessesNeeds,
+  { storeUri, workersSee, environments = [], weightsAt = [], spec, playsOnly = false, pool }: ProcessesNeeds,
   projectFolder: string,
   clock: Reporter,
   signal: AbortSignal,
@@ -173,13 +176,18 @@ async function startHere(
       trainerGpus: spec ? trainerGpusOf(spec) : null,
       workersSee: [...workersSee, ...workersAlsoSee],
       playsOnly,
-      joined: spec?.queue && { pool: spec.queue.pool, labels: spec.queue.labels },
+      joined: joinedBy(spec, pool),
     }),
     log: clock.say,
     signal,
     ...(cli ? { temporalCli: async () => cli } : {}),
   });
   return { stack, pid: null, address: stack.temporalAddress, uiUrl: stack.uiUrl };
+}
+
+function joinedBy(spec: RunSpec | undefined, pool: string | undefined): JoinedPool | undefined {
+  if (spec?.queue) return { pool: spec.queue.pool, labels: spec.queue.labels };
+  return pool === undefined ? undefined : { pool, labels: {} };
 }
 
 function onlyPlays({ projectFolder, pid }: RunningStack): string {

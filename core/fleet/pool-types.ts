@@ -167,11 +167,22 @@ export interface PlayingWorker {
   readonly plays: readonly string[];
 }
 
+/** An evaluation or a prompt search that plays with the rollout workers of a pool. It needs no trainer, and takes no turns. */
+export interface PlayedWork {
+  /** Id of its workflow. */
+  readonly workflow: string;
+  readonly kind: 'evaluation' | 'search';
+  readonly since: number;
+  /** null: it plays, or begins, or ends. */
+  readonly waitsFor: string | null;
+}
+
 /** A pool with what Temporal knows of its machines; `trouble` where its workflow does not answer. */
 export type FoundPool =
   | (PoolStatus & {
       /** Trainers that nobody holds, and that have not polled for over a minute: they were killed, or are cut off. */
       readonly gone: readonly string[];
       readonly workers: readonly PlayingWorker[];
+      readonly played: readonly PlayedWork[];
     })
   | { readonly pool: string; readonly trouble: string };

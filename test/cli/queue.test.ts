@@ -11,12 +11,8 @@ function standing(run: string, more: Partial<RunStanding>): RunStanding {
   return { run, told: 1, team: 'a', priority: 0, labels: {}, startAt: null, turn: 0, state: 'waits', trainer: null, lost: null, ...more }; // prettier-ignore
 }
 
-function seen(
-  pool: Pool,
-  now: number,
-  of: Pick<Exclude<FoundPool, { trouble: string }>, 'gone' | 'workers'> = { gone: [], workers: [] },
-): FoundPool {
-  return { ...pool.status(now), ...of };
+function seen(pool: Pool, now: number, of: Partial<Exclude<FoundPool, { trouble: string }>> = {}): FoundPool {
+  return { ...pool.status(now), gone: [], workers: [], played: [], ...of };
 }
 
 test('an empty pool is one line', () => {
@@ -52,6 +48,17 @@ test('a trainer that polls no more is gone and not free, and rollout workers are
     'pool gpus: 2 trainers, 0 held, 1 gone; 2 rollout workers, 1 at work; 0 runs wait; turns of 600 s',
     '  gpu-1    free',
     '  gpu-2    gone',
+  ]);
+  const waits = {
+    workflow: 'eval.b',
+    kind: 'search',
+    since: began,
+    waitsFor: 'a rollout worker that has room',
+  } as const;
+  const plays = { workflow: 'eval.a', kind: 'evaluation', since: began, waitsFor: null } as const;
+  assert.deepEqual(linesOf(seen(pool, began, { played: [plays, waits] })).slice(-2), [
+    '  eval.a  evaluation  since 2026-11-30T12:00:00  plays',
+    '  eval.b  search      since 2026-11-30T12:00:00  waits: a rollout worker that has room',
   ]);
 });
 

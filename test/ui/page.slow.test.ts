@@ -91,8 +91,9 @@ function fleetOf(): FoundPool[] {
     pool.decide(began);
   }
   const workers = [{ worker: '1201@node-4', plays: ['recorded', 'elsewhere'] }, { worker: '1202@node-4', plays: [] }]; // prettier-ignore
+  const played = [{ workflow: 'reverse-text.nightly', kind: 'evaluation', since: began, waitsFor: 'a rollout worker that has room' }] as const; // prettier-ignore
   return [
-    { ...pool.status(began + 90_000), gone: ['node-3-4713-778899'], workers },
+    { ...pool.status(began + 90_000), gone: ['node-3-4713-778899'], workers, played },
     { pool: 'spare', trouble: 'no poller' },
   ];
 }
@@ -253,6 +254,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
         'gpu=h100',
         'plays for recorded',
         'waits for work',
+        'a rollout worker that has room',
         'no poller',
         harmful[0]!,
       ])

@@ -14,7 +14,8 @@ import {
 } from '../../core/names.ts';
 import type { QueueSpec } from '../../config/run-spec.ts';
 import { stepsOfHistory } from '../../bench/history.ts';
-import { evaluating } from './fake-evaluation.ts';
+import { askPools } from '../../workers/temporal/ask-pools.ts';
+import { evaluating, evaluationOf } from './fake-evaluation.ts';
 import { type Fakes, Gate, holdingStep, specWith } from './fake-run.ts';
 import { failureOf, timesContinued, until } from './look.ts';
 import { testPools } from './fake-training.ts';
@@ -318,6 +319,44 @@ describe('a pool', { concurrency: 3 }, () => {
     const { evals } = await run.result();
     assert.equal(evals.length, 2);
     assert.deepEqual([...queues], [queueOfPool(taskQueues.rollout, pool.name)]);
+  });
+
+  test('evaluations that were started for a pool play there, each of a file, and are seen with what they wait for', async () => {
+    const pool = new TestPool();
+    await pool.trainer('gpu-1');
+    await pool.trainer('nobody');
+    const gate = new Gate();
+    const queues = new Set<string>();
+    const run = await begin({
+      type: 'evaluate',
+      args: [{ title: 'two', inputs: [evaluationOf('one', 'words'), evaluationOf('two', 'words')] }],
+      memo: { [memoKeys.pool]: pool.name },
+      fakes: {
+        evaluateChunk: async (_, { usual }) => {
+          queues.add(Context.current().info.taskQueue);
+          await gate.pass();
+          return usual();
+        },
+      },
+    });
+    await gate.reached;
+    const { client } = await openServer();
+    const parts = ['one', 'two'].map((name) => `${run.name}.words.${name}`);
+    const seen = async () => {
+      const [found] = await askPools(client, pool.name);
+      assert.ok(found && !('trouble' in found), JSON.stringify(found));
+      return found;
+    };
+    await until('both are seen', async () => (await seen()).played.length === 3);
+    const { played, gone, workers } = await seen();
+    assert.deepEqual(played.map(({ workflow }) => workflow).toSorted(), [run.name, ...parts]); // prettier-ignore
+    assert.deepEqual([...new Set(played.map(({ kind }) => kind))], ['evaluation']); // prettier-ignore
+    assert.deepEqual(gone, ['nobody']);
+    assert.equal(workers.length, 1);
+    gate.open();
+    await run.handle.result();
+    assert.deepEqual([...queues], [queueOfPool(taskQueues.rollout, pool.name)]);
+    await until('none is left', async () => (await seen()).played.length === 0);
   });
 
   test('wrong messages and settings are refused in words', async () => {

@@ -54,6 +54,7 @@ function Pool({ found, here }: { readonly found: FoundPool; readonly here: Reado
         <>
           <p class="note">{summary(found)}</p>
           <Queue pool={found} here={here} />
+          <Played pool={found} />
           <Machines pool={found} here={here} />
           <Teams pool={found} />
         </>
@@ -106,6 +107,37 @@ function Queue({ pool, here }: { readonly pool: TellingPool; readonly here: Read
                 <td class="number">{priority}</td>
                 <td>{clock(since)}</td>
                 <td class="why">{why}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </Scrolls>
+    </>
+  );
+}
+
+function Played({ pool }: { readonly pool: TellingPool }): JSX.Element | null {
+  if (pool.played.length === 0) return null;
+  return (
+    <>
+      <h3>Evaluations and searches</h3>
+      <Scrolls label={`evaluations and searches of ${pool.pool}`}>
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">workflow</th>
+              <th scope="col">is</th>
+              <th scope="col">since</th>
+              <th scope="col">waits for</th>
+            </tr>
+          </thead>
+          <tbody>
+            {pool.played.map(({ workflow, kind, since, waitsFor }) => (
+              <tr key={workflow}>
+                <th scope="row">{workflow}</th>
+                <td>{kind}</td>
+                <td>{clock(since)}</td>
+                <td class="why">{waitsFor ?? 'nothing: it plays'}</td>
               </tr>
             ))}
           </tbody>

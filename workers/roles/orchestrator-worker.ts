@@ -30,6 +30,11 @@ interface OrchestratorParts {
 /** Workflow tasks at once; the SDK's default. */
 const workflowTasksMax = 40;
 const activitiesMax = 100;
+/**
+ * Workflows whose state is held: a run and the workflow that plays its rounds are two. One that is not held is replayed from
+ * its whole history at each of its tasks, so beyond this number steps get dearer with each further run.
+ */
+const workflowsCachedMax = 500;
 
 /** The worker of workflows, and of the activities that are glue between stored objects. */
 export async function openOrchestrator(
@@ -52,7 +57,7 @@ export async function openOrchestrator(
     activities: orchestratorActivities(settings, link),
     // A killed orchestrator's workflows are waited for no longer than this.
     stickyQueueScheduleToStartTimeout: '1s',
-    maxCachedWorkflows: 50,
+    maxCachedWorkflows: workflowsCachedMax,
     tuner: {
       workflowTaskSlotSupplier: { type: 'fixed-size', numSlots: workflowTasksMax },
       activityTaskSlotSupplier: withinLoad(new GatedSlots(new CountedSlots(activitiesMax), view), settings.loadTarget),

@@ -1,7 +1,15 @@
 import type { Client } from '@temporalio/client';
 import { WorkflowNotFoundError } from '@temporalio/common';
-import type { FoundPool, PlayingWorker, PoolStatus } from '../../core/fleet/pool-types.ts';
-import { poolStatusQueryName, poolWorkflowPrefix, queueOfPool, taskQueues, trainerQueues } from '../../core/names.ts';
+import type { RolloutActivities } from '../../activities/index.ts';
+import type { FoundPool, PlayedWork, PlayingWorker, PoolStatus } from '../../core/fleet/pool-types.ts';
+import {
+  memoKeys,
+  poolStatusQueryName,
+  poolWorkflowPrefix,
+  queueOfPool,
+  taskQueues,
+  trainerQueues,
+} from '../../core/names.ts';
 import { freshPollers } from '../roles/find-trainers.ts';
 import { workerIn } from '../roles/worker-identity.ts';
 import { rootMessage } from './root-message.ts';
@@ -27,8 +35,16 @@ async function askPool(client: Client, workflowId: string, pool: string): Promis
   try {
     return await client.withDeadline(Date.now() + answerWithinMs, async () => {
       const status = await client.workflow.getHandle(workflowId).query<PoolStatus>(poolStatusQueryName);
-      const [gone, workers] = await Promise.all([goneOf(client, status), workersOf(client, status)]);
-      return { ...status, gone, workers };
+      const open = await openWork(client, pool);
+      const [gone, { workers, waiting }] = await Promise.all([goneOf(client, status), workersOf(client, status, open)]);
+      const waitsFor = (workflow: string): string | null =>
+        workers.length === 0
+          ? 'no rollout worker has joined the pool'
+          : waiting.has(workflow)
+            ? 'a rollout worker that has room'
+            : null;
+      const played = open.map((one) => ({ ...one, waitsFor: waitsFor(one.workflow) }));
+      return { ...status, gone, workers, played };
     });
   } catch (error) {
     return { pool, trouble: rootMessage(error) };
@@ -42,39 +58,62 @@ async function goneOf(client: Client, { trainers }: PoolStatus): Promise<string[
   return idle.filter((_, i) => polling[i]!.length === 0).map(({ trainer }) => trainer);
 }
 
-/** Rollout workers that poll, and those that are at work: a worker that is full does not poll. */
-async function workersOf(client: Client, { pool, trainers, waiting }: PoolStatus): Promise<PlayingWorker[]> {
+/** Evaluations and searches that are under way in a pool, as it is in their memo. */
+async function openWork(client: Client, pool: string): Promise<readonly Omit<PlayedWork, 'waitsFor'>[]> {
+  const query = "WorkflowType IN ('evaluate', 'optimizePrompt') AND ExecutionStatus='Running'";
+  const found: Omit<PlayedWork, 'waitsFor'>[] = [];
+  for await (const { workflowId, type, memo, startTime } of client.workflow.list({ query })) {
+    if (memo?.[memoKeys.pool] !== pool) continue;
+    const kind = type === 'evaluate' ? 'evaluation' : 'search';
+    found.push({ workflow: workflowId, kind, since: startTime.getTime() });
+    if (found.length === workflowsAskedMax) break;
+  }
+  return found;
+}
+
+/** Rollout workers that poll, and those that are at work, as a full one does not poll; and the workflows whose work waits for one. */
+async function workersOf(
+  client: Client,
+  { pool, trainers, waiting }: PoolStatus,
+  open: readonly { readonly workflow: string }[],
+): Promise<{ readonly workers: readonly PlayingWorker[]; readonly waiting: ReadonlySet<string> }> {
   const plays = new Map<string, Set<string>>();
   for (const { identity } of await freshPollers(client, queueOfPool(taskQueues.rollout, pool)))
     plays.set(identity, new Set());
   const runs = [...trainers.flatMap(({ run }) => run ?? []), ...waiting.map(({ run }) => run)];
-  for (const { workflow, worker } of await workUnderWay(client, runs))
-    plays.set(worker, (plays.get(worker) ?? new Set()).add(workflow));
-  return [...plays]
+  const work = await workUnderWay(client, [...open.map(({ workflow }) => workflow), ...runs]);
+  for (const { workflow, worker } of work) {
+    if (worker !== null) plays.set(worker, (plays.get(worker) ?? new Set()).add(workflow));
+  }
+  const playing = new Set(work.flatMap(({ workflow, worker }) => (worker === null ? [] : [workflow])));
+  const workers = [...plays]
     .map(([identity, workflows]) => ({ worker: placeOf(identity), plays: [...workflows].toSorted() }))
     .toSorted((a, b) => (a.worker < b.worker ? -1 : 1));
+  return { workers, waiting: new Set(work.map(({ workflow }) => workflow).filter((one) => !playing.has(one))) };
 }
 
 function placeOf(identity: string): string {
   return workerIn(identity)?.place ?? identity;
 }
 
-/** Work that rollout workers have under way for these runs, and for what the runs began: rounds, evaluations, searches. */
+/** Work for rollout workers of these workflows, and of what they began: rounds, evaluations, searches. `worker` null: it waits for one. */
 async function workUnderWay(
   client: Client,
-  runs: readonly string[],
-): Promise<readonly { readonly workflow: string; readonly worker: string }[]> {
-  const found: { workflow: string; worker: string }[] = [];
+  workflows: readonly string[],
+): Promise<readonly { readonly workflow: string; readonly worker: string | null }[]> {
+  const found: { workflow: string; worker: string | null }[] = [];
   const looked = new Set<string>();
-  for (let next = runs; next.length > 0 && looked.size < workflowsAskedMax;) {
+  for (let next = workflows; next.length > 0 && looked.size < workflowsAskedMax;) {
     const now = next.slice(0, workflowsAskedMax - looked.size);
     for (const one of now) looked.add(one);
     const children = await Promise.all(
       now.map(async (workflow) => {
         const raw = await describe(client, workflow);
-        for (const { lastStartedTime, lastWorkerIdentity, state } of raw?.pendingActivities ?? []) {
-          if (state !== activityStarted || !lastStartedTime || !lastWorkerIdentity) continue;
-          if (workerIn(lastWorkerIdentity)?.role === 'rollout') found.push({ workflow, worker: lastWorkerIdentity });
+        for (const { activityType, lastStartedTime, lastWorkerIdentity, state } of raw?.pendingActivities ?? []) {
+          const isStarted = state === activityStarted && lastStartedTime && lastWorkerIdentity;
+          if (isStarted && workerIn(lastWorkerIdentity)?.role === 'rollout')
+            found.push({ workflow, worker: lastWorkerIdentity });
+          else if (!isStarted && playedBy.has(activityType?.name ?? '')) found.push({ workflow, worker: null });
         }
         return (raw?.pendingChildren ?? []).flatMap(({ workflowId }) => workflowId ?? []);
       }),
@@ -83,6 +122,16 @@ async function workUnderWay(
   }
   return found;
 }
+
+/** What rollout workers are asked for. */
+const playedBy: ReadonlySet<string> = new Set<keyof RolloutActivities>([
+  'playGroups',
+  'evaluateChunk',
+  'answerSearch',
+  'rescoreChunk',
+  'askTeacher',
+  'drawRows',
+]);
 
 /** null: the workflow has ended, and Temporal has forgotten it. */
 async function describe(client: Client, workflow: string) {

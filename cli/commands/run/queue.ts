@@ -23,7 +23,7 @@ const noPools =
 /** The lines that `ratchet queue` prints for a pool. */
 export function linesOf(found: FoundPool): string[] {
   if ('trouble' in found) return [`pool ${found.pool}: no orchestrator answers for it (${onOneLine(found.trouble)})`];
-  const { pool, settings, trainers, waiting, teams, gone, workers } = found;
+  const { pool, settings, trainers, waiting, teams, gone, workers, played } = found;
   const held = trainers.filter(({ run }) => run !== null).length;
   const atWork = workers.filter(({ plays }) => plays.length > 0).length;
   const lost = gone.length === 0 ? '' : `, ${gone.length} gone`;
@@ -44,6 +44,14 @@ export function linesOf(found: FoundPool): string[] {
         `priority ${priority}`,
         `since ${timeText(since)}`,
         why,
+      ]),
+    ),
+    ...inColumns(
+      played.map(({ workflow, kind, since, waitsFor }) => [
+        `  ${workflow}`,
+        kind,
+        `since ${timeText(since)}`,
+        waitsFor === null ? 'plays' : `waits: ${waitsFor}`,
       ]),
     ),
     ...inColumns(
