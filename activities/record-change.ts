@@ -60,7 +60,7 @@ export async function recordAround(
   history: HistoryOfChanges,
   execution: Execution,
 ): Promise<string | null> {
-  const known = new Set((await readChanges(storeOf(run))).map(nameOf));
+  const known = new Set((await readChanges(storeOf(run))).changes.map(nameOf));
   for (const change of await history.around(execution))
     if (!known.has(nameOf(change))) await writeChange(run, { ...change, step: null });
   return ownerIn(await readChanges(storeOf(run)));

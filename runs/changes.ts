@@ -4,6 +4,7 @@ import { nameIn, type RunChange } from '../core/rl/changes.ts';
 import type { RunOwner } from '../core/roles.ts';
 import { sha256 } from '../store/file-store.ts';
 import type { Store } from '../store/types.ts';
+import { orIfDamaged } from '../store/objects.ts';
 import { decodeStored, encodeStored } from './forms/stored-forms.ts';
 import { storedSpec } from './forms/stored-spec.ts';
 import { layout } from './layout.ts';
@@ -15,17 +16,38 @@ export async function writeChange(run: RunPlace, change: RunChange): Promise<voi
   await storeOf(run).putIfAbsent(key, encodeStored(key, change));
 }
 
-/** All that people changed in a run, oldest first. Throws `CheckpointDamaged` where one cannot be read. */
-export async function readChanges(store: Store): Promise<RunChange[]> {
-  const keys = await store.list(layout.changes());
-  const read = await Promise.all(keys.map(async (key) => [key, await store.read(key)] as const));
-  return read
-    .flatMap(([key, bytes]) => (bytes === null ? [] : [changeIn(bytes, store.uri + key)]))
-    .sort((a, b) => a.time.localeCompare(b.time));
+export interface RecordedChanges {
+  /** Oldest first. */
+  readonly changes: readonly RunChange[];
+  /** One line for each that cannot be read; the others can. */
+  readonly damaged: readonly string[];
 }
 
-/** Who started the run first; null for a run that was begun before that was kept. */
-export function ownerIn(changes: readonly RunChange[]): string | null {
+/** All that people changed in a run. */
+export async function readChanges(store: Store): Promise<RecordedChanges> {
+  const changes: RunChange[] = [];
+  const damaged: string[] = [];
+  await Promise.all(
+    (await store.list(layout.changes())).map((key) =>
+      orIfDamaged(
+        async () => {
+          const bytes = await store.read(key);
+          if (bytes !== null) changes.push(changeIn(bytes, store.uri + key));
+        },
+        (why) => void damaged.push(why),
+      ),
+    ),
+  );
+  changes.sort((a, b) => a.time.localeCompare(b.time));
+  return { changes, damaged };
+}
+
+/**
+ * Who started the run first; null for a run that was begun before that was kept, or where a change cannot be read: it may
+ * be that start.
+ */
+export function ownerIn({ changes, damaged }: RecordedChanges): string | null {
+  if (damaged.length > 0) return null;
   const first = changes.find(({ what }) => what === 'start');
   return first === undefined || first.identity === '' ? null : nameIn(first.identity);
 }

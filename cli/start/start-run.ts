@@ -129,6 +129,8 @@ async function attach(
     const says = isForRestart(changes) ? 'continues from its newest commit with what was changed since' : 'continues';
     for (const line of [`the run ${run} was interrupted and ${says}:`, ...changeLines(changes)]) audience.say(line);
     if (isForRestart(changes)) {
+      const place = { name: spec.name, store: spec.store.uri };
+      await requireRole('train', { of: 'run', run, owner: ownerInFolder(place) });
       const takesOver = await handedOver(client, workflowId);
       const options = { ...startOptions({ ...typed, takesOver }, spec), workflowId };
       // In one call: there is no moment at which the run is gone.

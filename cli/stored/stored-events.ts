@@ -10,7 +10,7 @@ import type { RunEvent } from '../../workflows/control/messages.ts';
 /** Events shown by commits, evaluations, checkpoints and recorded changes; only the Temporal server knows the others. */
 export async function storedEvents(place: RunPlace): Promise<RunEvent[]> {
   const lineage = await currentLineage(place);
-  const [records, { evals }, checkpoints, times, changes] = await Promise.all([
+  const [records, { evals }, checkpoints, times, { changes }] = await Promise.all([
     stepRecords(place),
     curvesOf({ ...place, lineage }, Infinity),
     storeOf(place).list(layout.allCheckpoints(lineage)),

@@ -152,7 +152,7 @@ function promptsOf(turns: unknown): unknown {
 test('who asked is recorded as the user of the system; where there is a file of roles nothing is changed from here', async (t) => {
   if (isSkipped(t)) return;
   const login = `${os.userInfo().username}@${os.hostname()}`;
-  const changes = await readChanges(openRunStore(`file://${path.join(project.folder, 'outputs')}/`, 'words'));
+  const { changes } = await readChanges(openRunStore(`file://${path.join(project.folder, 'outputs')}/`, 'words'));
   assert.deepEqual(
     changes.map((change) => `${whoAsked(change)}: ${change.what}`),
     ['start', 'pause', 'set', 'resume'].map((what) => `${login}: ${what}`),

@@ -10,7 +10,7 @@ import { auditStore } from '../../activities/audit-run.ts';
 import { listCheckpoints } from '../../runs/versions/list-checkpoints.ts';
 import { reachableSteps } from '../../runs/lineages/lineages.ts';
 import { encodeStored } from '../../runs/forms/stored-forms.ts';
-import { removeRun } from '../../runs/lineages/outlived.ts';
+import { lastWritten, removeRun } from '../../runs/lineages/outlived.ts';
 import { findUnneeded, removeUnneeded } from '../../runs/lineages/unneeded.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
 import { listRunNames } from '../../runs/list-runs.ts';
@@ -177,6 +177,11 @@ describe('in S3', { skip: skipWithoutGateway }, () => {
     assert.deepEqual(await reachableSteps(run), await reachableSteps(here.run));
     const next = await advance({ ...here, run, store: to }, openRoles(), last);
     assert.equal(next.state.policy.digest, (await advance(here, openRoles(), last)).state.policy.digest);
+
+    const written = await lastWritten(there);
+    assert.ok(written !== null && written.bytes > 0 && Math.abs(Date.now() - written.atMs) < 3_600_000);
+    await removeRun(there);
+    assert.deepEqual([await listRunNames(there.store), await to.list(''), await lastWritten(there)], [[], [], null]);
   });
 });
 
@@ -187,7 +192,7 @@ test('a run that is removed as a whole is found again after a kill, until nothin
   const store = path.dirname(test.folder);
   const seen: string[] = [];
   // What is there before each removal is what a kill there leaves behind.
-  const { removeAll } = FileStore.prototype;
+  const removeAll = Reflect.get(FileStore.prototype, 'removeAll');
   t.mock.method(FileStore.prototype, 'removeAll', async function (this: FileStore, prefix: string) {
     if (prefix !== '') seen.push((await listRunNames(test.run.store)).join());
     return removeAll.call(this, prefix);

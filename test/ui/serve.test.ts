@@ -83,7 +83,13 @@ test('the page of a run', async (t) => {
     for (const place of ['/api/settings', '/api/runs', '/api/runs/recorded/live', '/constructor'])
       assert.equal(await asked(url.port, place, {}), 401, place);
     const settings = await fetch(`${url.origin}/api/settings`, { headers: { authorization } });
-    assert.deepEqual(Object.keys((await settings.json()) as object), ['run', 'compare', 'isReport', 'canSteer', 'madeAt']);
+    assert.deepEqual(Object.keys((await settings.json()) as object), [
+      'run',
+      'compare',
+      'isReport',
+      'canSteer',
+      'madeAt',
+    ]);
   });
 
   await t.test('only shows: nothing can be sent to it, and nothing outside of the runs is read', async () => {

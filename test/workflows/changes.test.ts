@@ -19,7 +19,9 @@ import { rolesHere } from '../../workers/temporal/who-may.ts';
 import { historyOfChanges } from '../../workers/temporal/history-of-changes.ts';
 import { Gate, holdingStep } from './fake-run.ts';
 import { failureOf, timesContinued, until } from './look.ts';
-import { begin, type Begun, type BegunRun, closeServer, openServer, shortHistoryQueue } from './server.ts';
+import { begin, type Begun, type BegunRun, closeServer, freshName, openServer, shortHistoryQueue } from './server.ts';
+import { configText } from '../activities/runs.ts';
+import { createOrchestratorActivities } from '../../activities/of-orchestrator.ts';
 
 after(closeServer);
 
@@ -46,7 +48,7 @@ async function beginRecorded(t: TestContext, of: Begun): Promise<Recorded> {
   const place = at(run.name);
   return {
     run,
-    changes: () => readChanges(storeOf(place)),
+    changes: async () => [...(await readChanges(storeOf(place))).changes],
     around: (execution) => recordAround(place, history, { workflow: run.name, execution }),
     as: (identity, update, value) =>
       new Client({ connection: client.connection, identity }).workflow
@@ -213,5 +215,36 @@ describe('the changes of a run', { concurrency: 8 }, () => {
     gate.open();
     await run.result();
     assert.equal(await whyOpen(run.name), null);
+  });
+
+  test('opening a run says who owns it: whoever started it first', async (t) => {
+    const projectFolder = await mkdtemp(path.join(tmpdir(), 'ratchet-project-'));
+    t.after(() => rm(projectFolder, { recursive: true }));
+    const { client } = await openServer();
+    const { openRun } = createOrchestratorActivities({
+      projectFolder,
+      codeVersion: 'test',
+      inference: () => {
+        throw new Error('no server is asked');
+      },
+      whatSearchAttributesLack: () => Promise.resolve('no search attributes'),
+      isWorkflowRunning: () => Promise.resolve(false),
+      findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
+      countRolloutWorkers: () => Promise.resolve(0),
+      otherVersions: () => Promise.resolve([]),
+      history: historyOfChanges(client),
+    });
+    const workflowId = freshName();
+    await writeFile(path.join(projectFolder, 'words.toml'), configText);
+    const startAs = async (identity: string) => {
+      const as = new Client({ connection: client.connection, identity });
+      const args = [{ config: 'words.toml' }];
+      const handle = await as.workflow.start('trainRun', { workflowId, taskQueue: 'nobody-there', args });
+      const { owner } = await openRun('words.toml', workflowId, handle.firstExecutionRunId);
+      await handle.terminate();
+      return owner;
+    };
+    assert.deepEqual(await startAs(ann), { who: 'ann@laptop', team: null });
+    assert.deepEqual(await startAs(ben), { who: 'ann@laptop', team: null });
   });
 });

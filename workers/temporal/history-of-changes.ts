@@ -67,6 +67,8 @@ async function startOf(
   const started = event?.workflowExecutionStartedEventAttributes;
   if (!event || !started) return null;
   const here = askedIn(event, started.identity);
+  const { firstExecutionRunId: first } = started;
+  if (first && first !== execution) return orGone(startOf(client, { workflow, execution: first })); // it continued as new
   const { workflowId, runId } = started.parentWorkflowExecution ?? {};
   if (!workflowId || !runId) return here;
   const parent = await orGone(startOf(client, { workflow: workflowId, execution: runId }));

@@ -46,8 +46,9 @@ async function printChanges(run: string, { store, json, since }: EventsOptions):
   if (since !== '0')
     throw new RatchetError('ConfigInvalid', 'expected --since or --changes: changes have no number, but their time.');
   const { findRunFolder } = await import('../../stored/run-place.ts');
-  const changes = await readChanges(storeOf(await findRunFolder(run, store)));
+  const { changes, damaged } = await readChanges(storeOf(await findRunFolder(run, store)));
   if (changes.length === 0 && json !== true) print(`${run}: nothing was asked of it yet`);
+  for (const why of damaged) printAside(`a change was not read: ${why}`);
   for (const change of changes) {
     if (json) printJson({ ...change, who: whoAsked(change) });
     else {

@@ -15,7 +15,6 @@ import { refuseOtherSweep } from '../../sweep/same-sweep.ts';
 import { steerSweep, type SweepSteering } from '../../sweep/steer-sweep.ts';
 import { sweepLines } from '../../sweep/sweep-table.ts';
 import { watchWorkflow } from '../../temporal/watch-workflow.ts';
-import { requireRole } from '../../../workers/temporal/who-may.ts';
 import { requirePairs } from '../../typed/option-pairs.ts';
 
 const help = `
@@ -76,7 +75,6 @@ async function start(file: string, { dryRun, yes = false, page, json = false }: 
     else print(planLines(input).join('\n'));
     return 0;
   }
-  await requireRole(`starting the sweep ${input.name}`, { of: 'own' });
   const quiet = { say: reporter.say, part: () => '' };
   const exitCode = await withProcesses(needsOf(spec), quiet, async ({ client, stack, uiUrl, interrupted, gone }) => {
     await refuseOtherSweep(client, input, file);
@@ -92,19 +90,22 @@ async function start(file: string, { dryRun, yes = false, page, json = false }: 
     });
     if (uiUrl) reporter.say(uiLine(uiUrl, handle));
     const options = { reporter, hasOwnStack: stack !== null, interrupted: interrupted.signal, gone };
-    const watched = watchWorkflow(handle, options, {
-      noun: 'sweep',
-      toEnd: `npx ratchet-rl sweep ${input.name} --cancel`,
-      follow: (signal) => follow(handle, reporter, signal),
-      tellResult: async (result) => {
-        reporter.emit({ type: 'result', time: new Date().toISOString(), ...result });
-        reporter.print(sweepLines(result).join('\n'));
-        if (result.best !== null)
-          reporter.print(`best: row ${result.best + 1}: ${describeRow(result.rows[result.best])}`);
-        return 0;
-      },
-    });
-    return watched.finally(() => shown?.close());
+    try {
+      return await watchWorkflow(handle, options, {
+        noun: 'sweep',
+        toEnd: `npx ratchet-rl sweep ${input.name} --cancel`,
+        follow: (signal) => follow(handle, reporter, signal),
+        tellResult: async (result) => {
+          reporter.emit({ type: 'result', time: new Date().toISOString(), ...result });
+          reporter.print(sweepLines(result).join('\n'));
+          if (result.best !== null)
+            reporter.print(`best: row ${result.best + 1}: ${describeRow(result.rows[result.best])}`);
+          return 0;
+        },
+      });
+    } finally {
+      await shown?.close();
+    }
   });
   return exitCode ?? 130;
 }
