@@ -30,7 +30,8 @@ import { type WorkerLife, WorkerProcesses } from './worker-processes.ts';
  * model take the time that they are told to (`--step-ms`, `--sample-ms`) and no CPU; the weights are a hash chain over
  * what was trained. Three parts, each with runs of its own:
  *
- * 1. Turns. Runs at async level 1 take turns of `--slice` seconds for `--seconds`, from when each has made a step.
+ * 1. Turns. Runs at async level 1 take turns of `--slice` seconds for `--seconds`, from when each has made a step. A turn ends with
+ *    a step that makes a checkpoint, up to two steps later: `--seconds` has several rounds of turns, or the index says where it was cut off.
  *    - `aggregate`, goal ≥ 0.95: seconds of training of both trainers ÷ their time. Only committed steps count, each once.
  *    - `jain`, goal ≥ 0.95: Jain's index of the seconds of training of the four runs.
  * 2. Preemption. Runs at level 0, and beside them runs of higher priority, one after the other.
@@ -50,7 +51,7 @@ export const fleet = measurement('fleet', 'what runs lose that share trainers an
   .option('--step-ms <ms>', 'of a step on a trainer', Number, 8_000)
   .option('--sample-ms <ms>', 'of the longest answer; the mean is half of it', Number, 4_000)
   .option('--slice <s>', 'seconds of a turn', Number, 40)
-  .option('--seconds <n>', 'of the measurement of turns', Number, 160)
+  .option('--seconds <n>', 'of the measurement of turns', Number, 400)
   .option('--preemptions <n>', 'runs of higher priority', Number, 10)
   .option('--only <list>', 'turns, preemption, spot')
   .option('--seed <n>', 'chooses when runs of higher priority come', Number, 1)
