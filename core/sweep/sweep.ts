@@ -83,6 +83,8 @@ export interface MeasureSweepRun {
   readonly run: { readonly name: string; readonly store: string };
   readonly metric: SweepMetric;
   readonly step: number;
+  /** A step that the run has committed for certain: a worker that finds less does not see the store. */
+  readonly made?: number;
 }
 
 export interface MeasuredSweepRun {

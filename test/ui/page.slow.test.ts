@@ -686,7 +686,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
       await page.getByRole('button', { name: 'compare', exact: true }).click();
       await page.getByText('Not here, or not begun: nobody').waitFor();
       await rows.nth(2).waitFor({ state: 'detached' });
-      await rows.first().getByRole('link', { name: 'lr-02' }).click();
+      await rows.getByRole('link', { name: 'lr-02' }).click();
       await page.locator('.progress').first().waitFor();
       assert.equal(new URL(page.url()).hash, '#/lr-02');
       assert.deepEqual(complaints, []);
