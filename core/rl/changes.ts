@@ -26,7 +26,7 @@ const askedMax = 500;
 /** The input of an update in words. */
 export function askedText(input: unknown): string {
   if (input === null || input === undefined) return '';
-  if (typeof input !== 'object') return shortened(String(input as string | number), askedMax);
+  if (typeof input !== 'object') return shortened(typeof input === 'string' ? input : JSON.stringify(input), askedMax);
   const pairs = Object.entries(input).map(([name, value]) => `${name}=${String(value)}`);
   return shortened(pairs.join(' '), askedMax);
 }

@@ -192,7 +192,7 @@ test('a run that is removed as a whole is found again after a kill, until nothin
   const store = path.dirname(test.folder);
   const seen: string[] = [];
   // What is there before each removal is what a kill there leaves behind.
-  const { removeAll } = FileStore.prototype;
+  const removeAll = Reflect.get(FileStore.prototype, 'removeAll');
   t.mock.method(FileStore.prototype, 'removeAll', async function (this: FileStore, prefix: string) {
     if (prefix !== '') seen.push((await listRunNames(test.run.store)).join());
     return removeAll.call(this, prefix);

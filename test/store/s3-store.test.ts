@@ -381,13 +381,13 @@ describe('S3', { skip: skipWithoutGateway }, () => {
       };
       const id = await beginAt('run');
       const other = await beginAt('run2');
-      const { cutOff, abort } = store.uploads;
-      assert.deepEqual(await cutOff(3_600_000), [], 'a writer may be alive');
+      const { uploads } = store;
+      assert.deepEqual(await uploads.cutOff(3_600_000), [], 'a writer may be alive');
       await delay(1_100); // servers tell seconds
-      assert.deepEqual(await cutOff(1), [{ key: 'weights/model', id, bytes: 1000 }]);
-      await abort({ key: 'weights/model', id });
-      await abort({ key: 'weights/model', id });
-      assert.deepEqual(await cutOff(1), []);
+      assert.deepEqual(await uploads.cutOff(1), [{ key: 'weights/model', id, bytes: 1000 }]);
+      await uploads.abort({ key: 'weights/model', id });
+      await uploads.abort({ key: 'weights/model', id });
+      assert.deepEqual(await uploads.cutOff(1), []);
       assert.equal(await uploadsUnderWay(), 1);
       const [left] = (await new S3Store(location, 'run2', { limits }).uploads.cutOff(1)) as readonly {
         readonly id: string;

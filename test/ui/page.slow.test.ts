@@ -256,7 +256,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
         'waits for work',
         'a rollout worker that has room',
         'no poller',
-        harmful[0]!,
+        harmful[0],
       ])
         assert(said.includes(text), `${text} in ${said}`);
       assert.equal(await page.locator('main img, main script').count(), 0);

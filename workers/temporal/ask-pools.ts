@@ -110,7 +110,7 @@ async function workUnderWay(
       now.map(async (workflow) => {
         const raw = await describe(client, workflow);
         for (const { activityType, lastStartedTime, lastWorkerIdentity, state } of raw?.pendingActivities ?? []) {
-          const isStarted = state === activityStarted && lastStartedTime && lastWorkerIdentity;
+          const isStarted = Number(state) === activityStarted && lastStartedTime && lastWorkerIdentity;
           if (isStarted && workerIn(lastWorkerIdentity)?.role === 'rollout')
             found.push({ workflow, worker: lastWorkerIdentity });
           else if (!isStarted && playedBy.has(activityType?.name ?? '')) found.push({ workflow, worker: null });
