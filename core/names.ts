@@ -9,6 +9,9 @@ export const taskQueues = {
   train: 'ratchet-train',
 } as const satisfies Record<WorkerRole, string>;
 
+/** Failure type of a chunk that a worker gave back before it began, so that another one gets it. */
+export const passedOnType = 'PassedOn';
+
 /** Failure type that Temporal uses when a worker does not have an activity. */
 export const notRegisteredType = 'NotFoundError';
 

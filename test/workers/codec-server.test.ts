@@ -97,7 +97,7 @@ test('others on the machine do not know its address; beyond loopback a key is as
   const payloads = await encrypted(keys);
   const open = await stage(t, { keys });
   const { origin: bare } = new URL(open.url);
-  for (const url of [bare, `${bare}/`, `${open.url.slice(0, -1)}`, `${open.url}x`])
+  for (const url of [bare, `${bare}/`, open.url.slice(0, -1), `${open.url}x`])
     assert.equal((await ask401(open, url, payloads)).status, 401, url);
   assert.match((await ask401(open, bare, payloads)).text, /the whole address that ratchet codec printed/);
   assert.equal((await open.ask('/decode', { payloads })).status, 200);
