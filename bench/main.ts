@@ -12,6 +12,8 @@ import { evalResume } from './eval-resume.ts';
 import { faults } from './faults.ts';
 import { faultsSeveral } from './faults-several.ts';
 import { fidelity } from './fidelity.ts';
+import { fleet } from './fleet.ts';
+import { fleetScale } from './fleet-scale.ts';
 import { gepa } from './gepa.ts';
 import { inFlight } from './in-flight.ts';
 import { failingRollouts } from './failing-rollouts.ts';
@@ -83,6 +85,8 @@ for (const command of [
   samplingBias,
   rolloutWorkers,
   inFlight,
+  fleet,
+  fleetScale,
   gepa,
   packing,
   tinkerOverhead,

@@ -1,10 +1,9 @@
 import { RatchetError } from '../core/errors.ts';
 import type { ScoredGroup, ScoredRollout } from '../core/rl/rollout/rollout.ts';
 import { runEvaluations } from '../runs/evaluations/run-evaluations.ts';
-import { layout, stepOf } from '../runs/layout.ts';
 import { lineagesOf, type RunPlace, runRecordOf, storeOf } from '../runs/run-access.ts';
 import { stepRecords } from '../runs/metrics/step-records.ts';
-import { scoredGroups } from '../runs/run-records.ts';
+import { sampledSteps, scoredGroups } from '../runs/run-records.ts';
 import { resolveStoreUri } from '../store/index.ts';
 import type * as Api from './index.mjs';
 
@@ -60,21 +59,12 @@ export class StoredRunReader implements Api.StoredRun {
   }
 
   async *rollouts({ step, environment }: Api.RolloutOptions = {}): AsyncGenerator<Api.Rollout, void, undefined> {
-    for (const one of step === undefined ? await this.#sampledSteps() : [step]) {
+    for (const one of step === undefined ? await sampledSteps(this.#run) : [step]) {
       for (const group of await scoredGroups(this.#run, one)) {
         if (environment !== undefined && group.environment !== environment) continue;
         for (const rollout of group.rollouts) yield told(one, group, rollout);
       }
     }
-  }
-
-  /** Steps that rollouts are stored for, in any lineage. */
-  async #sampledSteps(): Promise<number[]> {
-    const keys = await Promise.all(
-      (await lineagesOf(this.#run)).map((lineage) => storeOf(this.#run).list(layout.allRounds(lineage))),
-    );
-    const steps = new Set(keys.flat().flatMap((key) => (layout.isScored(key) ? [stepOf(key)] : [])));
-    return [...steps].filter((step) => step !== null).sort((a, b) => a - b);
   }
 }
 

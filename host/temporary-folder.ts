@@ -1,9 +1,8 @@
-import { createHash } from 'node:crypto';
-import { readFileSync, readlinkSync } from 'node:fs';
 import { lstat, mkdtemp, readdir, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { isAlive } from './is-alive.ts';
+import { processPlace } from './process-place.ts';
 
 /**
  * A folder of this process among the temporary ones, for its user alone. One that a killed process leaves is removed by
@@ -11,7 +10,7 @@ import { isAlive } from './is-alive.ts';
  */
 export async function openTemporaryFolder(name: string, parent = os.tmpdir()): Promise<string> {
   await removeLeft(parent);
-  return mkdtemp(path.join(parent, `ratchet-${name}-${process.pid}-${processSpace()}-`));
+  return mkdtemp(path.join(parent, `ratchet-${name}-${process.pid}-${processPlace()}-`));
 }
 
 /** Provides a folder for the duration of `work` and removes it in any case. */
@@ -33,25 +32,12 @@ function removeLeft(parent: string): Promise<void> {
 }
 
 async function look(parent: string): Promise<void> {
-  const space = processSpace();
+  const place = processPlace();
   for (const entry of await readdir(parent).catch(() => [])) {
     const [, pid, its] = /^ratchet-[a-z-]+-(\d+)-([0-9a-f]{8})-\w{6}$/.exec(entry) ?? [];
-    if (pid === undefined || its !== space || isAlive(Number(pid))) continue;
+    if (pid === undefined || its !== place || isAlive(Number(pid))) continue;
     const folder = path.join(parent, entry);
     const about = await lstat(folder).catch(() => null);
     if (about?.isDirectory() && about.uid === process.getuid?.()) await rm(folder, { recursive: true, force: true });
-  }
-}
-
-/** Names what process ids count in: nobody sees a process of another container or host that shares its folders. */
-function processSpace(): string {
-  return createHash('sha256').update(`${os.hostname()} ${bootAndNamespace()}`).digest('hex').slice(0, 8);
-}
-
-function bootAndNamespace(): string {
-  try {
-    return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8') + readlinkSync('/proc/self/ns/pid');
-  } catch {
-    return ''; // no Linux
   }
 }

@@ -1,7 +1,7 @@
 import { RatchetError } from '../core/errors.ts';
-import { layout } from './layout.ts';
+import { layout, stepOf } from './layout.ts';
 import type { ScoredGroup } from '../core/rl/rollout/rollout.ts';
-import { committedSteps, currentLineage, type RunPlace, storeOf, stretchesOf } from './run-access.ts';
+import { committedSteps, currentLineage, lineagesOf, type RunPlace, storeOf, stretchesOf } from './run-access.ts';
 import { decodeStoredRows } from './forms/stored-forms.ts';
 import { scoredShape } from './rollouts/scored-groups.ts';
 
@@ -30,4 +30,12 @@ export async function scoredGroups(run: RunPlace, step: number): Promise<ScoredG
     if (bytes) groups.push(...decodeStoredRows<ScoredGroup>(bytes, storeOf(run).uri + key, scoredShape));
   }
   return groups.sort((a, b) => a.ordinal - b.ordinal);
+}
+
+/** Steps that scored groups are stored for, in any lineage, ascending. */
+export async function sampledSteps(run: RunPlace): Promise<number[]> {
+  const lineages = await lineagesOf(run);
+  const keys = await Promise.all(lineages.map((lineage) => storeOf(run).list(layout.allRounds(lineage))));
+  const steps = new Set(keys.flat().flatMap((key) => (layout.isScored(key) ? [stepOf(key)] : [])));
+  return [...steps].filter((step) => step !== null).sort((a, b) => a - b);
 }

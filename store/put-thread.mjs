@@ -60,13 +60,13 @@ export function putNow({ at, folder, name, ifAbsent, content }) {
     if (ifAbsent) isStored = isLinked(temporary, target);
     else replace(temporary, target);
   } catch (error) {
-    removeQuietly(temporary);
+    removeLeftover(temporary);
     throw error;
   }
   try {
     if (isStored) fsyncSync(folder);
   } finally {
-    if (ifAbsent) unlinkSync(temporary); // one that outlasts a crash is a leftover
+    if (ifAbsent) removeLeftover(temporary);
   }
   return { isStored, bytes, sha256: ifAbsent ? '' : hash.digest('hex') };
 }
@@ -104,12 +104,17 @@ function replace(temporary, target) {
   }
 }
 
-/** @param {string} file */
-function removeQuietly(file) {
+/**
+ * Whatever becomes of it, the object is stored or it is not: one that stays, as after a crash, is among the store's
+ * leftovers, which `ratchet gc` removes.
+ *
+ * @param {string} file
+ */
+function removeLeftover(file) {
   try {
     unlinkSync(file);
   } catch (error) {
-    if (codeOf(error) !== 'ENOENT') throw error;
+    if (codeOf(error) === undefined) throw error;
   }
 }
 

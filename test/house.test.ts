@@ -152,7 +152,7 @@ const house: Readonly<Record<string, Room>> = {
   // Programs for another interpreter.
   python: { rooms: [], packages: [] },
   // Runs before any package is there.
-  setup: { rooms: [], packages: ['node:*'] },
+  setup: { rooms: [], packages: ['node:*'], also: { 'setup/pack.mjs': [computed] } },
 };
 
 /** Files that send something by themselves, and why that does not pass the door (`host/ask-server.ts`), which asks what was granted. */

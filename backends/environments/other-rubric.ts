@@ -15,7 +15,7 @@ export type Scoring = Pick<Environment, 'name' | 'rubric' | 'stateAfter' | 'judg
  * A rubric that is named in place of an environment's own: that of another environment, or the `rubric` that a module
  * of the user's exports beside no environment. Throws `ConfigInvalid` for a module with neither.
  */
-export async function openRubric(environments: Environments, entry: EnvironmentEntry): Promise<Scoring> {
+export async function openRubric(environments: Pick<Environments, 'open'>, entry: EnvironmentEntry): Promise<Scoring> {
   if (entry.python !== undefined || !isEnvironmentFile(entry.id)) return environments.open(entry);
   const { file, module } = await importOwnFile(path.resolve(entry.id), { sha256: entry.sha256 });
   const own = module as {

@@ -1,6 +1,9 @@
 import { createHash } from 'node:crypto';
 import path from 'node:path';
+import { openEnvironment } from '../../backends/environments/index.ts';
+import { openRubric } from '../../backends/environments/other-rubric.ts';
 import type { EvaluatedEnvironment } from '../../core/eval/evaluation.ts';
+import type { RescoreInput } from '../../core/eval/rescore.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { jsonOrNull } from '../../core/json-or-null.ts';
 import { isEnvironmentFile } from '../../core/names.ts';
@@ -9,6 +12,28 @@ import type { JsonValue } from '../../config/run-spec.ts';
 import { readRegular } from '../../host/regular-file.ts';
 import { trustedFile } from '../../host/trusted-files.ts';
 import { findEvaluatedEnvironment } from '../../load/evaluations/evaluated-environment.ts';
+import { requireStored } from '../../play/rescoring/opened-rubrics.ts';
+
+/**
+ * Refuses what scores in place before anything starts. What is in Python is opened by a worker alone, and one that
+ * cannot be opened here may be there: those are refused by the rescore itself.
+ */
+export async function refuseInPlace({
+  environments,
+  rubric,
+}: Pick<RescoreInput, 'environments' | 'rubric'>): Promise<void> {
+  for (const entry of rubric === null ? environments : [rubric]) {
+    const { name, program, python } = entry;
+    if (program !== undefined)
+      requireStored({ name, scoring: program.score.command === null ? 'stored' : 'in_place' }, name);
+    if (program !== undefined || python !== undefined) continue;
+    const bare = { ...entry, variables: undefined };
+    const opened = await (rubric === null ? openEnvironment(bare) : openRubric({ open: openEnvironment }, bare)).catch(
+      () => null,
+    );
+    if (opened !== null) requireStored(opened, rubric === null ? name : '');
+  }
+}
 
 /** The fields by which it is opened, without those of training. */
 export function entryOf(entry: EvaluatedEnvironment): EvaluatedEnvironment {

@@ -19,11 +19,14 @@ export async function runTrainerNode({
   kind,
   program,
   endsWithRun,
+  onReady = () => undefined,
 }: {
   readonly kind: KindOnNodes;
   /** As `[trainer] program`. */
   readonly program: string | null;
   readonly endsWithRun: boolean;
+  /** Called when it has found its program, and joins. */
+  readonly onReady?: () => void;
 }): Promise<void> {
   const place = nodesPlace(process.env);
   const rank = Number(process.env['RANK'] ?? Number.NaN);
@@ -39,6 +42,7 @@ export async function runTrainerNode({
       `A node of a trainer shows the first one the secret of its project folder. ${secretFileOf(process.cwd())} is not there: copy it from the first node (RATCHET_SECRET_FILE names another file).`,
     );
   const open = await opens[kind](program, process.cwd());
+  onReady();
   const interrupted = new AbortController();
   const end = (): void => interrupted.abort();
   process.once('SIGINT', end).once('SIGTERM', end);

@@ -2,6 +2,8 @@ import { RatchetError } from '../../core/errors.ts';
 import { sweepWorkflowId } from '../../core/names.ts';
 import type { SweepStatus } from '../../core/sweep/sweep.ts';
 import { temporalHere } from '../../workers/temporal/client.ts';
+import { starterOf } from '../../workers/temporal/history-of-changes.ts';
+import { requireRole } from '../../workers/temporal/who-may.ts';
 import { print, printJson } from '../output/print.ts';
 import { withTemporal } from '../temporal/with-temporal.ts';
 import { planSweep, readSweepFile } from './plan-sweep.ts';
@@ -41,6 +43,7 @@ export async function steerSweep(what: string, { pause, resume, cancel, json }: 
       return tell(isOpen ? status : { ...status, phase: 'not running' });
     }
     if (found.status.name !== 'RUNNING') throw hasEnded(name, found.status.name);
+    await requireRole(`steering the sweep ${name}`, { of: 'run', run: name, owner: () => starterOf(handle) });
     if (pause !== undefined)
       print(
         `${name}: ${await handle.executeUpdate<string, [string | null]>('pause', { args: [pause === true ? null : pause] })}`,

@@ -70,7 +70,10 @@ export async function* readTar(tar: ByteReader, bounds: TarBounds): AsyncGenerat
   if ((await tar.peek(blockBytes)).length < blockBytes) throw new CutOff();
 }
 
-/** The same entries as a tar of our own, whose form no two readers take differently. Rejects with `TarTrouble`. */
+/**
+ * The same entries as a tar of our own, whose form no two readers take differently. It is read to its end, where its
+ * writer may still fail. Rejects with `TarTrouble`.
+ */
 export async function* cleanTar(
   bytes: AsyncIterable<Uint8Array>,
   bounds: { readonly bytesMax: number; readonly where: string },
@@ -78,6 +81,7 @@ export async function* cleanTar(
   const tar = new ByteReader(bytes);
   try {
     yield* writeTar(readTar(tar, { what: 'a saved folder', takes: 'tree', entriesMax: treeEntriesMax, ...bounds }));
+    for await (const _ of tar.rest());
   } catch (error) {
     if (error instanceof CutOff) throw new TarTrouble('failed', `${bounds.where}: it is cut off.`);
     throw error instanceof TarTrouble ? new TarTrouble(error.kind, `${bounds.where}: ${error.message}`) : error;

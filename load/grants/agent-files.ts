@@ -4,6 +4,7 @@ import type { CodeRef, EnvironmentSpec } from '../../config/run-spec.ts';
 import type { ProgramSpec } from '../../config/settings/agents.ts';
 import type { KeyPath } from '../../config/toml/positions.ts';
 import { readCopiedFiles, Uncopied } from '../../backends/environments/agent/copied-files.ts';
+import { type CommonFiles, fileAndFolder, treeOf } from '../../backends/environments/agent/task-rows.ts';
 import { heldOutOf, readTasks, UnsuitableTasks } from '../../backends/environments/agent/tasks.ts';
 import { realOr } from '../../host/file-owners.ts';
 import { trustedData } from '../../host/trusted-files.ts';
@@ -84,10 +85,13 @@ async function readProgram(
   look: Look,
 ): Promise<{ readonly program: ProgramSpec; readonly counts: Counts }> {
   const { tasks, evalTasks, sandbox, score } = program;
+  const copied = async (written: ProgramSpec['sandbox']['files'], table: string): Promise<ReadFiles> =>
+    (written && (await look([table, 'files'], () => readFiles(written, folders)))) ?? { files: written, names: [] };
+  const [inSandbox, inScore] = [await copied(sandbox.files, 'sandbox'), await copied(score.files, 'score')];
+  const common = { begins: treeOf(inSandbox.names), scored: treeOf([...inSandbox.names, ...inScore.names]) };
+  await look(['score', 'files'], async () => requireApart(common, inScore.names));
   const source = async (written: ProgramSpec['tasks'], key: string) =>
-    (await look([key], () => readSource(written, folders, sandbox))) ?? { source: written, count: null };
-  const copied = async (written: ProgramSpec['sandbox']['files'], table: string) =>
-    written && ((await look([table, 'files'], () => readFiles(written, folders))) ?? written);
+    (await look([key], () => readSource(written, folders, sandbox, common))) ?? { source: written, count: null };
   const scored = score.function;
   const code = scored && (await look(['score', 'function'], () => readCode(scored, folders.folder)));
   const { provider } = sandbox.pool;
@@ -101,10 +105,10 @@ async function readProgram(
       evalTasks: held && held.source,
       sandbox: {
         ...sandbox,
-        files: await copied(sandbox.files, 'sandbox'),
+        files: inSandbox.files,
         pool: own ? { ...sandbox.pool, provider: { ...provider, import: own } } : sandbox.pool,
       },
-      score: { ...score, files: await copied(score.files, 'score'), function: scored && { ...scored, ...code } },
+      score: { ...score, files: inScore.files, function: scored && { ...scored, ...code } },
     },
   };
 }
@@ -127,10 +131,11 @@ async function readSource(
   written: ProgramSpec['tasks'],
   folders: Folders,
   sandbox: ProgramSpec['sandbox'],
+  common: CommonFiles,
 ): Promise<{ readonly source: ProgramSpec['tasks']; readonly count: number }> {
   const file = written.hub === undefined ? trustedData(resolvePath(written.path, folders), 'The tasks') : written.path;
   try {
-    const { sha256, length } = await readTasks({ ...written, path: file }, sandbox);
+    const { sha256, length } = await readTasks({ ...written, path: file }, sandbox, common);
     return { source: { ...written, path: file, sha256 }, count: length };
   } catch (cause) {
     if (cause instanceof UnsuitableTasks) throw new Refused(cause.said, cause);
@@ -140,11 +145,27 @@ async function readSource(
 
 type Copied = NonNullable<ProgramSpec['sandbox']['files']>;
 
+/** Files of a sandbox with their names in it; none where they could not be read. */
+interface ReadFiles {
+  readonly files: Copied | null;
+  readonly names: readonly string[];
+}
+
+/** Files of the score come to those of the sandbox, in the same folder. */
+function requireApart({ begins }: CommonFiles, names: readonly string[]): void {
+  const both = fileAndFolder(begins, names);
+  if (both === null) return;
+  throw new Refused({
+    expected: `${JSON.stringify(both.name)} to be a file or a folder`,
+    received: `both, since ${JSON.stringify(both.inside)} lies in it, with the files that [env.sandbox] names`,
+  });
+}
+
 /**
  * Files that the program of a sandbox gets, which may come from elsewhere only by an absolute path: a person sees it, and
  * has to grant it where a stored run names it.
  */
-async function readFiles(written: Copied, folders: Folders): Promise<Copied> {
+async function readFiles(written: Copied, folders: Folders): Promise<ReadFiles> {
   const file = trustedData(resolvePath(written.path, folders), 'Files of a sandbox');
   const refused = (received: string, cause?: unknown): Refused =>
     new Refused({ expected: 'a file, or a folder with the files of a sandbox', received }, cause);
@@ -154,7 +175,8 @@ async function readFiles(written: Copied, folders: Folders): Promise<Copied> {
   if (isBelow(real, await realpath(folders.projectFolder)))
     throw refused(`${file}, which holds the whole project, with its runs and what .ratchet keeps`);
   try {
-    return { path: file, sha256: readCopiedFiles(file).sha256 };
+    const { files, sha256 } = readCopiedFiles(file);
+    return { files: { path: file, sha256 }, names: files.map(({ path: name }) => name) };
   } catch (cause) {
     if (!(cause instanceof Uncopied)) throw cause;
     throw refused(cause.message, cause);

@@ -50,7 +50,7 @@ export function openRubrics(
 }
 
 /** Refuses a rubric that scores in place: the state that it reads ended with its rollout. */
-function requireStored({ name, scoring }: Scoring, environment: string): void {
+export function requireStored({ name, scoring }: Pick<Scoring, 'name' | 'scoring'>, environment: string): void {
   if (scoring !== 'in_place') return;
   const whose = name === environment ? environment : `The rubric of ${name}`;
   throw new RatchetError(

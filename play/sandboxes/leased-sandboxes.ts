@@ -40,7 +40,7 @@ interface BeginOptions {
   readonly owner: LeaseOwner;
   readonly deadlineAtMs: number;
   readonly signal: AbortSignal;
-  /** Whether it waits for a free place; true by default. */
+  /** Whether it waits for a free place, or a provider that is full; true by default. */
   readonly waits?: boolean;
 }
 
@@ -58,6 +58,10 @@ export class LeasedSandboxes implements SandboxLeases {
   readonly #line = new PQueue({ concurrency: 1 });
   readonly #settling = new Set<Promise<void>>();
   readonly #closed = new AbortController();
+  /** Owners that wait for a place, or for a provider that is full. */
+  readonly #waiting = new Set<string>();
+  /** Called when an owner begins to wait. */
+  onWait: () => void = () => undefined;
 
   constructor(options: LeasingOptions) {
     this.#options = { settleMs: settleUsualMs, lookAgainMs: lookAgainUsualMs, places: options.pool, ...options };
@@ -77,6 +81,11 @@ export class LeasedSandboxes implements SandboxLeases {
     }
   }
 
+  /** Whether an owner waits for what another sandbox has. */
+  get isWaitedFor(): boolean {
+    return this.#waiting.size > 0;
+  }
+
   /** A sandbox with a lease that nobody has yet: `handOver` gives it to its owner. */
   async begin(
     request: LeaseRequest,
@@ -88,8 +97,9 @@ export class LeasedSandboxes implements SandboxLeases {
     await leases.open({ name, pool, owner, createdAtMs: Date.now(), deadlineAtMs, costPerHour });
     const labels = { project, owner: shownOwner(owner) };
     try {
-      await this.#awaitPlace(name, waits ? deadlineAtMs : 0, signal);
-      return await this.#create({ ...request, name, labels }, deadlineAtMs, signal);
+      const waitsUntilMs = waits ? deadlineAtMs : 0;
+      await this.#awaitPlace(name, waitsUntilMs, signal);
+      return await this.#create({ ...request, name, labels }, waitsUntilMs, signal);
     } catch (error) {
       if (error instanceof RatchetError && error.code === 'SandboxUnanswered') {
         this.#settleLater(name);
@@ -97,6 +107,8 @@ export class LeasedSandboxes implements SandboxLeases {
       }
       await this.#end(name, 'failed');
       throw error;
+    } finally {
+      this.#waiting.delete(name);
     }
   }
 
@@ -149,8 +161,16 @@ export class LeasedSandboxes implements SandboxLeases {
       if (await this.#line.add(() => this.#places.take(name, quota))) return;
       await this.#endOfDeadWorkers();
       requireTime(deadlineAtMs, `one of the ${quota} places for sandboxes became free (quota)`);
+      this.#waits(name);
       await delay(lookAgainMs * (0.5 + Math.random()), undefined, { signal });
     }
+  }
+
+  /** Until its sandbox is there, or it is given up. */
+  #waits(name: string): void {
+    if (this.#waiting.has(name)) return;
+    this.#waiting.add(name);
+    this.onWait();
   }
 
   /** A worker of this machine that died holds its places until somebody looks: whoever waits for one does. */
@@ -178,6 +198,7 @@ export class LeasedSandboxes implements SandboxLeases {
       } catch (error) {
         if (!(error instanceof RatchetError) || error.code !== 'SandboxUnavailable') throw error;
         requireTime(deadlineAtMs, `${provider.kind} had a sandbox: ${error.message}`, error);
+        this.#waits(request.name);
         const wait = error.retryAfterMs ?? Math.min(lookAgainMs * 2 ** tries, 30_000);
         await delay(wait * (0.5 + Math.random()), undefined, { signal });
       }

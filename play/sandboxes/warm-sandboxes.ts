@@ -40,14 +40,13 @@ export class WarmSandboxes implements SandboxLeases {
   constructor(leased: LeasedSandboxes, count: number) {
     this.#leased = leased;
     this.#count = count;
+    leased.onWait = () => void this.#endReady(); // their places may be what is waited for
   }
 
   async take(request: LeaseRequest, options: TakeOptions): Promise<LeasedSandbox> {
     if (this.#count === 0 || request.snapshot) return this.#leased.take(request, options);
     const kind = kindOf(request);
-    const taken = await this.#takeReady(kind, request, options);
-    if (taken === null) await this.#endOthers(kind); // their places may be what is waited for
-    const leased = taken ?? (await this.#leased.take(request, options));
+    const leased = (await this.#takeReady(kind, request, options)) ?? (await this.#leased.take(request, options));
     this.#fill(kind, request);
     return leased;
   }
@@ -55,7 +54,7 @@ export class WarmSandboxes implements SandboxLeases {
   async close(): Promise<void> {
     this.#closed.abort();
     await Promise.all(this.#filling);
-    await this.#endOthers(null);
+    await this.#endReady();
     if (this.#folder) await rm(await this.#folder, { recursive: true, force: true });
     await this.#leased.close();
   }
@@ -119,12 +118,13 @@ export class WarmSandboxes implements SandboxLeases {
       },
     );
     if (sandbox === 'unanswered') return;
-    this.#ready.set(kind, [...(this.#ready.get(kind) ?? []), { sandbox, socket, untilMs }]);
+    const warm = { sandbox, socket, untilMs };
+    if (this.#leased.isWaitedFor) return this.#giveUp(warm);
+    this.#ready.set(kind, [...(this.#ready.get(kind) ?? []), warm]);
   }
 
-  async #endOthers(kind: string | null): Promise<void> {
-    const others = [...this.#ready].filter(([other]) => other !== kind).flatMap(([, warm]) => warm.splice(0));
-    await Promise.all(others.map((warm) => this.#giveUp(warm)));
+  async #endReady(): Promise<void> {
+    await Promise.all([...this.#ready.values()].flatMap((warm) => warm.splice(0)).map((warm) => this.#giveUp(warm)));
   }
 
   async #giveUp({ sandbox }: Warm): Promise<void> {

@@ -38,8 +38,8 @@ test('all that remains on the machine is listed with its size, in this folder an
   ); // prettier-ignore
   assert.ok(kept[0]!.bytes < 10_000, 'a link is not followed');
   const lines = describeKept(kept);
-  assert.match(lines[2]!, /^ *5 MB {2}\S+cache\/models +models that Ratchet fetched itself$/);
+  assert.match(lines[2]!, /^ *5\.0 MB {2}\S+cache\/models +models that Ratchet fetched itself$/);
   assert.match(lines[4]!, /other programs use it, too$/);
-  assert.match(lines.at(-1)!, /^ *10 MB {2}without what other programs use\./);
+  assert.match(lines.at(-1)!, /^ *10\.0 MB {2}without what other programs use\./);
   assert.deepEqual(describeKept([]), ['nothing of Ratchet is on this machine']);
 });

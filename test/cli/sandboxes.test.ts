@@ -6,6 +6,7 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { pathToFileURL } from 'node:url';
 import { thisWorker } from '../../host/worker-process.ts';
+import { earlierWorker } from '../play/sandboxes/earlier-worker.ts';
 import { LeaseStore } from '../../runs/sandboxes/lease-store.ts';
 import { canSandbox, missingSandbox } from '../environments/sandbox-here.ts';
 import { openCommands } from './typed.ts';
@@ -31,7 +32,7 @@ test('ratchet sandboxes lists who has one, and sweeps those of nobody', { skip }
     return { name, pool, owner: { run: 'repair', group: 'g7', index: 2, worker }, createdAtMs, deadlineAtMs: createdAtMs + 60_000, costPerHour: 1 }; // prettier-ignore
   };
   await leases.open(lease('kept', thisWorker()));
-  await leases.open(lease('lost', `${os.hostname()}:${process.pid}:1`));
+  await leases.open(lease('lost', earlierWorker()));
   const listed = await type('list');
   assert.match(listed, /^NAME +KIND +STATE +OWNER[^]*kept +namespace +waits +repair g7 2 /);
   assert.match(listed, /\nlost /);

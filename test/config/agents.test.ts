@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
@@ -142,6 +142,34 @@ describe('an agent in a run file', () => {
       const said = await problems(t, `${head}${command}${tasks}${score}`, row);
       assert.equal(said.split('tasks.jsonl:1: ')[1], why);
     });
+
+  test('a name is not a file of one table and a folder of another', async (t) => {
+    const folder = await folderWith(t, '', '');
+    const put = async (file: string): Promise<void> => {
+      await mkdir(path.dirname(path.join(folder, file)), { recursive: true });
+      await writeFile(path.join(folder, file), '');
+    };
+    for (const file of ['own/src/main.py', 'own/data', 'score/data/hidden', 'fine/src/more.py']) await put(file);
+    const said = async (sandbox: string, scored: string, row: object): Promise<string> => {
+      const tables = `[env.sandbox]\nfiles = "./${sandbox}"\n${score}files = "./${scored}"\n`;
+      await writeFile(path.join(folder, 'run.toml'), `${head}${command}${tasks}${tables}`);
+      await writeFile(path.join(folder, 'tasks.jsonl'), `${JSON.stringify({ prompt: 'x', ...row })}\n`);
+      const error = await loadRunConfig('run.toml', { projectFolder: folder }).then(
+        () => null,
+        (thrown: unknown) => thrown as ConfigProblems,
+      );
+      return (error?.problems ?? []).map(({ path: at, received }) => `${at}: ${received.split('jsonl:1: ').at(-1)!}`).join('\n'); // prettier-ignore
+    };
+    const both = (key: string, name: string, inside: string): string =>
+      `env[0].tasks: ${key}: expected "${name}" to be a file or a folder; found both, since "${inside}" lies in it, with the files that [env.sandbox] and [env.score] name`;
+    assert.equal(await said('own', 'fine', { files: { 'src/other.py': '', data: 'replaced' }, score_files: { 'src/main.py': '' } }), ''); // prettier-ignore
+    assert.equal(await said('own', 'fine', { files: { src: '' } }), both('files', 'src', 'src/main.py'));
+    assert.equal(await said('own', 'fine', { files: { 'data/one': '' } }), both('files', 'data', 'data/one'));
+    assert.equal(await said('own', 'fine', { score_files: { 'data/one': '' } }), both('score_files', 'data', 'data/one')); // prettier-ignore
+    assert.equal(await said('own', 'fine', { score_files: { 'src/more.py/x': '' } }), both('score_files', 'src/more.py', 'src/more.py/x')); // prettier-ignore
+    assert.equal(await said('own', 'fine', { files: { 'src/more.py/x': '' } }), '', 'of the score alone, which replaces nothing before'); // prettier-ignore
+    assert.match(await said('own', 'score', {}), /^env\[0\]\.score\.files: both, since "data\/hidden" lies in it/);
+  });
 
   test('a surrogate pair, bytes in base64 and an answer of null are no problem', async (t) => {
     const row = '{"prompt": "\\ud83d\\ude00", "answer": null, "files": {"a": {"base64": "AAE="}}, "info": null}';

@@ -167,8 +167,10 @@ for (const name of units) {
     assert.deepEqual(strangeLines(unit), []);
     assert.notDeepEqual(strangeLines(unit.replace('Restart=', 'Restarts=')), []);
     const command = /^ExecStart=(.*)$/m.exec(unit)![1]!.split(' ');
-    const program = command.find((word) => /^(?:cli|engine)\//.test(word))!;
-    assert.ok(existsSync(path.join(repositoryFolder, program)), program);
+    const [node, program] = command;
+    assert.equal(node, '/usr/bin/node');
+    assert.match(program!, /^(?:cli|workers)\/[\w-]+\.mjs$/, 'what runs the programs as built');
+    assert.ok(existsSync(path.join(repositoryFolder, program!)), program);
     for (const kept of [
       'NoNewPrivileges=true',
       'ProtectSystem=strict',

@@ -64,6 +64,12 @@ const Probe = z.looseObject({
 });
 export type Probe = z.infer<typeof Probe>;
 
+/** What Kubernetes says of a pod, here. */
+const fields: Readonly<Record<string, string>> = {
+  'status.podIP': '127.0.0.1',
+  "metadata.labels['apps.kubernetes.io/pod-index']": '1',
+};
+
 const Container = z.looseObject({
   name: z.string(),
   image: z.string(),
@@ -71,8 +77,18 @@ const Container = z.looseObject({
   restartPolicy: z.string().optional(),
   ports: z.array(z.looseObject({ name: z.string(), containerPort: z.number() })).default([]),
   envFrom: z.array(z.looseObject({ configMapRef: z.looseObject({ name: z.string() }) })).default([]),
-  // No secret is in the environment of a pod: only values.
-  env: z.array(z.strictObject({ name: z.string(), value: z.string() })).default([]),
+  // No secret is in the environment of a pod: only values, and what Kubernetes knows of the pod.
+  env: z
+    .array(
+      z.union([
+        z.strictObject({ name: z.string(), value: z.string() }),
+        z.strictObject({
+          name: z.string(),
+          valueFrom: z.strictObject({ fieldRef: z.strictObject({ fieldPath: z.enum(Object.keys(fields)) }) }),
+        }),
+      ]),
+    )
+    .default([]),
   startupProbe: Probe,
   livenessProbe: Probe,
   readinessProbe: Probe.optional(),
@@ -146,7 +162,8 @@ function splitAt(line: string, mark: string): [string, string] {
 
 /** The environment that Kubernetes gives a container. */
 export function environmentOf({ envFrom, env }: Container, shared = settings()): Record<string, string> {
-  return { ...(envFrom.length > 0 ? shared : {}), ...Object.fromEntries(env.map(({ name, value }) => [name, value])) };
+  const own = env.map((one) => [one.name, 'value' in one ? one.value : fields[one.valueFrom.fieldRef.fieldPath]!]);
+  return { ...(envFrom.length > 0 ? shared : {}), ...(Object.fromEntries(own) as Record<string, string>) };
 }
 
 /** The command of a container, with `$(NAME)` of its environment put in, as Kubernetes does. */

@@ -41,13 +41,20 @@ test('the programs of an image are built with it, and nothing is written to the 
   const before = filesOf(image);
   const home = temporaryFolder(t);
   const env = { PATH: process.env['PATH'], HOME: home, NODE_COMPILE_CACHE: path.join(home, 'compiled') };
-  for (const command of [
-    ['cli/ratchet.mjs', 'worker', '--help'],
-    ['workers/program.mjs', 'policy-server', '--help'],
-  ])
-    execFileSync(process.execPath, command, { cwd: image, env, stdio: 'pipe' });
+  for (const command of unitCommands())
+    execFileSync(process.execPath, [...command, '--help'], { cwd: image, env, stdio: 'pipe' });
   assert.deepEqual(filesOf(image), before);
 });
+
+/** What the units of deploy/systemd start, without Node. */
+function unitCommands(): readonly (readonly string[])[] {
+  const folder = path.join(repositoryFolder, 'deploy/systemd');
+  const units = readdirSync(folder).filter((name) => name.endsWith('.service'));
+  const commands = units.map(
+    (name) => /^ExecStart=\S+ (.*)$/m.exec(readFileSync(path.join(folder, name), 'utf8'))![1]!,
+  );
+  return commands.map((command) => command.replace('%i', 'rollout').split(' '));
+}
 
 /** Every file, with its time of change. */
 function filesOf(folder: string): string[] {

@@ -3,8 +3,12 @@ import assert from 'node:assert/strict';
 import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
+import { TrainerNodes } from '../../backends/nodes/nodes.ts';
 import { saveModelFolder } from '../../engine/index.ts';
 import { bearer } from '../../engine/server/gate.ts';
+import { closeProcesses } from '../../host/processes-open.ts';
+import { holdSecret } from '../../host/project-secret.ts';
+import { choosePort } from '../../workers/stack/ports.ts';
 import { pods } from '../docs/manifests.ts';
 import { preset } from '../engine/models.ts';
 import { eventually, temporaryFolder } from '../workers/fixtures/processes.ts';
@@ -110,6 +114,30 @@ test('a weights agent beside vLLM is ready, and asks for its key', async (t) => 
   const locate = await fetch(`http://127.0.0.1:${vllm.port(8431)}/locate`, { method: 'POST', body: '{}' });
   assert.equal(locate.status, 401);
   assert.deepEqual(await vllm.end(), { 'weights-agent': 0 });
+});
+
+test('a further node of a trainer is ready when it has its Python, and joins the first one by their key', async (t) => {
+  const here = await cluster(t);
+  const port = await choosePort(0);
+  const folder = path.join(here.folder, 'ratchet-train-node/ratchet/.venv/bin');
+  mkdirSync(folder, { recursive: true });
+  // PyTorch is not here: what answers as the Python with it does.
+  const answers = `#!/bin/sh\n[ "$1" = -c ] && echo True && exit\necho '{"event": "listening"}' >&3\nexec sleep 600\n`;
+  writeFileSync(path.join(folder, 'python'), answers, { mode: 0o755 });
+  const trainer = { RATCHET_SECRET: 'k'.repeat(43) };
+  const node = await RunningPod.start(t, podOf('train-node'), {
+    ...here,
+    secrets: { ...here.secrets, 'trainer-key': trainer },
+    ports: { 29500: String(port) },
+  });
+  await node.ready();
+  holdSecret(here.folder, { ...trainer });
+  const first = await TrainerNodes.open({ address: '127.0.0.1', port });
+  assert.match(first.missing({ kind: 'torch', count: 1 })!, /^1 of 2 nodes of the trainer/);
+  await eventually('it joins', () => first.missing({ kind: 'torch', count: 1 }) === null, 60_000);
+  assert.match(node.said('node'), /joined 127\.0\.0\.1:\d+ as node 1/);
+  assert.deepEqual(await node.end(), { node: 0 });
+  await closeProcesses();
 });
 
 test('a worker that cannot poll Temporal is not ready, and says why', async (t) => {

@@ -5,10 +5,20 @@ import path from 'node:path';
 import type { TestContext } from 'node:test';
 import { promisify } from 'node:util';
 import { choosePort } from '../../workers/stack/ports.ts';
-import { commandOf, type Container, environmentOf, type Pod, type Probe, settings } from '../docs/manifests.ts';
+import {
+  commandOf,
+  type Container,
+  environmentOf,
+  manifests,
+  type Pod,
+  type Probe,
+  settings,
+} from '../docs/manifests.ts';
 import { repositoryFolder } from './small-run.ts';
 import { eventually } from '../workers/fixtures/processes.ts';
 
+/** Names by which pods find each other. */
+const services = new Set(manifests().flatMap(({ kind, name }) => (kind === 'Service' ? [name] : [])));
 /** Folders of the image that are volumes: they are not in it. */
 const volumesOfImage = new Set(['outputs', 'keys', '.ratchet', '.git']);
 /** vLLM needs a GPU, and an image of its own. */
@@ -20,6 +30,8 @@ interface Cluster {
   readonly temporal: string;
   /** Files of Secrets, by the name of the volume. */
   readonly secrets: Readonly<Record<string, Readonly<Record<string, string>>>>;
+  /** Ports of pods that are elsewhere in the cluster, as they are here; Services with their names are the loopback. */
+  readonly ports?: Readonly<Record<string, string>>;
 }
 
 interface Started {
@@ -62,6 +74,7 @@ export class RunningPod {
     });
     for (const port of pod.containers.flatMap((one) => portsOf(one)))
       if (!running.#ports.has(port)) running.#ports.set(port, String(await choosePort(0)));
+    for (const [inside, outside] of Object.entries(cluster.ports ?? {})) running.#ports.set(inside, outside);
     for (const container of pod.containers.filter(isHere)) {
       running.#start(container);
       if (container.restartPolicy === 'Always') await running.#until(container, container.startupProbe, 'startup');
@@ -165,7 +178,7 @@ export class RunningPod {
 
   /** A word with the pod's paths and ports replaced by those here. */
   #here(word: string): string {
-    let here = word;
+    let here = services.has(word) ? '127.0.0.1' : word;
     const place = this.#places.find(([inside]) => word === inside || word.startsWith(`${inside}/`));
     if (place) here = place[1] + word.slice(place[0].length);
     for (const [inside, outside] of this.#ports) here = here.replace(new RegExp(`(?<=^|:)${inside}(?=$|/)`), outside);

@@ -40,6 +40,25 @@ describe('POST /effects/KEY', () => {
     assert.deepEqual([set.body['state'], set.body['again']], ['make', true]);
   });
 
+  test('a once-only call that is asked for twice in one life is being made, and settled by that life alone', async () => {
+    const attempts = world();
+    const first = await attempts();
+    await post(first, 'mail-1', send);
+    const twice = await post(first, 'mail-1', send);
+    assert.deepEqual([twice.status, twice.body['state']], [409, 'making']);
+    assert.match(twice.body['error'] as string, /its answer comes with POST \/effects\/mail-1\/settle/);
+    assert.equal((await post(first, 'mail-1/settle', { answer: 1 })).status, 200);
+    assert.deepEqual((await post(first, 'mail-1', send)).body, { state: 'settled', answer: 1 });
+
+    await post(first, 'mail-2', send);
+    const next = await attempts();
+    for (const path of ['mail-2', 'mail-2/settle']) {
+      const { status, body } = await post(next, path, path.endsWith('settle') ? { answer: 1 } : send);
+      assert.deepEqual([path, status, body['state']], [path, 409, 'in_doubt']);
+    }
+    assert.equal(await next.get('effect_settled', 'mail-2'), undefined);
+  });
+
   test('refuses what it cannot read, and says what was expected', async () => {
     const notes = await world()();
     await post(notes, 'taken', send);
@@ -72,10 +91,17 @@ describe('POST /effects/KEY', () => {
 });
 
 /** As the address of a rollout asks: `KEY`, or `KEY/settle`. */
-function post(notes: NotesView, path: string, body: JsonValue): ReturnType<typeof handleEffect> {
+async function post(notes: NotesView, path: string, body: JsonValue): ReturnType<typeof handleEffect> {
   const [key = '', end] = path.split('/');
-  return handleEffect(notes, { key, isSettle: end === 'settle' }, body);
+  const making = makings.get(notes) ?? new Set();
+  makings.set(notes, making);
+  const answer = await handleEffect(notes, { key, isSettle: end === 'settle' }, body, making);
+  if (answer.making !== undefined) making.add(answer.making);
+  if (answer.settled !== undefined) making.delete(answer.settled);
+  return answer;
 }
+/** What each life of the program makes, as its address remembers it. */
+const makings = new WeakMap<NotesView, Set<string>>();
 
 /** Opens one attempt after the other at one rollout. */
 function world(): () => Promise<NotesView> {

@@ -1,6 +1,5 @@
 /** Rollouts in play: what a worker says of them, and what is read for people. */
 import assert from 'node:assert/strict';
-import { hostname } from 'node:os';
 import { describe, test, type TestContext } from 'node:test';
 import { temporaryFolder } from '../../backends/testing/material.ts';
 import { firstLineage } from '../../core/names.ts';
@@ -8,6 +7,7 @@ import { effectNotes } from '../../core/rl/rollout/effects.ts';
 import type { RecordedTurn, ScoredGroup, Turn } from '../../core/rl/rollout/rollout.ts';
 import { present } from '../../core/present.ts';
 import { thisWorker } from '../../host/worker-process.ts';
+import { earlierWorker } from './sandboxes/earlier-worker.ts';
 import { unlimited } from '../../core/settings/budgets.ts';
 import { noPrices } from '../../core/rl/budget.ts';
 import { RolloutBudget } from '../../play/budget/rollout-budget.ts';
@@ -124,7 +124,7 @@ describe('a rollout in play', () => {
       const said = { worker, attempt: 1, writtenAtMs: 1_000_000, ordinals: '', rollouts, waiting: 0, ended: 0 };
       await store.put(at, encodeStored(at, { ...said, ...present({ nextByMs }) }));
     };
-    await say(1, `${hostname()}:${process.pid}:1`); // an earlier process of this number
+    await say(1, earlierWorker()); // an earlier process of this number
     await say(2, 'elsewhere:7:1', Date.now() - 31_000);
     await say(3, 'elsewhere:8:1', Date.now() - 20_000); // within what clocks differ
     await say(4, thisWorker(), Date.now() + 1_000); // its newest turn is as old as that of the others

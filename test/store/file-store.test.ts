@@ -35,7 +35,7 @@ storeContract('FileStore', async (t) => {
 });
 
 type Call = 'open' | 'appendFile' | 'mkdir' | 'unlink';
-type SyncCall = 'openSync' | 'linkSync' | 'renameSync' | 'writeSync' | 'fsyncSync';
+type SyncCall = 'openSync' | 'linkSync' | 'unlinkSync' | 'renameSync' | 'writeSync' | 'fsyncSync';
 
 const simulated = (code: string) => Object.assign(new Error(`${code}: simulated`), { code });
 const failure = (code: string) => () => Promise.reject(simulated(code));
@@ -81,6 +81,26 @@ describe('a folder as a store', () => {
     await store.putIfAbsent('k', bytes('2'));
     await store.putIfAbsent('l', bytes('3'));
     assert.deepEqual((await readdir(root)).sort(), ['k', 'l']);
+  });
+
+  test('an object is stored also where its temporary file stays, which is a leftover then', async (t) => {
+    const { root, store } = await fresh(t);
+    const failing = () => {
+      throw simulated('EIO');
+    };
+    await withSyncCall(t, 'unlinkSync', failing, async () => {
+      assert.equal((await store.putIfAbsent('k', bytes('1'))).stored, true);
+      assert.equal(text((await store.putIfAbsent('k', bytes('2'))).bytes), '1');
+      await mkdir(path.join(root, 'taken', 'below'), { recursive: true });
+      await assert.rejects(
+        store.put('taken', bytes('1')),
+        { code: 'CheckpointDamaged' },
+        'its own failure, not that of the file',
+      );
+    });
+    assert.equal(text(await store.read('k')), '1');
+    assert.deepEqual(await store.list(''), ['k']);
+    assert.equal((await store.leftovers(0)).length, 3);
   });
 
   test('an object is on the disk before it has its name', { skip: process.platform !== 'linux' }, async (t) => {

@@ -7,6 +7,8 @@ import path from 'node:path';
 import { after, before, describe, test, type TestContext } from 'node:test';
 import { pathToFileURL } from 'node:url';
 import type { Browser, Page } from 'playwright-core';
+import { Pool } from '../../core/fleet/pool.ts';
+import type { FoundPool } from '../../core/fleet/pool-types.ts';
 import { makeReport } from '../../ui/report.ts';
 import { servePage } from '../../ui/serve.ts';
 import { writeNote, writePause } from '../../runs/metrics/notices.ts';
@@ -72,6 +74,29 @@ const refusal: RunEvent = {
   text: `a loss that is not finite: ${harmful[0]}`,
   values: {},
 };
+
+/** Two pools: one at work, and one whose workflow does not answer. */
+function fleetOf(): FoundPool[] {
+  const began = Date.parse(since);
+  const pool = new Pool('gpus', {}, began);
+  for (const trainer of ['node-1-4711-a1b2c3', 'node-2-4712-d4e5f6', 'node-3-4713-778899'])
+    pool.trainer({ trainer, labels: trainer.startsWith('node-3') ? { gpu: 'l4' } : { gpu: 'h100' }, heldBy: null, leaves: false }, began); // prettier-ignore
+  const asks = { told: 1, priority: 0, labels: { gpu: 'h100' }, startAt: null, turn: 0, state: 'waits', trainer: null, lost: null } as const; // prettier-ignore
+  for (const [run, team] of [
+    ['recorded', 'research'],
+    ['elsewhere', 'product'],
+    [`waits ${harmful[0]}`, 'research'],
+  ] as const) {
+    pool.run({ ...asks, run, team }, began);
+    pool.decide(began);
+  }
+  const workers = [{ worker: '1201@node-4', plays: ['recorded', 'elsewhere'] }, { worker: '1202@node-4', plays: [] }]; // prettier-ignore
+  const played = [{ workflow: 'reverse-text.nightly', kind: 'evaluation', since: began, waitsFor: 'a rollout worker that has room' }] as const; // prettier-ignore
+  return [
+    { ...pool.status(began + 90_000), gone: ['node-3-4713-778899'], workers, played },
+    { pool: 'spare', trouble: 'no poller' },
+  ];
+}
 
 describe('the page in a browser', { skip: withoutChromium }, () => {
   let browser: Browser;
@@ -201,6 +226,47 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
       assert(wide <= 0, `${name} is ${wide} pixels too wide`);
       await page.getByRole('link', { name: 'close', exact: true }).click();
       await page.getByText('Rollout 90/1').waitFor({ state: 'detached' });
+      assert.deepEqual(complaints, [], name);
+      await context.close();
+    }
+  });
+
+  test('shows the fleet: what machines do, who waits for what, and what teams have had', async (t) => {
+    const run = await recordedRun(t);
+    const pools = () => Promise.resolve(fleetOf());
+    const server = await servePage({
+      store: run.run.store,
+      run: null,
+      port: 0,
+      ask: () => Promise.resolve(null),
+      pools,
+    });
+    t.after(() => server.close());
+    for (const look of looks) {
+      const { page, context, complaints } = await openPage(browser, server.url, look);
+      await page.getByRole('link', { name: 'Fleet' }).click();
+      await page.getByRole('heading', { name: 'gpus' }).waitFor();
+      const said = (await page.locator('main').textContent())!;
+      for (const text of [
+        'recorded',
+        'all 2 trainers that fit are held',
+        'gone',
+        'gpu=h100',
+        'plays for recorded',
+        'waits for work',
+        'a rollout worker that has room',
+        'no poller',
+        harmful[0],
+      ])
+        assert(said.includes(text), `${text} in ${said}`);
+      assert.equal(await page.locator('main img, main script').count(), 0);
+      await page.getByRole('link', { name: 'recorded' }).waitFor(); // a run of this folder, and the only one
+      assert.equal(await page.locator('main a').count(), 1);
+      const name = `fleet-${look.width}-${look.colorScheme}`;
+      await picture(page, name);
+      assert.deepEqual(await seriousFindings(page), [], name);
+      const wide = await page.evaluate<number>('document.documentElement.scrollWidth - innerWidth');
+      assert(wide <= 0, `${name} is ${wide} pixels too wide`);
       assert.deepEqual(complaints, [], name);
       await context.close();
     }

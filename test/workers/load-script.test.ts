@@ -43,6 +43,32 @@ describe('a script that V8 keeps its code of', () => {
     for (const name of readdirSync(folder)) if (name.startsWith('later')) rmSync(path.join(folder, name));
   });
 
+  test('it finds files of packages as the packages find them that it was made of, wherever they lie', () => {
+    const packages = path.join(folder, 'node_modules');
+    const put = (place: string, text: string): void => {
+      mkdirSync(path.join(packages, place), { recursive: true });
+      writeFileSync(path.join(packages, place, 'package.json'), text);
+    };
+    put('@temporalio/worker', '{}');
+    put('@temporalio/worker/node_modules/inner', '"of the worker"');
+    put('inner', '"of somebody else"');
+    put('beside', '"beside"');
+    const script = path.join(folder, 'finds.cjs');
+    writeFileSync(script, `exports.find = (name) => require(packageFile(name, 'package.json'));`);
+    const { find } = loadScript(script);
+    assert.deepEqual(['inner', 'beside'].map(find), ['of the worker', 'beside']);
+    assert.throws(() => find('none'), /The package none is not installed .* install Ratchet again/);
+    for (const name of readdirSync(folder)) if (name.startsWith('finds')) rmSync(path.join(folder, name));
+    rmSync(packages, { recursive: true });
+  });
+
+  test('its code may lie in another folder', () => {
+    const elsewhere = path.join(folder, 'code', 'below');
+    assert.equal(loadScript(file, elsewhere)['next'](1), 2);
+    assert.equal(readdirSync(elsewhere).length, 1);
+    rmSync(path.join(folder, 'code'), { recursive: true });
+  });
+
   test('half of its code is made anew', () => {
     const [code] = codes();
     const place = path.join(folder, code!);

@@ -4,6 +4,7 @@ import type { PageSettings, RunOverview } from '../answers.ts';
 import { ComparePage, CompareView } from './compare-view.tsx';
 import { EvalsView } from './evals-view.tsx';
 import { clock } from './figures.ts';
+import { FleetView } from './fleet-view.tsx';
 import { HistoryView } from './history-view.tsx';
 import { addressOf, comparison, useRoute } from './hooks.ts';
 import { PlayingView } from './playing-view.tsx';
@@ -45,7 +46,7 @@ export function App({ settings, source }: { readonly settings: PageSettings; rea
   const route = useRoute();
   const run = settings.run ?? route.run;
   if (run === null && route.view === comparison) return <ComparePage source={source} asked={route.asked} />;
-  if (run === null) return <RunList source={source} />;
+  if (run === null) return <FolderPage source={source} view={route.view} />;
   return <RunPage key={run} source={source} run={run} settings={settings} />;
 }
 
@@ -120,6 +121,39 @@ function RunPage({
         ) : (
           trouble === null && <p role="status">reading …</p>
         )}
+      </main>
+    </>
+  );
+}
+
+/** What the runs of a folder have in common: their list, and the fleet that they share. */
+const folderViews = [
+  { name: '', title: 'Runs', View: RunList },
+  { name: 'fleet', title: 'Fleet', View: FleetView },
+] as const;
+
+function FolderPage({ source, view }: { readonly source: Source; readonly view: string }): JSX.Element {
+  const shown = folderViews.find(({ name }) => name === view) ?? folderViews[0];
+  useEffect(() => {
+    document.title = `${shown.title} · Ratchet`;
+  }, [shown]);
+  return (
+    <>
+      <header class="top">
+        <a class="skip" href="#content">
+          to the content
+        </a>
+        <h1>{shown.title}</h1>
+        <nav aria-label="views">
+          {folderViews.map(({ name, title }) => (
+            <a href={addressOf('', name)} aria-current={shown.name === name ? 'page' : undefined}>
+              {title}
+            </a>
+          ))}
+        </nav>
+      </header>
+      <main id="content" tabIndex={-1}>
+        <shown.View source={source} />
       </main>
     </>
   );

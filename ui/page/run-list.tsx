@@ -19,32 +19,23 @@ export function RunList({ source }: { readonly source: Source }): JSX.Element {
   const count = ticked.length > 0 ? ticked.length : shown.length;
   return (
     <>
-      <header class="top">
-        <h1>Runs</h1>
-      </header>
-      <main id="content">
-        {error !== null && (
-          <p class="trouble" role="alert">
-            {error}
-          </p>
-        )}
-        {answer?.length === 0 && <p>There are no runs here.</p>}
-        {answer !== null && answer.length > 1 && (
-          <div class="bar">
-            <label>
-              names that begin with{' '}
-              <input
-                type="text"
-                value={begins}
-                onInput={({ currentTarget }) => setBegins(currentTarget.value.trim())}
-              />
-            </label>
-            {count > 1 && <a href={comparisonOf(compared)}>compare {count} runs</a>}
-          </div>
-        )}
-        {answer !== null && answer.length > 0 && <Runs runs={shown} ticked={ticked} tick={setTicked} />}
-        <Evaluated source={source} path="/api" news={0} none={null} />
-      </main>
+      {error !== null && (
+        <p class="trouble" role="alert">
+          {error}
+        </p>
+      )}
+      {answer?.length === 0 && <p>There are no runs here.</p>}
+      {answer !== null && answer.length > 1 && (
+        <div class="bar">
+          <label>
+            names that begin with{' '}
+            <input type="text" value={begins} onInput={({ currentTarget }) => setBegins(currentTarget.value.trim())} />
+          </label>
+          {count > 1 && <a href={comparisonOf(compared)}>compare {count} runs</a>}
+        </div>
+      )}
+      {answer !== null && answer.length > 0 && <Runs runs={shown} ticked={ticked} tick={setTicked} />}
+      <Evaluated source={source} path="/api" news={0} none={null} />
     </>
   );
 }

@@ -27,14 +27,14 @@ const loader = fileURLToPath(new URL('./load-script.mjs', import.meta.url));
 const { resolve } = createRequire(import.meta.url);
 
 /**
- * An esbuild plugin: imports of these packages come from the script, which is made in `folder` where it is not there yet.
+ * An esbuild plugin: imports of these packages come from a script, which is made when the first of them is seen. It
+ * lies in the folder above that of the programs.
  *
- * @param {string} folder
+ * @param {() => Promise<Script>} made
+ * @param {string} codeAt URL of the folder with V8's code of it, relative to the programs
  * @returns {import('esbuild').Plugin}
  */
-export function temporalFromScript(folder) {
-  /** @type {ReturnType<typeof script> | undefined} */
-  let made;
+export function temporalFromScript(made, codeAt) {
   return {
     name: 'Temporal from a script',
     setup(bundler) {
@@ -49,15 +49,23 @@ export function temporalFromScript(folder) {
         namespace: 'temporal',
       }));
       bundler.onLoad({ filter: /./, namespace: 'temporal' }, async ({ path: name }) => {
-        const { file, exported } = await (made ??= script(folder));
+        const { file, exported } = await made();
         const contents =
-          name === 'script'
-            ? `import { loadScript } from ${JSON.stringify(loader)}; export default loadScript(${JSON.stringify(file)});`
-            : reexport(name, exported[name] ?? []);
+          name === 'script' ? loading(path.basename(file), codeAt) : reexport(name, exported[name] ?? []);
         return { contents, resolveDir: path.dirname(loader) };
       });
     },
   };
+}
+
+/** @param {string} script @param {string} codeAt */
+function loading(script, codeAt) {
+  const at = (/** @type {string} */ url) => `fileURLToPath(new URL(${JSON.stringify(url)}, import.meta.url))`;
+  return [
+    `import { fileURLToPath } from 'node:url';`,
+    `import { loadScript } from ${JSON.stringify(loader)};`,
+    `export default loadScript(${at(`../${script}`)}, ${at(codeAt)});`,
+  ].join('\n');
 }
 
 /**
@@ -76,15 +84,15 @@ function reexport(name, exported) {
 }
 
 /**
- * The script, with the names that each package exports.
+ * The script as it is in `folder`, made now where it is missing.
  *
  * @param {string} folder
  * @returns {Promise<Script>}
  */
-async function script(folder) {
+export async function temporalScript(folder) {
   const lock = readFileSync(resolve('../../npm-shrinkwrap.json'));
   const own = readFileSync(fileURLToPath(import.meta.url));
-  // The script names files of these packages, which lie elsewhere once the folder was moved.
+  // The description names folders of packages, which lie elsewhere once the folder was moved.
   const description = path.join(folder, `temporal-${digestOf(lock, own, resolve('@temporalio/worker'))}.json`);
   const made = readMade(description) ?? (await make(folder, description));
   // Files in use get a new time, so that they are not removed as old.
@@ -92,7 +100,12 @@ async function script(folder) {
   return made;
 }
 
-/** @typedef {{ readonly file: string, readonly exported: Readonly<Record<string, readonly string[]>> }} Script */
+/**
+ * @typedef {object} Script
+ * @property {string} file
+ * @property {Readonly<Record<string, readonly string[]>>} exported names that each package exports
+ * @property {readonly string[]} packages folders of the packages that it has the code of
+ */
 
 /**
  * @param {string} description
@@ -101,9 +114,9 @@ async function script(folder) {
 function readMade(description) {
   if (!existsSync(description)) return undefined;
   /** @type {Script} */
-  const { file, exported } = JSON.parse(readFileSync(description, 'utf8'));
+  const { file, ...more } = JSON.parse(readFileSync(description, 'utf8'));
   const whole = path.join(path.dirname(description), file);
-  return existsSync(whole) ? { file: whole, exported } : undefined;
+  return existsSync(whole) ? { ...more, file: whole } : undefined;
 }
 
 /**
@@ -113,15 +126,15 @@ function readMade(description) {
  */
 async function make(folder, description) {
   await mkdir(folder, { recursive: true });
-  const text = await bundled();
+  const { text, packages } = await bundled();
   const name = `temporal-${digestOf(text)}.cjs`;
   const file = path.join(folder, name);
   await writeAtOnce(file, text);
   const { loadScript } = await import('./load-script.mjs');
   const all = loadScript(file);
   const exported = Object.fromEntries(names.map((one) => [one, Object.keys(all[one]).filter(isPlain)]));
-  await writeAtOnce(description, JSON.stringify({ file: name, exported }));
-  return { file, exported };
+  await writeAtOnce(description, JSON.stringify({ file: name, exported, packages }));
+  return { file, exported, packages };
 }
 
 /** @param {(string | Uint8Array)[]} parts */
@@ -138,7 +151,11 @@ function isPlain(name) {
 
 async function bundled() {
   const { build } = await import('esbuild');
+  /** @type {Set<string>} */
+  const packages = new Set();
   const { outputFiles } = await build({
+    // Names of files in the script are relative to it.
+    absWorkingDir: path.dirname(path.dirname(packageOf(resolve('@temporalio/worker')).folder)),
     stdin: {
       contents: names.map(whenAskedFor).join('\n'),
       resolveDir: path.dirname(loader),
@@ -156,15 +173,32 @@ async function bundled() {
       {
         name: 'as where they are',
         setup(bundler) {
-          bundler.onLoad({ filter: /\.c?js$/ }, async ({ path: source }) => ({
-            contents: asWhereItIs(await readFile(source, 'utf8'), source),
-            loader: 'js',
-          }));
+          bundler.onLoad({ filter: /\.c?js$/ }, async ({ path: source }) => {
+            packages.add(packageOf(source).folder);
+            return { contents: asWhereItIs(await readFile(source, 'utf8'), source), loader: 'js' };
+          });
         },
       },
     ],
   });
-  return outputFiles[0]?.text ?? '';
+  return { text: outputFiles[0]?.text ?? '', packages: [...packages].sort() };
+}
+
+/**
+ * The package that a file is of.
+ *
+ * @param {string} file
+ */
+export function packageOf(file) {
+  const modules = `${path.sep}node_modules${path.sep}`;
+  const from = file.lastIndexOf(modules) + modules.length;
+  const parts = file.slice(from).split(path.sep);
+  const name = parts.slice(0, parts[0]?.startsWith('@') ? 2 : 1);
+  return {
+    name: name.join('/'),
+    folder: path.join(file.slice(0, from), ...name),
+    file: parts.slice(name.length).join('/'),
+  };
 }
 
 /**
@@ -178,16 +212,18 @@ function whenAskedFor(name) {
 }
 
 /**
- * Keeps the paths of files beside a file of a package: its native library, and what runs in threads of its own.
+ * Has a file of a package find what is beside it: its native library, and what runs in threads of its own.
  *
  * @param {string} contents
- * @param {string} file
+ * @param {string} source
  */
-function asWhereItIs(contents, file) {
+function asWhereItIs(contents, source) {
+  const { name, file } = packageOf(source);
+  const at = (/** @type {string} */ one) => `packageFile(${JSON.stringify(name)}, ${JSON.stringify(one)})`;
   return contents
-    .replaceAll('require.resolve(', `require('node:module').createRequire(${JSON.stringify(file)}).resolve(`)
-    .replaceAll(/\b__dirname\b/g, JSON.stringify(path.dirname(file)))
-    .replaceAll(/\b__filename\b/g, JSON.stringify(file));
+    .replaceAll('require.resolve(', `require('node:module').createRequire(${at(file)}).resolve(`)
+    .replaceAll(/\b__dirname\b/g, at(path.posix.dirname(file)))
+    .replaceAll(/\b__filename\b/g, at(file));
 }
 
 /**

@@ -1,4 +1,5 @@
 import { isAlive } from '../../host/is-alive.ts';
+import { processPlace } from '../../host/process-place.ts';
 import { randomBytes } from 'node:crypto';
 import {
   lstatSync,
@@ -6,7 +7,6 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
-  readlinkSync,
   rmSync,
   type Stats,
   statSync,
@@ -19,7 +19,7 @@ import { RatchetError } from '../../core/errors.ts';
 
 /** The process that writes pending versions into a folder. */
 export interface FolderOwner {
-  /** Scope of its process number: host, boot, and the container's own namespace. */
+  /** Scope of its process number (`processPlace`). */
   readonly place: string;
   readonly pid: number;
   /** Start time of the process in the kernel's count; null if unknown. It differs when a process number is reused. */
@@ -138,17 +138,7 @@ function renew(mark: string): void {
 }
 
 function thisProcess(): FolderOwner {
-  const boot = readOrEmpty('/proc/sys/kernel/random/boot_id');
-  return { place: [os.hostname(), boot, numbersOf()].join(' '), pid: process.pid, began: beganAt(process.pid) };
-}
-
-/** Namespace of process numbers: this container's, or the whole machine's. */
-function numbersOf(): string {
-  try {
-    return readlinkSync('/proc/self/ns/pid');
-  } catch {
-    return ''; // not on Linux
-  }
+  return { place: processPlace(), pid: process.pid, began: beganAt(process.pid) };
 }
 
 /** In ticks since the machine began; the name before it, in brackets, may hold anything. */

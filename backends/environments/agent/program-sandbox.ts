@@ -162,7 +162,7 @@ function requestOf(
   };
 }
 
-/** Runs the set-up; with a digest, keeps what it made. null = it is not kept. */
+/** Runs the set-up; with a digest, keeps what it made. null = it is not kept, and each rollout is set up anew. */
 async function setUp(
   sandbox: Sandbox,
   { program, signal }: WantedSandbox,
@@ -177,7 +177,15 @@ async function setUp(
     throw new SetupFailed(`sandbox.setup ${JSON.stringify(argv)} ${why}.\n${said}`);
   }
   if (digest === null || !sandbox.snapshot) return null;
-  return sandbox.snapshot({ key: `${ofThisProcess}setup-${digest}`, bytesMax: diskMb * 2 ** 20 });
+  try {
+    return await sandbox.snapshot({ key: `${ofThisProcess}setup-${digest}`, bytesMax: diskMb * 2 ** 20 });
+  } catch (error) {
+    if (!(error instanceof RatchetError && error.code === 'SandboxRefused')) throw error;
+    process.stderr.write(
+      `sandbox.setup: what it made cannot be kept, so each rollout is set up anew: ${error.message}\n`,
+    );
+    return null;
+  }
 }
 
 /** null = it ended well. */

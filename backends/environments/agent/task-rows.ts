@@ -25,8 +25,44 @@ const Row = z.looseObject({
 });
 export type TaskRow = z.infer<typeof Row>;
 
-/** The problem with a row, in words; null = it is a task for such sandboxes. */
-export function whatIsWrong(line: string, sandbox: Pick<ProgramSandbox, 'pool' | 'image'>): string | null {
+/** Names of files, and their folders, each with a file in it. */
+interface FileTree {
+  readonly files: ReadonlySet<string>;
+  readonly folders: ReadonlyMap<string, string>;
+}
+
+/** Files that every sandbox gets, whatever its task, as it begins and when it is scored. */
+export interface CommonFiles {
+  readonly begins: FileTree;
+  readonly scored: FileTree;
+}
+
+export function treeOf(names: readonly string[]): FileTree {
+  const folders = new Map<string, string>();
+  for (const name of names) for (const folder of above(name)) if (!folders.has(folder)) folders.set(folder, name);
+  return { files: new Set(names), folders };
+}
+
+/** A name that is a file's and a folder's at once, with a file that lies in it; null if there is none. */
+export function fileAndFolder(
+  { files, folders }: FileTree,
+  names: Iterable<string>,
+): { readonly name: string; readonly inside: string } | null {
+  for (const one of names) {
+    const inside = folders.get(one);
+    if (inside !== undefined) return { name: one, inside };
+    const name = above(one).find((folder) => files.has(folder));
+    if (name !== undefined) return { name, inside: one };
+  }
+  return null;
+}
+
+/** The problem with a row, in words; null = it is a task for such sandboxes, with these files. */
+export function whatIsWrong(
+  line: string,
+  sandbox: Pick<ProgramSandbox, 'pool' | 'image'>,
+  common: CommonFiles,
+): string | null {
   let raw: unknown;
   try {
     raw = JSON.parse(line);
@@ -41,7 +77,7 @@ export function whatIsWrong(line: string, sandbox: Pick<ProgramSandbox, 'pool' |
   const row = parsed.data;
   if (row.prompt === undefined && row.task === undefined)
     return `neither "prompt" nor "task", only ${Object.keys(raw).slice(0, 5).join(', ') || 'an empty object'}`;
-  return problemOfFiles(row) ?? problemOfImage(row, sandbox);
+  return problemOfFiles(row, common) ?? problemOfImage(row, sandbox);
 }
 
 /** A field, what is expected there, and what was found. */
@@ -128,7 +164,7 @@ function unsafeText(value: string, at: readonly PropertyKey[]): string | null {
   return `${spelt(at)}: expected a text that UTF-8 can say${instead}; found half of a surrogate pair`;
 }
 
-function problemOfFiles({ files, score_files: scoreFiles }: TaskRow): string | null {
+function problemOfFiles({ files, score_files: scoreFiles }: TaskRow, { begins, scored }: CommonFiles): string | null {
   let sizeBytes = 0;
   let count = 0;
   for (const [key, table] of [
@@ -137,11 +173,13 @@ function problemOfFiles({ files, score_files: scoreFiles }: TaskRow): string | n
   ] as const) {
     const names = Object.keys(table ?? {});
     // A file of the score may replace one that was there before, and no folder.
-    const all = new Set(key === 'files' ? names : [...Object.keys(files ?? {}), ...names]);
-    const inside = [...all].find((name) => above(name).some((folder) => all.has(folder)));
-    if (inside !== undefined) {
-      const folder = above(inside).find((one) => all.has(one))!;
-      return `${key}: expected ${shown(folder)} to be a file or a folder; found both, since ${shown(inside)} lies in it`;
+    const all = key === 'files' ? names : [...Object.keys(files ?? {}), ...names];
+    const common = key === 'files' ? begins : scored;
+    const [own, others] = [fileAndFolder(treeOf(all), all), fileAndFolder(common, names)];
+    const both = own ?? others;
+    if (both !== null) {
+      const from = own === null ? ', with the files that [env.sandbox] and [env.score] name' : '';
+      return `${key}: expected ${shown(both.name)} to be a file or a folder; found both, since ${shown(both.inside)} lies in it${from}`;
     }
     count += names.length;
     sizeBytes += Object.values(table ?? {}).reduce((sum, file) => sum + bytesOf(file).byteLength, 0);

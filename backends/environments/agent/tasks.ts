@@ -10,7 +10,7 @@ import { hubSettings } from '../../hub/hub-settings.ts';
 import { readRowLines, type RowLines, UnreadableRows } from '../../rows/read-row-lines.ts';
 import { howToBeTold, tellsContent } from '../../untold.ts';
 import type { DatasetRow } from '../datasets.ts';
-import { bytesOf, type TaskRow, whatIsWrong } from './task-rows.ts';
+import { bytesOf, type CommonFiles, type TaskRow, treeOf, whatIsWrong } from './task-rows.ts';
 
 /** A row of an agent's tasks. */
 export interface Task {
@@ -52,16 +52,21 @@ export class UnsuitableTasks extends Error {
   }
 }
 
+const noFiles: CommonFiles = { begins: treeOf([]), scored: treeOf([]) };
 const rowShape =
   '{"prompt": …} or {"task": …}, a text, or messages; and where there are any "answer", "files": {"PATH": "TEXT"}, "score_files", "info", "image"';
 /** Most problems reported for one source. */
 const problemsMax = 10;
 
 /**
- * All tasks of a source, each checked: for sandboxes of its kind. Throws `UnsuitableTasks` with the file and line of each
- * that is wrong.
+ * All tasks of a source, each checked: for sandboxes of its kind, with the files that all of them get. Throws
+ * `UnsuitableTasks` with the file and line of each that is wrong.
  */
-export async function readTasks(source: TaskSource, sandbox: Pick<ProgramSandbox, 'pool' | 'image'>): Promise<Tasks> {
+export async function readTasks(
+  source: TaskSource,
+  sandbox: Pick<ProgramSandbox, 'pool' | 'image'>,
+  common: CommonFiles = noFiles,
+): Promise<Tasks> {
   const rows: string[] = [];
   const problems: string[] = [];
   let bytesLeft = tasksBytesMax;
@@ -70,7 +75,7 @@ export async function readTasks(source: TaskSource, sandbox: Pick<ProgramSandbox
     bytesLeft -= sizeBytes;
     for (const [index, line] of lines.entries()) {
       if (line.trim() === '') continue;
-      const wrong = whatIsWrong(line, sandbox);
+      const wrong = whatIsWrong(line, sandbox, common);
       if (wrong === null) rows.push(line);
       else problems.push(`  ${file}:${index + 1}: ${tellsContent() ? wrong : 'another'}`);
     }

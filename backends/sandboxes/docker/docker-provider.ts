@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { RatchetError } from '../../../core/errors.ts';
 import { sandboxes } from '../../../core/kinds/sandboxes.ts';
 import { checkRequest, processesUsual } from '../check-request.ts';
-import { restoredTar } from '../restored-tar.ts';
+import { restoredTar } from '../snapshot-tars.ts';
 import { readingScript } from '../shell/scripts.ts';
 import { type RunScript, ShellSandbox } from '../shell/shell-sandbox.ts';
 import type { ListedSandbox, Sandbox, SandboxProvider, SandboxRequest, SnapshotPlace } from '../types.ts';

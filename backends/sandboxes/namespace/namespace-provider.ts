@@ -9,7 +9,7 @@ import { onAbort } from '../../../core/on-abort.ts';
 import { checkRequest, processesUsual } from '../check-request.ts';
 import { anyUser, inNamespaces, killIfThere, killWhole, systemPath } from '../isolated-child.ts';
 import { KeptOutput } from '../kept-output.ts';
-import { restoredTar } from '../restored-tar.ts';
+import { restoredTar } from '../snapshot-tars.ts';
 import type { ListedSandbox, Sandbox, SandboxProvider, SandboxRequest, SnapshotPlace } from '../types.ts';
 import { NamespaceSandbox } from './namespace-sandbox.ts';
 import { listSupervisors, markOf } from './supervisors-here.ts';

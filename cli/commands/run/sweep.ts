@@ -90,19 +90,22 @@ async function start(file: string, { dryRun, yes = false, page, json = false }: 
     });
     if (uiUrl) reporter.say(uiLine(uiUrl, handle));
     const options = { reporter, hasOwnStack: stack !== null, interrupted: interrupted.signal, gone };
-    const watched = watchWorkflow(handle, options, {
-      noun: 'sweep',
-      toEnd: `npx ratchet-rl sweep ${input.name} --cancel`,
-      follow: (signal) => follow(handle, reporter, signal),
-      tellResult: async (result) => {
-        reporter.emit({ type: 'result', time: new Date().toISOString(), ...result });
-        reporter.print(sweepLines(result).join('\n'));
-        if (result.best !== null)
-          reporter.print(`best: row ${result.best + 1}: ${describeRow(result.rows[result.best])}`);
-        return 0;
-      },
-    });
-    return watched.finally(() => shown?.close());
+    try {
+      return await watchWorkflow(handle, options, {
+        noun: 'sweep',
+        toEnd: `npx ratchet-rl sweep ${input.name} --cancel`,
+        follow: (signal) => follow(handle, reporter, signal),
+        tellResult: async (result) => {
+          reporter.emit({ type: 'result', time: new Date().toISOString(), ...result });
+          reporter.print(sweepLines(result).join('\n'));
+          if (result.best !== null)
+            reporter.print(`best: row ${result.best + 1}: ${describeRow(result.rows[result.best])}`);
+          return 0;
+        },
+      });
+    } finally {
+      await shown?.close();
+    }
   });
   return exitCode ?? 130;
 }

@@ -8,10 +8,11 @@ import { listRunNames } from '../../../runs/list-runs.ts';
 import { resolveStoreUri } from '../../../store/index.ts';
 import { openRuntimeFolder } from '../../../workers/stack/held-lock.ts';
 import { planService, uninstallService } from '../../../workers/stack/service.ts';
+import { bytesText } from '../../output/bytes-text.ts';
 import { onOneLine } from '../../output/plain-text.ts';
 import { print, printJson } from '../../output/print.ts';
 import { type Asker, ownTerminal } from '../../start/ask-grants.ts';
-import { bytesOf, defaultPlaces, keptHere, namesIn, type Places as Kept, shown, sizeText } from '../stored/cache.ts';
+import { bytesOf, defaultPlaces, keptHere, namesIn, type Places as Kept, shown } from '../stored/cache.ts';
 
 export const uninstallCommand = new Command('uninstall')
   .description(
@@ -207,7 +208,7 @@ export function describeLeft(left: readonly Left[]): string[] {
   if (left.length === 0) return ['nothing of Ratchet is on this machine'];
   const rows = left.map(({ path: file, what, bytes, stays }) => [
     stays === null ? 'remove' : 'stays',
-    sizeText(bytes),
+    bytesText(bytes),
     onOneLine(shown(file)),
     `${what}${stays === null ? '' : ` (${stays})`}`,
   ]);
@@ -221,7 +222,7 @@ function describeEnd(
   removable: readonly Left[],
   { isWanted, yes, failed, places }: { isWanted: boolean; yes: boolean; failed: readonly Failed[]; places: Places },
 ): string[] {
-  const bytes = (some: readonly Left[]): string => sizeText(some.reduce((sum, one) => sum + one.bytes, 0));
+  const bytes = (some: readonly Left[]): string => bytesText(some.reduce((sum, one) => sum + one.bytes, 0));
   if (removable.length === 0) return ['There is nothing to remove.'];
   if (!isWanted) return [`${bytes(removable)} can be removed${yes ? '' : '; nothing was. To remove it: npx ratchet-rl uninstall --yes'}`]; // prettier-ignore
   const gone = removable.filter(({ path: file }) => !failed.some((one) => one.path === file));

@@ -6,6 +6,7 @@ import { RatchetError } from '../../../core/errors.ts';
 import { present } from '../../../core/present.ts';
 import { type HostAndPort, readHostAndPort } from '../../typed/read-host-and-port.ts';
 import { readCount } from '../../typed/read-count.ts';
+import { readShare } from '../../typed/read-share.ts';
 import { graceSecondsDefault, readGrace } from '../../typed/read-grace.ts';
 import { print, printAside } from '../../output/print.ts';
 
@@ -14,6 +15,8 @@ interface WorkerOptions {
   readonly policyUrl: string;
   readonly grace?: number;
   readonly maxRollouts?: number;
+  readonly targetCpu?: number;
+  readonly targetMemory?: number;
   readonly pool?: string;
   readonly label?: string[];
   readonly program?: string;
@@ -42,6 +45,14 @@ export const workerCommand = new Command('worker')
     '--max-rollouts <n>',
     'rollouts that a rollout worker plays at once; it asks for more when it has room',
     (text) => readCount('--max-rollouts', text),
+  )
+  .option(
+    '--target-cpu <share>',
+    'of an orchestrator or rollout worker: it asks for more work while less than this share of the CPUs is in use, such as 0.9',
+    (text) => readShare('--target-cpu', text),
+  )
+  .option('--target-memory <share>', 'the same of memory, of the machine or of its container', (text) =>
+    readShare('--target-memory', text),
   )
   .option(
     '--pool <name>',
@@ -88,6 +99,13 @@ const lastWordMs = 2_000;
 
 async function work(options: WorkerOptions): Promise<void> {
   const { role, policyUrl, grace, maxRollouts, program, trainer, pool, label, health, drainFile, drainHook } = options;
+  const { targetCpu: cpu, targetMemory: memory } = options;
+  if ((cpu ?? memory) !== undefined && role !== 'rollout' && role !== 'orchestrator')
+    throw new RatchetError(
+      'ConfigInvalid',
+      `--target-cpu and --target-memory are of --role rollout and orchestrator; this worker is --role ${role}.`,
+    );
+  const loadTarget = (cpu ?? memory) === undefined ? undefined : present({ cpu, memory });
   if (maxRollouts !== undefined && role !== 'rollout')
     throw new RatchetError('ConfigInvalid', `--max-rollouts is of --role rollout; this worker is --role ${role}.`);
   for (const [name, value] of Object.entries({ program, trainer }))
@@ -101,13 +119,24 @@ async function work(options: WorkerOptions): Promise<void> {
   const { readJoinedPool } = await import('../../../workers/roles/joined-pool.ts');
   const joined = readJoinedPool(pool, label);
   if (role === 'metrics' || role === 'trainer-node')
-    for (const [name, value] of Object.entries({ health, 'drain-file': drainFile, 'drain-hook': drainHook }))
+    for (const [name, value] of Object.entries({
+      ...(role === 'metrics' ? { health } : {}),
+      'drain-file': drainFile,
+      'drain-hook': drainHook,
+    }))
       if (value !== undefined)
         throw new RatchetError('ConfigInvalid', `--${name} is of workers that hold work; this is --role ${role}.`);
   if (role === 'metrics') return followHere();
+  let whyNotReady = (): string | null => 'it begins';
+  if (health !== undefined) {
+    const { addressOf, startHealthServer } = await import('../../../workers/roles/health-server.ts');
+    const server = await startHealthServer({ ...health, whyNotReady: () => whyNotReady() });
+    print(`health and readiness at ${addressOf(server)}`);
+  }
   if (role === 'trainer-node') {
     const { runTrainerNode } = await import('../../start/trainer-node.ts');
-    return runTrainerNode({ kind: trainer ?? 'torch', program: program ?? null, endsWithRun: false });
+    const onReady = (): void => void (whyNotReady = () => null);
+    return runTrainerNode({ kind: trainer ?? 'torch', program: program ?? null, endsWithRun: false, onReady });
   }
   // the same flag as in workers/main.ts
   setFlagsFromString('--heap-growing-percent=50');
@@ -116,12 +145,6 @@ async function work(options: WorkerOptions): Promise<void> {
   const { takeCredentials } = await import('../../../workers/temporal/credentials.ts');
   const { untilNoFile } = await import('../../../workers/roles/announced-end.ts');
   const credentials = takeCredentials();
-  let whyNotReady = (): string | null => 'it begins';
-  if (health !== undefined) {
-    const { addressOf, startHealthServer } = await import('../../../workers/roles/health-server.ts');
-    const server = await startHealthServer({ ...health, whyNotReady: () => whyNotReady() });
-    print(`health and readiness at ${addressOf(server)}`);
-  }
   await untilNoFile(drainFile, { say: printAside });
   if (role === 'train') {
     const { ensureEngineLibrary } = await import('../../../workers/install/engine-library.ts');
@@ -134,7 +157,7 @@ async function work(options: WorkerOptions): Promise<void> {
     projectFolder,
     policyUrl,
     graceMs: (grace ?? graceSecondsDefault[role]) * 1000,
-    ...present({ maxRollouts, joined }),
+    ...present({ maxRollouts, joined, loadTarget }),
   });
   const { address, namespace } = credentials.temporal;
   whyNotReady = () => worker.whyNotReady();

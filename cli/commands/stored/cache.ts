@@ -4,6 +4,7 @@ import path from 'node:path';
 import { Command } from '@commander-js/extra-typings';
 import { cacheFolder } from '../../../host/cache-folder.ts';
 import { hubSettings } from '../../../backends/hub/hub-settings.ts';
+import { bytesText } from '../../output/bytes-text.ts';
 import { onOneLine } from '../../output/plain-text.ts';
 import { print, printJson } from '../../output/print.ts';
 
@@ -85,7 +86,7 @@ export async function keptHere(places: Places = defaultPlaces()): Promise<Kept[]
 export function describeKept(kept: readonly Kept[]): string[] {
   if (kept.length === 0) return ['nothing of Ratchet is on this machine'];
   const rows = kept.map(({ path: file, what, bytes, isShared }) => [
-    sizeText(bytes),
+    bytesText(bytes),
     onOneLine(shown(file)),
     `${what}${isShared ? '; other programs use it, too' : ''}`,
   ]);
@@ -93,7 +94,7 @@ export function describeKept(kept: readonly Kept[]): string[] {
   const total = kept.filter(({ isShared }) => !isShared).reduce((sum, { bytes }) => sum + bytes, 0);
   return [
     ...rows.map(([size, file, what]) => `${size!.padStart(first!)}  ${file!.padEnd(second!)}  ${what}`),
-    `${sizeText(total).padStart(first!)}  without what other programs use. To remove it: npx ratchet-rl uninstall`,
+    `${bytesText(total).padStart(first!)}  without what other programs use. To remove it: npx ratchet-rl uninstall`,
   ];
 }
 
@@ -107,12 +108,6 @@ export function shown(file: string): string {
     if (way !== '' && !way.startsWith('..') && !path.isAbsolute(way)) return start + way;
   }
   return file;
-}
-
-export function sizeText(bytes: number): string {
-  if (bytes >= 1e9) return `${(bytes / 1e9).toFixed(1)} GB`;
-  if (bytes >= 1e6) return `${Math.round(bytes / 1e6)} MB`;
-  return `${Math.ceil(bytes / 1e3)} kB`;
 }
 
 /** Names in a folder, sorted; none if it is missing. */

@@ -7,6 +7,7 @@ import type { rescore } from '../../../workflows/rescore.ts';
 import { tellingOptions } from '../../follow/audience.ts';
 import { linesOfFoundStore } from '../../eval/subject/named-models.ts';
 import { openReporter } from '../../output/reporter.ts';
+import { refuseInPlace } from '../../rescore/rescore-environments.ts';
 import { readRescore, type RescoreOptions } from '../../rescore/rescore-input.ts';
 import { type RescoreLine, watchRescore } from '../../rescore/watch-rescore.ts';
 import { askGrants } from '../../start/ask-grants.ts';
@@ -59,6 +60,7 @@ async function run(what: string, options: RescoreOptions): Promise<number> {
     ...(rubric === null ? [] : namedByEnvironments([rubric])),
     ...(!isRun || isTypedStore(place, options.store) ? linesOfStore(results.store) : []),
   ]);
+  await refuseInPlace(input);
   const scoring = rubric === null ? environments : [...environments, rubric];
   const needs = {
     storeUri: results.store,

@@ -12,7 +12,8 @@ import type { ChatTokenizer } from '../../../engine/index.ts';
 import { exportRollouts } from '../../stored/export-rollouts.ts';
 import { findRunFolder, readStep } from '../../stored/run-place.ts';
 import { readCount } from '../../typed/read-count.ts';
-import { headStep, scoredGroups } from '../../../runs/run-records.ts';
+import { headStep, sampledSteps, scoredGroups } from '../../../runs/run-records.ts';
+import type { RunPlace } from '../../../runs/run-access.ts';
 import { tokenizerOf } from '../../../play/policy/stored-tokenizer.ts';
 import { storeOption } from '../../typed/store-option.ts';
 import { print } from '../../output/print.ts';
@@ -47,7 +48,7 @@ export const rolloutsCommand = new Command('rollouts')
     }
     const step = options.step === undefined ? await headStep(place) : readStep(options.step);
     const groups = await scoredGroups(place, step);
-    if (groups.length === 0) throw noRollouts(run, step, await headStep(place));
+    if (groups.length === 0) throw await noRollouts(place, run, step);
     const found = chosen(groups, options);
     const shown = found.slice(0, readCount('--limit', options.limit));
     const tokenizer = await tokenizerOf(place);
@@ -194,17 +195,21 @@ function figure(value: number | null): string {
   return value === null ? '–' : value.toFixed(3).replace(/\.?0+$/, '');
 }
 
-function noRollouts(run: string, step: number, head: number): RatchetError {
+async function noRollouts(place: RunPlace, run: string, step: number): Promise<RatchetError> {
+  const head = await headStep(place);
   const why =
     step === 0
       ? 'Step 0 is the first version: nothing is sampled for it.'
       : step > head
         ? `The run is at step ${head}.`
         : 'What was sampled for it is not in the store any more, or was sampled for the step before.';
-  return new RatchetError(
-    'RunNotFound',
-    `There are no scored rollouts of step ${step} of ${run}. ${why} Another one: npx ratchet-rl rollouts ${run} --step N`,
-  );
+  const others = await sampledSteps(place);
+  const newest = others.at(-1);
+  const instead =
+    newest === undefined
+      ? 'Nothing that it sampled is scored yet.'
+      : `There are of ${others.length === 1 ? `step ${newest}` : `steps ${others[0]} to ${newest}`}${newest > head ? ', which is under way' : ''}: npx ratchet-rl rollouts ${run} --step ${newest}`;
+  return new RatchetError('RunNotFound', `There are no scored rollouts of step ${step} of ${run}. ${why} ${instead}`);
 }
 
 function unknown(option: string, given: string, known: readonly string[]): RatchetError {

@@ -2,13 +2,14 @@
 
 import gzip
 import json
+import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from ._errors import RatchetError
+from ._store import Store, open_store
 
 if TYPE_CHECKING:
     import pandas
@@ -44,33 +45,29 @@ def _flat(row: Row) -> Row:
     return {key: value for key, value in row.items() if key != "metrics"} | (metrics if isinstance(metrics, dict) else {})
 
 
-def read_run(path: str | Path) -> "StoredRun":
-    """Opens a run's folder, such as `outputs/words`, or its `file:` URI.
+def read_run(path: str | os.PathLike[str]) -> "StoredRun":
+    """Opens a run's folder, such as `outputs/words`, its `file:` URI, or `s3://bucket/runs/words`.
 
-    Raises RatchetError `RunNotFound` if no run is there, `Unsupported` for a bucket.
+    Of a bucket, `?endpoint=URL&region=REGION` may follow, as in `store.uri`; credentials are those of boto3.
+
+    Raises RatchetError `RunNotFound` if no run is there, `Unsupported` for a bucket without boto3.
     """
-    text = str(path)
-    if text.startswith("s3:"):
-        raise RatchetError(
-            "Unsupported",
-            f"{text} is in a bucket, which the Python client does not read. Copy what you want of it first, "
-            "as with `aws s3 sync`, or use readRun of ratchet-rl/client.",
-        )
-    folder = Path(unquote(urlsplit(text).path)) if text.startswith("file:///") else Path(text.removeprefix("file:"))
-    if not (folder / "run.json").exists():
-        raise RatchetError("RunNotFound", f"There is no run in {folder}: it holds no run.json.")
-    return StoredRun(folder.resolve())
+    store = open_store(os.fspath(path))
+    if store.read("run.json") is None:
+        raise RatchetError("RunNotFound", f"There is no run in {store.place('')}: it holds no run.json.")
+    return StoredRun(store)
 
 
 class StoredRun:
     """A run's folder. Each call reads anew."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.name = path.name
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.uri = store.uri
+        self.name = unquote(store.uri.rstrip("/").rpartition("/")[2])
 
     def __repr__(self) -> str:
-        return f"StoredRun({str(self.path)!r})"
+        return f"StoredRun({self.uri!r})"
 
     def steps(self) -> Steps:
         """Committed steps that led to where the run is, ascending: `step`, `lineage`, and `metrics` by name."""
@@ -90,27 +87,29 @@ class StoredRun:
         """Finished evaluations of all lineages, by step and environment.
 
         `reward` is the mean over all rollouts, None if all failed. `variant` is `greedy` at temperature 0, None as sampled.
+        `path` is the folder of its results, or their address in the bucket.
         """
         found = Rows()
         for lineage in self._lineages():
-            for metadata in sorted((self._branch(lineage) / "evals").glob("*/step_*/metadata.json")):
-                folder = metadata.parent
-                named = re.fullmatch(r"step_(\d+)(?:\.r\d+)?(?:\.(.+))?", folder.name)
-                if named is None or not (folder / "results.jsonl").exists():
+            keys = self._store.keys(f"{_branch(lineage)}evals/")
+            for key in keys:
+                named = re.fullmatch(r"(.*/evals/|evals/)([^/]+)/(step_(\d+)(?:\.r\d+)?(?:\.([^/]+))?)/metadata\.json", key)
+                folder = key.rpartition("/")[0]
+                if named is None or f"{folder}/results.jsonl" not in keys:
                     continue
-                about = json.loads(metadata.read_text(encoding="utf-8"))
-                environment, _, model = folder.parent.name.partition("--")
+                about = json.loads(self._read(key))
+                environment, _, model = named[2].partition("--")
                 found.append(
                     {
-                        "step": int(named[1]),
+                        "step": int(named[4]),
                         "lineage": lineage,
                         "environment": environment,
-                        "variant": named[2],
+                        "variant": named[5],
                         "model": model.replace("--", "/"),
                         "num_examples": about.get("num_examples"),
                         "rollouts_per_example": about.get("rollouts_per_example"),
                         "reward": about.get("avg_reward"),
-                        "path": str(folder),
+                        "path": self._store.place(folder),
                     }
                 )
         return Rows(sorted(found, key=lambda row: (row["step"], row["environment"], row["variant"] or "")))
@@ -127,15 +126,22 @@ class StoredRun:
     def iter_rollouts(self, step: int | None = None, environment: str | None = None) -> Iterator[Row]:
         """As `rollouts`, one at a time: a long run's do not fit into memory."""
         for one in self._sampled_steps() if step is None else [step]:
-            groups = [group for file in self._scored_files(one) for group in _scored_groups(file)]
+            keys = self._scored_keys(one)
+            groups = [group for key in keys for group in _scored_groups(self._read(key), self._store.place(key))]
             for group in sorted(groups, key=lambda group: int(group["ordinal"])):
                 if environment is None or group["environment"] == environment:
                     for rollout in group["rollouts"]:
                         yield _told(one, group, rollout)
 
+    def _read(self, key: str) -> bytes:
+        content = self._store.read(key)
+        if content is None:
+            raise RatchetError("RunNotFound", f"{self._store.place(key)} was removed while the run was read.")
+        return content
+
     def _metrics_rows(self) -> Iterator[Row]:
-        file = self.path / "metrics.jsonl"
-        for line in file.read_text(encoding="utf-8").split("\n") if file.exists() else []:
+        text = (self._store.read("metrics.jsonl") or b"").decode("utf-8", "replace")
+        for line in text.split("\n"):
             try:
                 row = json.loads(line)
             except ValueError:
@@ -145,8 +151,9 @@ class StoredRun:
 
     def _lineages(self) -> list[str]:
         """By name, oldest first; the newest is the current one."""
+        origins = set(self._store.keys("origins/"))
         names = ["main"]
-        while (self.path / f"origins/lineage_{len(names) + 1}.json").exists():
+        while f"origins/lineage_{len(names) + 1}.json" in origins:
             names.append(f"l{len(names) + 1}")
         return names
 
@@ -155,36 +162,40 @@ class StoredRun:
         lineage, up_to = self._lineages()[-1], float("inf")
         stretches = []
         while lineage != "main":
-            origin = json.loads((self.path / f"origins/lineage_{lineage[1:]}.json").read_text(encoding="utf-8"))["origin"]
+            origin = json.loads(self._read(f"origins/lineage_{lineage[1:]}.json"))["origin"]
             stretches.append((lineage, origin["step"], up_to))
             lineage, up_to = origin["lineage"], origin["step"]
         return [*stretches, ("main", 0, up_to)]
 
-    def _branch(self, lineage: str) -> Path:
-        return self.path if lineage == "main" else self.path / "lineages" / lineage
-
     def _sampled_steps(self) -> list[int]:
-        folders = [one for lineage in self._lineages() for one in self._branch(lineage).glob("rollouts/step_*")]
-        steps = {int(one.name.removeprefix("step_")) for one in folders if any(one.glob("*/*scored.jsonl*"))}
-        return sorted(steps)
+        keys = [key for lineage in self._lineages() for key in self._store.keys(f"{_branch(lineage)}rollouts/")]
+        found = [re.search(r"(?:^|/)rollouts/step_(\d+)/[^/]+/[^/]*scored\.jsonl[^/]*$", key) for key in keys]
+        return sorted({int(one[1]) for one in found if one})
 
-    def _scored_files(self, step: int) -> list[Path]:
+    def _scored_keys(self, step: int) -> list[str]:
         stretches = self._stretches()
         lineage = next(
             (name for name, first, last in stretches if step <= last and (step > first or first == 0)), stretches[0][0]
         )
-        rounds = self._branch(lineage).glob(f"rollouts/step_{step}/groups_*")
-        return [file for one in sorted(rounds) for file in _scored_in(one)]
+        rounds: dict[str, list[str]] = {}
+        for key in self._store.keys(f"{_branch(lineage)}rollouts/step_{step}/"):
+            folder, _, name = key.rpartition("/")
+            if folder.rpartition("/")[2].startswith("groups_"):
+                rounds.setdefault(folder, []).append(name)
+        return [f"{folder}/{name}" for folder, names in sorted(rounds.items()) for name in _scored_in(names)]
 
 
-def _scored_in(folder: Path) -> list[Path]:
+def _branch(lineage: str) -> str:
+    return "" if lineage == "main" else f"lineages/{lineage}/"
+
+
+def _scored_in(names: list[str]) -> list[str]:
     """An older file of the whole round counts where its chunks have none."""
-    of_chunks = [file for file in sorted(folder.glob("*.scored.jsonl.gz"))]
-    return of_chunks or [folder / name for name in _OLDER_SCORED if (folder / name).exists()][:1]
+    of_chunks = sorted(name for name in names if name.endswith(".scored.jsonl.gz"))
+    return of_chunks or [name for name in _OLDER_SCORED if name in names][:1]
 
 
-def _scored_groups(file: Path) -> Iterator[Row]:
-    content = file.read_bytes()
+def _scored_groups(content: bytes, file: str) -> Iterator[Row]:
     try:
         text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
         rows = [json.loads(line) for line in text.split(b"\n") if line]

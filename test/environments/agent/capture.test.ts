@@ -96,6 +96,16 @@ describe('chat completions', () => {
     assert.deepEqual(capture.ignored, ['temperature', 'top_p', 'seed']);
   });
 
+  test('GET /budget says what is left, and that nothing is limited', async (t) => {
+    const left = async (more: Parameters<typeof open>[2]): Promise<unknown> => {
+      const { capture, url } = await open(t, undefined, more);
+      const answer = await fetch(`${url}/budget`, { headers: { 'x-api-key': capture.key } });
+      return [answer.status, await answer.json()];
+    };
+    assert.deepEqual(await left({ beside: { budget: () => ({ tokens: 7 }) } }), [200, { tokens: 7 }]);
+    assert.deepEqual(await left({}), [200, {}]);
+  });
+
   test('bad bodies, keys, models and routes are refused in the words of the API', async (t) => {
     const { capture, url } = await open(t);
     const chat = `${url}/v1/chat/completions`;

@@ -15,6 +15,7 @@ import { WarmSandboxes } from '../../../play/sandboxes/warm-sandboxes.ts';
 import { dayOf, LeaseStore } from '../../../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../../../runs/sandboxes/stored-snapshots.ts';
 import { type CloudFaults, SandboxCloud } from '../../stand-ins/sandboxes/cloud.ts';
+import { earlierWorker } from './earlier-worker.ts';
 import { emptySandboxes } from '../../stand-ins/sandboxes/empty-sandboxes.ts';
 import { until } from '../../eventually.ts';
 
@@ -50,7 +51,7 @@ async function openPlace(faults: CloudFaults = {}) {
   return { leases, cloud, project, pool, worker, sweep, accounts };
 }
 
-const gone: LeaseOwner = { run: 'run', worker: `${os.hostname()}:${process.pid}:1` };
+const gone: LeaseOwner = { run: 'run', worker: earlierWorker() };
 
 describe('sandboxes under leases', () => {
   test('a lease is written before its sandbox is made, and its account when it is gone', async () => {
@@ -297,6 +298,23 @@ describe('sandboxes that stand ready', () => {
     await warm.close();
     assert.deepEqual(cloud.names(), []);
   });
+
+  for (const [kind, asked] of [
+    ['the same', request],
+    ['another', { ...request, image: 'other' }],
+  ] as const) {
+    test(`give their places to whoever waits for one of ${kind} kind, also while they are being made`, async () => {
+      const { cloud, worker } = await openPlace({ startMs: 300 });
+      const warm = new WarmSandboxes(worker({ quota: 2 }), 1);
+      await (await warm.take(request, { owner, deadlineS: 60, signal })).end();
+      await until('one that is being made', async () => cloud.created === 2);
+      const both = await Promise.all([1, 2].map(() => warm.take(asked, { owner, deadlineS: 20, signal })));
+      assert.ok(cloud.most <= 2);
+      await Promise.all(both.map(({ end }) => end()));
+      await warm.close();
+      assert.deepEqual(cloud.names(), []);
+    });
+  }
 });
 
 test('snapshots of rollouts are kept while the workflow that they are for is at work: a run, an evaluation or a search', async () => {

@@ -1,10 +1,10 @@
 /** What is known of the sandboxes of workers that died. */
 import assert from 'node:assert/strict';
-import { hostname } from 'node:os';
 import { pathToFileURL } from 'node:url';
 import { test } from 'node:test';
 import { temporaryFolder } from '../../../backends/testing/material.ts';
 import { thisWorker } from '../../../host/worker-process.ts';
+import { earlierWorker } from './earlier-worker.ts';
 import { sandboxesOfWorkers } from '../../../play/sandboxes/sandboxes-of-workers.ts';
 import { LeaseStore } from '../../../runs/sandboxes/lease-store.ts';
 
@@ -12,7 +12,7 @@ test('sandboxes of a worker have ended when it is gone, and its leases are, or t
   const store = pathToFileURL(await temporaryFolder(t)).href;
   const leases = new LeaseStore(store);
   const workers = sandboxesOfWorkers(store);
-  const dead = `${hostname()}:${process.pid}:1`; // an earlier process of this number
+  const dead = earlierWorker(); // an earlier process of this number
   const lease = (name: string, pool: string, worker: string) => ({
     name,
     pool,

@@ -72,8 +72,10 @@ class CapturedRollout implements Capture {
   #open = 0;
   /** Notes of its effects. */
   readonly #notes: RolloutNotes;
-  /** Keys of effects that the program makes now. */
+  /** Keys of effects that the program was told to make and has not settled. */
   readonly #effects = new Set<string>();
+  /** Ends of the newest request about each effect that is under way. */
+  readonly #effectTurns = new Map<string, Promise<void>>();
   #address!: RolloutAddress;
   #refusalsInRow = 0;
 
@@ -186,9 +188,9 @@ class CapturedRollout implements Capture {
       requireMethod(request, path, 'GET', 'HEAD');
       return this.#sendModels(path, request, response);
     }
-    if (path === '/budget' && beside.budget) {
+    if (path === '/budget') {
       requireMethod(request, path, 'GET', 'HEAD');
-      return this.#send(response, 200, beside.budget());
+      return this.#send(response, 200, beside.budget?.() ?? {});
     }
     if (path.startsWith(effects)) {
       requireMethod(request, path, 'POST');
@@ -212,13 +214,30 @@ class CapturedRollout implements Capture {
   async #effect(notes: RolloutNotes, path: string, body: unknown): ReturnType<typeof handleEffect> {
     const asked = this.#askedEffect(path);
     try {
-      const { making, settled, ...answer } = await handleEffect(notes, asked, body as JsonValue);
-      if (making !== undefined) this.#effects.add(making);
-      if (settled !== undefined) this.#effects.delete(settled);
-      return answer;
+      return await this.#inTurn(asked.key, async () => {
+        const { making, settled, ...answer } = await handleEffect(notes, asked, body as JsonValue, this.#effects);
+        if (making !== undefined) this.#effects.add(making);
+        if (settled !== undefined) this.#effects.delete(settled);
+        return answer;
+      });
     } catch (error) {
       this.#end(error);
       throw rolloutEnds(error);
+    }
+  }
+
+  /** Requests about one effect, one after the other: the second begin of a call is to know of the first. */
+  async #inTurn<T>(key: string, work: () => Promise<T>): Promise<T> {
+    const turn = (this.#effectTurns.get(key) ?? Promise.resolve()).then(work);
+    const ended = turn.then(
+      () => undefined,
+      () => undefined, // its caller gets the error
+    );
+    this.#effectTurns.set(key, ended);
+    try {
+      return await turn;
+    } finally {
+      if (this.#effectTurns.get(key) === ended) this.#effectTurns.delete(key);
     }
   }
 

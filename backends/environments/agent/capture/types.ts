@@ -63,7 +63,7 @@ export interface OtherModel extends Pick<Endpoint, 'chat'> {
 
 /** What lies beside the model, with the same key. */
 export interface BesideModel {
-  /** GET /budget: what the rollout has left. */
+  /** GET /budget: what the rollout has left of each limit. Missing where nothing is limited, which is said as `{}`. */
   budget?(): JsonValue;
 }
 

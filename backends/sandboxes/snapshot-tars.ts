@@ -10,9 +10,29 @@ export async function* restoredTar(
   { name, snapshot, limits }: SandboxRequest & Required<Pick<SandboxRequest, 'snapshot'>>,
   snapshots: SnapshotPlace,
 ): AsyncGenerator<Uint8Array> {
-  const where = `Sandbox ${name}: snapshot ${snapshot.key}`;
+  yield* cleaned(snapshots.open(snapshot), {
+    bytesMax: limits.diskMb * 2 ** 20,
+    where: `Sandbox ${name}: snapshot ${snapshot.key}`,
+  });
+}
+
+/**
+ * Refuses what no sandbox could begin with when it is saved, such as a name with a backslash: its program goes on, and
+ * nobody relies on the snapshot. Rejects with `SandboxRefused`.
+ */
+export function restorable(snapshots: SnapshotPlace): SnapshotPlace {
+  return {
+    put: (key, tar) => snapshots.put(key, cleaned(tar, { bytesMax: Infinity, where: `Snapshot ${key}` })),
+    open: (ref) => snapshots.open(ref),
+  };
+}
+
+async function* cleaned(
+  tar: AsyncIterable<Uint8Array>,
+  bounds: Parameters<typeof cleanTar>[1],
+): AsyncGenerator<Uint8Array> {
   try {
-    yield* cleanTar(snapshots.open(snapshot), { bytesMax: limits.diskMb * 2 ** 20, where });
+    yield* cleanTar(tar, bounds);
   } catch (error) {
     throw error instanceof TarTrouble ? new RatchetError('SandboxRefused', error.message, { cause: error }) : error;
   }
