@@ -33,7 +33,7 @@ export const createLeaseTrainer =
   async ({ run, workflowId, epoch }: LeaseTrainerInput): Promise<void> =>
     withHeartbeat(async () => {
       const { cancelled } = Context.current();
-      const { ousted, leave } = lease.take(run, workflowId);
+      const { ousted, leave } = lease.take(run, { workflowId, epoch });
       try {
         const { holder } = lease;
         await claimTrainer(run, { epoch, holder });
@@ -46,3 +46,14 @@ export const createLeaseTrainer =
         if (lease.isFree) trainer.rest();
       }
     });
+
+/**
+ * Ends a hold at once. Its cancellation reaches the process with a heartbeat, which may be half a minute away, and the next
+ * run of the pool waits for it. A second time, or under a later epoch, it ends nothing.
+ */
+export const createGiveBackTrainer =
+  (lease: Pick<ProcessLease, 'giveBack'>) =>
+  ({ run, epoch }: Pick<LeaseTrainerInput, 'run' | 'epoch'>): Promise<void> => {
+    lease.giveBack(run, epoch);
+    return Promise.resolve();
+  };

@@ -1,23 +1,12 @@
 import type { MeasureSweepRun, MeasuredSweepRun } from '../core/sweep/sweep.ts';
-import { layout } from '../runs/layout.ts';
-import { stepRecords } from '../runs/metrics/step-records.ts';
-import { currentLineage, readHead, storeOf } from '../runs/run-access.ts';
+import { rungValue } from '../runs/metrics/rung-value.ts';
 import { checkStore } from '../store/index.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 
 /** Reads how far a run of a sweep is, and its metric at a step. Changes nothing. */
-export async function measureSweepRun({ run, metric, step }: MeasureSweepRun): Promise<MeasuredSweepRun> {
+export async function measureSweepRun(asked: MeasureSweepRun): Promise<MeasuredSweepRun> {
   return withHeartbeat(async () => {
-    await checkStore(run.store);
-    if ((await storeOf(run).read(layout.run())) === null) return { step: null, value: null };
-    const head = await readHead({ ...run, lineage: await currentLineage(run) });
-    if (head === null) return { step: null, value: null };
-    const values = (await stepRecords(run)).flatMap((record) => {
-      const value = record.metrics[metric.name];
-      const isMeant = record.step > step - metric.lastSteps && record.step <= step;
-      return isMeant && value !== undefined && Number.isFinite(value) ? [value] : [];
-    });
-    const sum = values.reduce((total, value) => total + value, 0);
-    return { step: head.commit.step, value: values.length === 0 ? null : sum / values.length };
+    await checkStore(asked.run.store);
+    return rungValue(asked);
   });
 }

@@ -1,5 +1,5 @@
 import type { GenerateDependencies } from '../play/policy/asked-model.ts';
-import { createLeaseTrainer, type TrainerLeased } from './lease-trainer.ts';
+import { createGiveBackTrainer, createLeaseTrainer, type TrainerLeased } from './lease-trainer.ts';
 import { createPublishVersion } from './publish-version.ts';
 import { createRestoreVersion } from './restore-version.ts';
 import { createRemakeVersion, createTrainBatch, type TrainDependencies } from './train-batch.ts';
@@ -20,6 +20,7 @@ export const createTrainActivities = (
   trainBatch: createTrainBatch(dependencies),
   remakeVersion: createRemakeVersion(dependencies),
   restoreVersion: createRestoreVersion(dependencies),
+  giveBackTrainer: createGiveBackTrainer(dependencies.lease),
 });
 export type TrainActivities = ReturnType<typeof createTrainActivities>;
 

@@ -13,7 +13,9 @@ import { createHoldVersion, findEvaluation } from './hold-version.ts';
 import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterAgain } from './filter-groups.ts';
 import { createLeaseGroups, leaseBeside, type LeaseDependencies } from './lease-groups.ts';
+import { createRecordChange, type HistoryOfChanges, recordAround } from './record-change.ts';
 import { beginLineage, checkBehind, checkRewind } from '../runs/lineages/lineages.ts';
+import { teamNamedBy } from '../runs/changes.ts';
 import { setBudget } from '../runs/budgets/set-budget.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
 import { measureSweepRun } from './measure-sweep-run.ts';
@@ -40,9 +42,10 @@ export const createOrchestratorActivities = (
       findTrainers: () => Promise<KnownTrainers>;
       /** Missing: nobody sweeps. */
       beginSweeps?: BeginSweeps;
+      history: HistoryOfChanges;
     },
 ) => {
-  const { beginSweeps } = dependencies;
+  const { beginSweeps, history } = dependencies;
   const openRun = createOpenRun(dependencies);
   const openEvaluation = createOpenEvaluation(dependencies);
   const openPromptSearch = createOpenPromptSearch(dependencies);
@@ -50,12 +53,15 @@ export const createOrchestratorActivities = (
   return {
     openRun: async (...asked: Parameters<typeof openRun>) => {
       const opened = await openRun(...asked);
+      const [, workflow, execution] = asked;
+      const who = await recordAround(opened.handle, history, { workflow, execution });
       await sweepsFor(opened.spec.environments, opened.handle.store, beginSweeps);
-      return opened;
+      return who === null ? opened : { ...opened, owner: { who, team: teamNamedBy(opened.spec) } };
     },
     readSpec,
     checkRewind,
     setBudget,
+    recordChange: createRecordChange(history),
     checkBehind,
     beginLineage,
     leaseGroups,

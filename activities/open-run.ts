@@ -1,4 +1,5 @@
 import { RatchetError } from '../core/errors.ts';
+import type { RunOwner } from '../core/roles.ts';
 import { workflowIdPattern } from '../core/names.ts';
 import type { AskedOfRun, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
@@ -74,6 +75,8 @@ export interface OpenedRun {
   readonly weightsAreGone: boolean;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
   readonly warnings: readonly string[];
+  /** Absent where nobody is known to have started it. */
+  readonly owner?: RunOwner;
   /** Curves of a run that already has steps. */
   readonly curves?: Curves;
   /** Whether the search attributes RatchetRun, RatchetStep and RatchetReward exist in this namespace. */
@@ -82,13 +85,10 @@ export interface OpenedRun {
 
 export interface OpenRunDependencies {
   readonly projectFolder: string;
-  readonly hasSearchAttributes: () => Promise<boolean>;
+  /** A warning with what to do where the namespace lacks search attributes; null where it has them. */
+  readonly whatSearchAttributesLack: () => Promise<string | null>;
   readonly isWorkflowRunning: (workflowId: string) => Promise<boolean>;
 }
-
-const searchAttributesMissing =
-  'This Temporal namespace has no search attributes RatchetRun, RatchetStep and RatchetReward; the run tells its progress in its memo instead. ' +
-  'To create them: temporal operator search-attribute create --name RatchetRun --type Keyword --name RatchetStep --type Int --name RatchetReward --type Double';
 
 export const createOpenRun =
   (dependencies: OpenRunDependencies) =>
@@ -131,7 +131,7 @@ export const createOpenRun =
         : { lineage: await openLineage(place, { ...settings, rewind: asked.rewind, request }), refused: [] };
     const isAskedBack = pending || (!takesOver?.handle && asked.rewind !== undefined);
     const warnings = [...settings.warnings, ...told, ...(recorded?.changed ?? []), ...refused];
-    const hasSearchAttributes = await dependencies.hasSearchAttributes();
+    const lack = await dependencies.whatSearchAttributesLack();
     const handle: RunHandle = {
       ...place,
       lineage,
@@ -150,8 +150,8 @@ export const createOpenRun =
       weightsAreGone: head?.commit.origin !== undefined && !(await isWholeHere(place, head.commit)),
       ...(head === null ? {} : { curves: rememberedOf(await curvesOf(handle, head.commit.step)) }),
       datasets,
-      warnings: hasSearchAttributes ? warnings : [...warnings, searchAttributesMissing],
-      hasSearchAttributes,
+      warnings: lack === null ? warnings : [...warnings, lack],
+      hasSearchAttributes: lack === null,
     };
   };
 

@@ -5,6 +5,7 @@ import {
   baselineMetrics,
   environmentReward,
   environmentTimeouts,
+  isEffectCount,
   stepMetrics,
   trainedTokens,
 } from '../core/rl/metrics.ts';
@@ -89,6 +90,7 @@ async function packBatch(input: PackInput): Promise<PackedBatch> {
   };
   const prompts = promptsOfBatch(trained);
   const packed = await putPacked(run, step, { rows, metrics, ...(prompts ? { prompts } : {}) });
+  /** What the workflow shows, and what the ledger of the step counts. */
   const headline = [
     'train/agg/all/metrics/exact_match',
     'train/agg/all/solved_all',
@@ -97,6 +99,7 @@ async function packBatch(input: PackInput): Promise<PackedBatch> {
     'train/agg/all/is_truncated/mean',
     'off_policy/mean',
     'off_policy/max',
+    ...Object.keys(metrics).filter(isEffectCount),
   ];
   return {
     packed,

@@ -56,6 +56,7 @@ export const agents = measurement('agents', 'what agents lose when anything dies
     Number,
     400,
   )
+  .option('--victims <kinds>', 'of worker, program, child, server, sandbox, with commas', 'all')
   .option('--seed <n>', 'chooses moments and victims', Number, 1)
   .addHelpText(
     'after',
@@ -72,6 +73,7 @@ interface Options {
   readonly budget: number;
   readonly workers: number;
   readonly turnMs: number;
+  readonly victims: string;
   readonly seed: number;
 }
 
@@ -279,12 +281,14 @@ interface Killing {
 
 /** Until the run is over, or there were enough. A moment without such a victim is let go. */
 async function killNowAndThen(bench: Bench, world: World, { killed, count, over }: Killing): Promise<void> {
-  const { seed, killEvery, kills } = world.options;
+  const { seed, killEvery, kills, victims: asked } = world.options;
+  const kinds = victims.filter((kind) => asked === 'all' || asked.split(',').includes(kind));
+  if (kinds.length === 0) throw new Error(`--victims: expected some of ${victims.join(', ')}, got ${asked}`);
   for (let moment = count(); !over.is && count() < kills; moment++) {
     const key = ['bench agents', seed, moment] as const;
     await delay(2 * uniform(...key, 'when') * killEvery * 1000, undefined, { signal: bench.signal });
     if (over.is) return;
-    const victim = victims[Math.floor(uniform(...key, 'what') * victims.length)]!;
+    const victim = kinds[Math.floor(uniform(...key, 'what') * kinds.length)]!;
     if (!(await kill(world, victim, hash32(...key, 'who')))) continue;
     killed[victim] += 1;
   }

@@ -9,6 +9,7 @@ import { decodeRows } from '../store/objects.ts';
 import { taskQueues } from '../core/names.ts';
 import type { ScoredGroup } from '../core/rl/rollout/rollout.ts';
 import type { SampledLine } from '../test/faults/fake-inference.ts';
+import type { TrainedLine } from '../test/faults/fake-trainer.ts';
 import { fakeRun } from '../test/faults/fake-run.ts';
 import type { trainRun } from '../workflows/train-run.ts';
 import type { Bench } from './measurement.ts';
@@ -34,6 +35,9 @@ export interface FakeRunOptions {
   /** `[inference]` in place of the one of a few lines, and `[eval]`. */
   readonly inference?: string;
   readonly evaluation?: string;
+  /** `[queue]`. */
+  readonly queue?: string;
+  readonly seed?: number;
 }
 
 export interface FakeRun {
@@ -42,14 +46,17 @@ export interface FakeRun {
   readonly handle: WorkflowHandle<typeof trainRun>;
   /** Every answer the inference gave, in the order of their ends. */
   sampled(): SampledLine[];
+  /** Every step the trainer trained, in the order of their ends. */
+  trained(): TrainedLine[];
 }
 
 export async function startFakeRun(client: Client, folder: string, options: FakeRunOptions): Promise<FakeRun> {
   const { name } = options;
   const log = path.join(folder, `${name}.sampled`);
+  const trained = path.join(folder, `${name}.trained`);
   await writeFile(
     path.join(folder, `${name}.toml`),
-    fakeRun({ heartbeatTimeoutS: heartbeatTimeoutDefaultS, ...options, log }),
+    fakeRun({ heartbeatTimeoutS: heartbeatTimeoutDefaultS, ...options, log, trained }),
   );
   const handle = await client.workflow.start<typeof trainRun>('trainRun', {
     workflowId: name,
@@ -58,7 +65,13 @@ export async function startFakeRun(client: Client, folder: string, options: Fake
     workflowTaskTimeout: '5s',
     args: [`${name}.toml`],
   });
-  return { name, rolloutsPerExample: options.rolloutsPerExample, handle, sampled: () => readLines<SampledLine>(log) };
+  return {
+    name,
+    rolloutsPerExample: options.rolloutsPerExample,
+    handle,
+    sampled: () => readLines<SampledLine>(log),
+    trained: () => readLines<TrainedLine>(trained),
+  };
 }
 
 /** The same without end, whose environment works for a while after each turn (`waiting-environment.ts`), and whose model answers at once. */

@@ -9,7 +9,7 @@ import { type BigBatch, measureBigBatch } from './big-batch.ts';
 import { type CpuUse, meterCpu } from './cpu-meter.ts';
 import { type FakeRun, startWaitingRun, untilStep } from './fake-run.ts';
 import { type Bench, CannotMeasure, type Figures, measurement } from './measurement.ts';
-import { RolloutProcesses, usageOf } from './rollout-processes.ts';
+import { WorkerProcesses, usageOf } from './worker-processes.ts';
 import { withProject, withStack } from './run-project.ts';
 import { median, round } from './statistics.ts';
 
@@ -139,7 +139,11 @@ function measureHeld(
   bench.doing(name);
   const { maxRollouts, work } = options;
   const run = async (client: Client, stack: Stack, folder: string): Promise<Held> => {
-    const processes = new RolloutProcesses(stack, maxRollouts === 0 ? [] : ['--max-rollouts', String(maxRollouts)]);
+    const processes = new WorkerProcesses(
+      stack,
+      'rollout',
+      maxRollouts === 0 ? [] : ['--max-rollouts', String(maxRollouts)],
+    );
     try {
       await processes.start();
       const asked = { ...size, name: name.replace(' ', '-'), asyncLevel: level, work, turns };
@@ -207,7 +211,7 @@ async function askHeap(folder: string, pid: number): Promise<number> {
 async function watch(
   bench: Bench,
   { seconds, work }: Options,
-  { run, stack, processes }: { run: FakeRun; stack: Stack; processes: RolloutProcesses },
+  { run, stack, processes }: { run: FakeRun; stack: Stack; processes: WorkerProcesses },
 ): Promise<Omit<Held, 'orchestrator_heap_mb'>> {
   const worker = processes.alive[0]!.pid;
   const orchestrator = stack.pids()['orchestrator worker']!;

@@ -12,6 +12,8 @@ import { evalResume } from './eval-resume.ts';
 import { faults } from './faults.ts';
 import { faultsSeveral } from './faults-several.ts';
 import { fidelity } from './fidelity.ts';
+import { fleet } from './fleet.ts';
+import { fleetScale } from './fleet-scale.ts';
 import { gepa } from './gepa.ts';
 import { inFlight } from './in-flight.ts';
 import { failingRollouts } from './failing-rollouts.ts';
@@ -34,6 +36,7 @@ import { smollm2Learning } from './smollm2-learning.ts';
 import { smollm2Parity } from './smollm2-parity.ts';
 import { smollm2Train } from './smollm2-train.ts';
 import { statusLatency } from './status-latency.ts';
+import { sweep } from './sweep.ts';
 import { tinkerOverhead } from './tinker-overhead.ts';
 import { torchTrain } from './torch-train.ts';
 import { trl } from './trl.ts';
@@ -82,11 +85,14 @@ for (const command of [
   samplingBias,
   rolloutWorkers,
   inFlight,
+  fleet,
+  fleetScale,
   gepa,
   packing,
   tinkerOverhead,
   torchTrain,
   reference,
+  sweep,
 ])
   bench.addCommand(command);
 

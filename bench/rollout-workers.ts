@@ -5,7 +5,7 @@ import type { RunStatus } from '../workflows/control/messages.ts';
 import { type CpuUse, meterCpu } from './cpu-meter.ts';
 import { type FakeRun, startWaitingRun, untilStep } from './fake-run.ts';
 import { type Bench, type Figures, measurement } from './measurement.ts';
-import { RolloutProcesses, usageOf, type WorkerLife } from './rollout-processes.ts';
+import { WorkerProcesses, usageOf, type WorkerLife } from './worker-processes.ts';
 import { newestStep, withProject, withStack } from './run-project.ts';
 import { round } from './statistics.ts';
 
@@ -98,7 +98,7 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
 interface Play {
   readonly run: FakeRun;
   readonly folder: string;
-  readonly processes: RolloutProcesses;
+  readonly processes: WorkerProcesses;
 }
 
 /** Runs with so many workers. */
@@ -115,7 +115,11 @@ async function withWorkers(
       folder,
       async (client, stack) => {
         const { maxRollouts } = options;
-        const processes = new RolloutProcesses(stack, maxRollouts === 0 ? [] : ['--max-rollouts', String(maxRollouts)]);
+        const processes = new WorkerProcesses(
+          stack,
+          'rollout',
+          maxRollouts === 0 ? [] : ['--max-rollouts', String(maxRollouts)],
+        );
         try {
           // One after the other: together they would wait for each other's compiler.
           for (let i = 0; i < count; i++) await processes.start();

@@ -9,7 +9,7 @@ import { type FakeRun, startFakeRun } from './fake-run.ts';
 import { countEvents, countTasksLost, durationsOf, historiesOf } from './history.ts';
 import { type Bench, type Figures, measurement } from './measurement.ts';
 import { type MockOptions, type MockServer, startMockServer } from './mock-model-server.ts';
-import { usageOf } from './rollout-processes.ts';
+import { usageOf } from './worker-processes.ts';
 import { newestStep, readCommits, stepSeconds, withProject, withStack } from './run-project.ts';
 import { mean, median, round } from './statistics.ts';
 

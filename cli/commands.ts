@@ -223,6 +223,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'beside a vLLM server on another host: fetches versions there',
       load: async () => (await import('./commands/services/weights-agent.ts')).weightsAgentCommand,
     },
+    codec: {
+      line: 'encrypted histories in the Temporal UI, for those with the key',
+      load: async () => (await import('./commands/services/codec.ts')).codecCommand,
+    },
     temporal: {
       line: 'the Temporal CLI, pointed at the server of this folder',
       load: async () => (await import('./commands/services/temporal.ts')).temporalCommand,

@@ -60,7 +60,7 @@ export interface Run {
    * Changes settings of the running run from its next step on, such as `{ learning_rate: 5e-4, max_steps: 40 }`
    * (`ratchet set --help` lists them). This and the next four return the run's own words about what it does.
    *
-   * @throws `ConfigInvalid` if it refuses; nothing has changed then.
+   * @throws `ConfigInvalid` if it refuses, `NotAllowed` if the file of roles does; nothing has changed then.
    */
   set(settings: Readonly<Record<string, number>>): Promise<string>;
   /** Lets what is under way finish, then starts no further step. */
@@ -101,6 +101,8 @@ export interface RunStatus {
   readonly model: string;
   readonly environments: readonly string[];
   readonly warnings: readonly string[];
+  /** Who started it first, and the team that its settings name. Absent where that is not known. */
+  readonly owner?: { readonly who: string; readonly team: string | null };
   /** How often the run has been opened; `since` (ISO time) is when this attempt began. */
   readonly attempt: number;
   readonly since: string;

@@ -28,7 +28,10 @@ export async function connectTo({ address, namespace, folder = process.cwd() }: 
 /** Finds a run at a Temporal server. */
 export async function openRun(run: string, options: Api.Connecting): Promise<Api.Run> {
   const connected = await connectTo(options);
-  return orClosed(connected, async ({ client }) => new ConnectedRun(run, await findRun(client, run), connected));
+  return orClosed(
+    connected,
+    async ({ client }) => new ConnectedRun(run, await findRun(client, run), connected, options.folder),
+  );
 }
 
 /** Does what needs a connection, and closes it if that fails. */
@@ -51,8 +54,10 @@ export class ConnectedRun implements Api.Run {
   readonly workflowId: string;
   readonly #handle: WorkflowHandle;
   readonly #connected: Connected;
+  readonly #folder: string | undefined;
 
-  constructor(name: string, handle: WorkflowHandle, connected: Connected) {
+  constructor(name: string, handle: WorkflowHandle, connected: Connected, folder: string | undefined) {
+    this.#folder = folder;
     this.name = name;
     this.workflowId = handle.workflowId;
     this.#handle = handle;
@@ -133,7 +138,8 @@ export class ConnectedRun implements Api.Run {
 
   async #update(update: string, args: Argument): Promise<string> {
     await this.status(); // a run that has just been started does not listen yet
-    return this.#explained(() => updateRun(this.#handle, this.name, update, args));
+    const projectFolder = this.#folder;
+    return this.#explained(() => updateRun(this.#handle, this.name, { update, args, projectFolder }));
   }
 
   async #eventsAfter(seen: number, isFollowed: boolean): Promise<readonly RunEvent[]> {

@@ -8,6 +8,7 @@ import { RatchetError } from '../core/errors.ts';
 import { runNamePattern, taskQueues } from '../core/names.ts';
 import { present } from '../core/present.ts';
 import { asTyped } from '../core/shape.ts';
+import { requireRole } from '../workers/temporal/who-may.ts';
 import { orchestratorsOf } from '../workers/temporal/why-stuck.ts';
 import type * as Api from './index.mjs';
 import { ConnectedRun, connectTo, orClosed } from './open-run.ts';
@@ -24,10 +25,11 @@ export async function startRun(
   const run = checkedName(text, config, options);
   if (!isFile) await writeOnce(path.resolve(folder, config), text);
   const input = { config, run, overrides, sent: { texts: { [config]: text }, beside: {} }, ...present({ rewind }) };
+  await requireRole(`starting ${run}`, { of: 'own' }, { projectFolder: folder });
   const connected = await connectTo(options);
   return orClosed(connected, async ({ client }) => {
     await requireOrchestrator(client);
-    return new ConnectedRun(run, await start(client, run, input), connected);
+    return new ConnectedRun(run, await start(client, run, input), connected, options.folder);
   });
 }
 

@@ -20,6 +20,7 @@ import {
   BreakerSpec,
   BudgetSpec,
   QueueSpec,
+  RetentionSpec,
   chance,
   ChatTemplateSpec,
   CostSpec,
@@ -99,6 +100,8 @@ export const RunSpec = z.strictObject({
   budget: BudgetSpec.optional(),
   /** Missing = the run is of no pool. */
   queue: QueueSpec.optional(),
+  /** Missing = as its team has it. */
+  retention: RetentionSpec.optional(),
   /** Missing = no notices are sent. */
   notify: NotifySpec.optional(),
   sft: SftSpec.nullable(),

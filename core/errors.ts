@@ -4,6 +4,7 @@
  */
 export const errorCodes = {
   ConfigInvalid: { retryable: false },
+  NotAllowed: { retryable: false },
   EnvironmentUnknown: { retryable: false },
   EnvironmentBroken: { retryable: false },
   EnvironmentUnavailable: { retryable: true },

@@ -9,6 +9,9 @@ export const taskQueues = {
   train: 'ratchet-train',
 } as const satisfies Record<WorkerRole, string>;
 
+/** Failure type of a chunk that a worker gave back before it began, so that another one gets it. */
+export const passedOnType = 'PassedOn';
+
 /** Failure type that Temporal uses when a worker does not have an activity. */
 export const notRegisteredType = 'NotFoundError';
 
@@ -312,6 +315,9 @@ export function namedServers(inference: SaidServers): string | null {
 
 /** The environment variable with the key of weights agents that listen to other machines. */
 export const weightsAgentKeyVar = 'RATCHET_WEIGHTS_AGENT_KEY';
+
+/** The environment variable with the key of a codec server: who sends it may read encrypted payloads. */
+export const codecKeyVar = 'RATCHET_CODEC_KEY';
 
 /** Whether a file's name stays below the work folder of a sandbox: spelt without detours, and as file systems take it. */
 export function isInsideWorkFolder(name: string): boolean {

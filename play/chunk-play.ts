@@ -3,9 +3,8 @@ import { decodeRanges } from '../core/rl/ledger.ts';
 import {
   chunkName,
   groupsOfChunk,
+  type LeasedChunk,
   type RoundChunk,
-  rolloutsAtOnce,
-  roomKept,
   tasksPerMinute,
 } from '../core/rl/sampling/chunks.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
@@ -26,7 +25,7 @@ import { outOfTime } from './timed-out.ts';
 import { byGroup } from './groups-in-play.ts';
 import { ChunkProgress } from './progress/chunk-progress.ts';
 import { Pace } from './pace.ts';
-import { slotsOf, workerSlots } from './slots.ts';
+import { leaseRoom } from './chunk-room.ts';
 import { openPlayers, type Place, type PlayObserver } from './training-players.ts';
 
 /** Input for generating a chunk's groups, whenever they are scored. */
@@ -34,7 +33,7 @@ import { openPlayers, type Place, type PlayObserver } from './training-players.t
 export interface ChunkInput {
   readonly run: RunHandle;
   readonly round: SamplingRound;
-  readonly chunk: RoundChunk;
+  readonly chunk: RoundChunk & Partial<Pick<LeasedChunk, 'groups'>>;
   /** Counted from 1: each attempt continues what the one before left unfinished. */
   readonly attempt?: number;
   /** Rollouts unfinished at this attempt's deadline end as `timeout`. */
@@ -223,11 +222,9 @@ export async function generateMissing(
   missing: readonly LeasedPlace[],
   { say, onFinished }: { readonly say: () => void; readonly onFinished: (rollout: Rollout, playedS: number) => void },
 ): Promise<LeftUndone> {
-  const { run, chunk } = input;
+  const { chunk } = input;
   const pace = paceOf(chunk, spec);
-  const atOnce = rolloutsAtOnce(spec, input.workers ?? 1);
-  const pool = slotsOf(`${run.store}/${run.name}`, atOnce, roomKept(spec, atOnce));
-  const leave = workerSlots.enter(missing.length);
+  const { room, leave } = leaseRoom(input, spec, missing.length);
   const failed: (readonly [Rollout, playedS: number])[] = [];
   /** Raised when the run's budget is used up: no other group is begun, and those under way go on until they need more. */
   const spent = new AbortController();
@@ -240,7 +237,7 @@ export async function generateMissing(
     const generating = generateGroups({
       groups: byGroup(missing, ({ place }) => place.group),
       nameOf: ({ place }) => place.group,
-      room: chunk.environment === undefined ? pool : pool.of(chunk.environment),
+      room,
       stop: AbortSignal.any([signal, spent.signal, ...(wall ? [wall.signal] : [])]),
       flush: () => journal.flush(), // close() tries again
       begin: () => pace.next(signal) ?? Promise.resolve(),

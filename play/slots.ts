@@ -23,6 +23,7 @@ export class Slots implements Room {
    * Leases with rollouts in flight or waiting, and the number of rollouts in the newest one; at first the whole limit.
    */
   leases: { readonly held: number; readonly newest: number };
+  #resting = 0;
   /** Called on each change. */
   onChange: () => void = () => undefined;
 
@@ -43,6 +44,20 @@ export class Slots implements Room {
   /** Rollouts that have slots, and those that wait for one. */
   get wanted(): number {
     return this.#waiting.reduce((sum, { count }) => sum + count, this.#taken);
+  }
+
+  /** Whether other workers are to get the next leases. */
+  get isResting(): boolean {
+    return this.#resting > 0;
+  }
+
+  /** Leaves the next leases to other workers for `ms` milliseconds. */
+  rest(ms: number): void {
+    this.#resting += 1;
+    setTimeout(() => {
+      this.#resting -= 1;
+      this.onChange();
+    }, ms).unref();
   }
 
   /** Registers a lease with so many rollouts; returns a function that removes it. */

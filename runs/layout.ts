@@ -146,6 +146,11 @@ export const layout = {
   webhook: () => `${layout.notices()}webhook/state.json`,
   /** A state of a budget, of the run itself or below the prefix of an evaluation or a search. */
   budgetEntry: (prefix: string, entry: number) => `${prefix}budget/entry_${entry}.json`,
+  /** A change that a person asked of this execution; `digest` is of its id. */
+  change: (execution: string, digest: string) => `${layout.changes()}${execution}.${digest.slice(0, 16)}.json`,
+  changes: () => 'changes/',
+  /** Why somebody wants the run to stay, whatever its retention says. */
+  kept: () => 'kept.json',
   metrics: () => 'metrics.jsonl',
   /**
    * Order in which rows of metrics were sent, one row's key a line: a row keeps its number even if the file is

@@ -10,9 +10,10 @@ import { copiesFolder, copyFolder, copyLimits, type CopyLimits, forgetCopy } fro
 import { appendToLog, createObject, forgetLogs, joinLog } from './s3-log.ts';
 import { openS3Requests, s3Limits, type S3Limits, type S3Requests } from './s3-requests.ts';
 import { asksMax, getPieces, getSound, namedAs, untilAskedAgain } from './s3-sound.ts';
-import { metadataNames, sourceOfBytes, upload, withFileSource } from './s3-upload.ts';
+import { cutOffUploads } from './s3-uploads.ts';
+import { abort, metadataNames, sourceOfBytes, upload, withFileSource } from './s3-upload.ts';
 import type { S3Location } from './store-uri.ts';
-import type { Store, StoredSize, StoredStream } from './types.ts';
+import type { Store, StoredSize, StoredStream, Uploads } from './types.ts';
 
 export interface S3StoreOptions {
   readonly limits?: Partial<S3Limits>;
@@ -25,6 +26,7 @@ const createsMax = 5;
 /** A prefix of a bucket as a store. Objects copied to a folder, or back, are the same run. */
 export class S3Store implements Store {
   readonly uri: string;
+  readonly uploads: Uploads;
   readonly #prefix: string;
   readonly #copies: string;
   readonly #copyLimits: CopyLimits;
@@ -37,6 +39,10 @@ export class S3Store implements Store {
     this.#copies = path.join(copiesFolder(location), run);
     this.#copyLimits = { ...copyLimits, ...copies };
     this.uri = `s3://${location.bucket}/${this.#prefix}`;
+    this.uploads = {
+      cutOff: (olderThanMs) => cutOffUploads(this.#requests, this.#prefix, olderThanMs),
+      abort: ({ key, id }) => abort(this.#requests, this.#inside(key), id),
+    };
   }
 
   async put(key: string, bytes: Uint8Array): Promise<ObjectRef> {

@@ -183,7 +183,7 @@ async function complete(
   }
 }
 
-async function abort(requests: S3Requests, key: string, UploadId: string): Promise<void> {
+export async function abort(requests: S3Requests, key: string, UploadId: string): Promise<void> {
   await requests.run<void>({
     operation: 'AbortMultipartUpload',
     key,

@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { RatchetError } from '../core/errors.ts';
 import type { ObjectRef } from '../core/rl/run-state.ts';
-import type { Staging, Store, StoredSize, StoredStream } from './types.ts';
+import type { Staging, Store, StoredSize, StoredStream, Uploads } from './types.ts';
 
 /** Identifies a place: an object that was written when the run was created, and that stays there. */
 export interface Landmark {
@@ -38,6 +38,7 @@ const placesMax = 256;
 export class SeenStore implements Store {
   readonly uri: string;
   readonly staging?: Staging;
+  readonly uploads?: Uploads;
   readonly leftovers?: (olderThanMs: number) => Promise<string[]>;
   readonly #store: Store;
   readonly #landmark: Landmark;
@@ -54,6 +55,13 @@ export class SeenStore implements Store {
         folder: (prefix) => this.#write(() => staging.folder(prefix)),
         seal: (prefix) => this.#write(() => staging.seal(prefix)),
         settle: (from, to) => this.#write(() => staging.settle(from, to)),
+      };
+    }
+    const { uploads } = store;
+    if (uploads) {
+      this.uploads = {
+        cutOff: (olderThanMs) => this.#look(() => uploads.cutOff(olderThanMs)),
+        abort: (upload) => this.#write(() => uploads.abort(upload)),
       };
     }
     if (store.leftovers) this.leftovers = (olderThanMs) => this.#look(() => store.leftovers!(olderThanMs));

@@ -42,8 +42,26 @@ export interface Store {
   localFolder(prefix: string): Promise<string>;
   /** Leftover files of interrupted writes, older than this. Absent if writes leave none. */
   leftovers?(olderThanMs: number): Promise<string[]>;
+  /** Present if objects are stored in parts, which stay when a writer dies before the last one. */
+  readonly uploads?: Uploads;
   /** Present if the store is a local folder: files written there need no copy. */
   readonly staging?: Staging;
+}
+
+/** An upload in parts whose writer is gone. */
+export interface CutOffUpload {
+  /** Where its object would be. */
+  readonly key: string;
+  readonly id: string;
+  /** Of its parts so far. */
+  readonly bytes: number;
+}
+
+export interface Uploads {
+  /** Those that have got nothing for so long; a text: why the server does not list them. */
+  cutOff(olderThanMs: number): Promise<readonly CutOffUpload[] | string>;
+  /** Removes its parts. Does nothing where it was completed or aborted meanwhile. */
+  abort(upload: Pick<CutOffUpload, 'key' | 'id'>): Promise<void>;
 }
 
 export interface StoredSize {

@@ -1,3 +1,4 @@
+import type { FoundPool } from '../core/fleet/pool-types.ts';
 import type { RunAudit } from '../core/rl/lineages.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
 import type { Notice } from '../core/rl/notices.ts';
@@ -15,6 +16,11 @@ export const answerHeaders = {
   /** The body is a change to the answer that the page holds (core/change-between.ts). */
   isChange: 'ratchet-change',
 } as const;
+
+/** The pools of the Temporal server, with their machines; null: there is no server, `no answer`: it does not answer. */
+export interface FleetAnswer {
+  readonly pools: readonly FoundPool[] | 'no answer' | null;
+}
 
 /** A run in the list of a folder's runs. */
 export interface ListedRun {
@@ -310,6 +316,8 @@ export interface ExampleAnswer {
 export interface PageSettings {
   /** The run shown, or null to begin with the list. */
   readonly run: string | null;
+  /** Runs to begin with compared, as in the address of that page; none: the list. */
+  readonly compare: readonly string[];
   /** A report: the file itself holds all data. */
   readonly isReport: boolean;
   /** Whether the page may steer the run. */

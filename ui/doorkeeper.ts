@@ -13,11 +13,23 @@ interface Refusal {
  * browser sends those to every port of this host. Requests from other sites are refused by Host, Origin and Sec-Fetch-Site, even if their
  * host name resolves to this machine.
  */
-export class Doorkeeper {
+export class Doorkeeper<Guest> {
   readonly token = randomBytes(24).toString('base64url');
+  readonly #host: Guest;
+  readonly #guestOf: (key: string) => Promise<Guest | null>;
 
-  /** Returns null to admit a request. `isForAll`: the content has no secret and needs no token. */
-  refuse(headers: IncomingHttpHeaders, port: number, isForAll = false): Refusal | null {
+  /** `host` has the printed token; `guestOf` finds whose key another one is. */
+  constructor(host: Guest, guestOf: (key: string) => Promise<Guest | null>) {
+    this.#host = host;
+    this.#guestOf = guestOf;
+  }
+
+  /** Refuses a request of another place, or of nobody; else says who asks. `isForAll`: the content has no secret and needs no token. */
+  async admit(
+    headers: IncomingHttpHeaders,
+    port: number,
+    isForAll = false,
+  ): Promise<Refusal | { readonly guest: Guest }> {
     const foreign = foreignHeader(headers);
     const ownOrigins = ['127.0.0.1', 'localhost', '[::1]'].map((host) => `http://${host}:${port}`);
     const { origin, 'sec-fetch-site': site = 'none' } = headers;
@@ -28,11 +40,14 @@ export class Doorkeeper {
       !['same-origin', 'none'].includes(site)
     )
       return { status: 403, message: 'This page answers no other pages.' };
-    if (isForAll || this.#isKnown(bearerOf(headers))) return null;
+    const token = bearerOf(headers);
+    if (isForAll || this.#isOurs(token)) return { guest: this.#host };
+    const guest = token === null ? null : await this.#guestOf(token);
+    if (guest !== null) return { guest };
     return { status: 401, message: 'Open the whole address that ratchet printed, with its token.' };
   }
 
-  #isKnown(token: string | null): boolean {
+  #isOurs(token: string | null): boolean {
     const digest = (text: string) => createHash('sha256').update(text).digest();
     return token !== null && timingSafeEqual(digest(token), digest(this.token));
   }

@@ -1,14 +1,15 @@
 import { fileURLToPath } from 'node:url';
 import { standingsIn } from '../runs/lineages/standing.ts';
-import type { ListedRun } from './answers.ts';
+import type { FleetAnswer, ListedRun } from './answers.ts';
 import { Evaluations } from './evaluations.ts';
-import { type AskRun, type ListRunning, stateBy } from './run-source.ts';
+import { type AskPools, type AskRun, type ListRunning, stateBy } from './run-source.ts';
 
-/** Contents of a folder of runs, with the evaluations beside them; or of a folder that has evaluations only. */
+/** Contents of a folder of runs, with the evaluations beside them; or of a folder that has evaluations only. And the fleet that they share. */
 export class Folder {
   readonly #store: string;
   readonly #ask: AskRun;
   readonly #running: ListRunning;
+  readonly #pools: AskPools;
   readonly #evaluations: Evaluations | null;
 
   /** `store`: absolute URI. Runs in a bucket are not listed. */
@@ -16,14 +17,17 @@ export class Folder {
     store,
     ask,
     running,
+    pools = () => Promise.resolve(null),
   }: {
     readonly store: string;
     readonly ask: AskRun;
     readonly running: ListRunning;
+    readonly pools?: AskPools | undefined;
   }) {
     this.#store = store;
     this.#ask = ask;
     this.#running = running;
+    this.#pools = pools;
     this.#evaluations = store.startsWith('file:') ? Evaluations.inFolder(fileURLToPath(store)) : null;
   }
 
@@ -32,6 +36,8 @@ export class Folder {
     switch (name) {
       case 'runs':
         return this.#runs();
+      case 'fleet':
+        return { pools: await this.#pools() } satisfies FleetAnswer;
       case 'evals':
         return (await this.#evaluations?.list()) ?? { evaluations: [], incomplete: [] };
       case 'eval':

@@ -76,7 +76,7 @@ export async function makeReport(
     missing,
   };
   const html = await reportHtml(
-    { run: place.name, isReport: true, canSteer: false, madeAt: new Date().toISOString() },
+    { run: place.name, compare: [], isReport: true, canSteer: false, madeAt: new Date().toISOString() },
     data,
   );
   return { html, rollouts: lines.length, of, missing };

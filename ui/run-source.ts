@@ -7,7 +7,7 @@ import { Notices } from '../runs/metrics/notices.ts';
 import { storedSpec } from '../runs/forms/stored-spec.ts';
 import type { RunPlace } from '../runs/run-access.ts';
 import { currentLineage, storeOf } from '../runs/run-access.ts';
-import type { RunOverview, SeriesAnswer, TimelineAnswer, Marker } from './answers.ts';
+import type { FleetAnswer, RunOverview, SeriesAnswer, TimelineAnswer, Marker } from './answers.ts';
 import { Evaluations } from './evaluations.ts';
 import { History } from './history.ts';
 import { Markers } from './markers.ts';
@@ -30,6 +30,9 @@ import { Timeline } from './timeline.ts';
  * answer`: the Temporal server itself does not answer.
  */
 export type AskRun = (run: string) => Promise<ToldByRun | 'silent' | 'no answer' | null>;
+
+/** Asks for all pools, as `FleetAnswer` has it. */
+export type AskPools = () => Promise<FleetAnswer['pools']>;
 
 /** Lists the running runs; `no answer` if the Temporal server does not answer. */
 export type ListRunning = () => Promise<readonly string[] | 'no answer'>;

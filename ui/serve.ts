@@ -3,6 +3,7 @@ import type { AddressInfo } from 'node:net';
 import { gzipSync } from 'node:zlib';
 import { RatchetError } from '../core/errors.ts';
 import { runNamePattern } from '../core/names.ts';
+import type { Person } from '../core/roles.ts';
 import { openRunStore } from '../store/index.ts';
 import { layout } from '../runs/layout.ts';
 import { answerHeaders, type ChatAsked, type PageSettings, type Steering } from './answers.ts';
@@ -12,7 +13,7 @@ import { KnownAnswers } from './known-answers.ts';
 import { pageFiles, pageHtml, policy } from './page-files.ts';
 import { chatIn, steeringIn } from './posted.ts';
 import { answerRoute, BadRequest } from './routes.ts';
-import { type AskRun, type ListRunning, RunSource } from './run-source.ts';
+import { type AskPools, type AskRun, type ListRunning, RunSource } from './run-source.ts';
 import { Viewers } from './viewers.ts';
 
 interface PageOptions {
@@ -20,15 +21,28 @@ interface PageOptions {
   readonly store: string;
   /** The run to open; null: the list of runs. */
   readonly run: string | null;
+  /** Names of runs, or beginnings of names and `*`, that the page opens with. */
+  readonly compare?: readonly string[];
   /** 0 = a free port. */
   readonly port: number;
   readonly ask: AskRun;
   /** Absent: no run is asked, only folders are read. */
   readonly running?: ListRunning;
+  /** Absent: the page shows no fleet. */
+  readonly pools?: AskPools;
   /** Absent: the page only shows. */
   readonly steer?: SteerRun;
+  /** Whose key a token is that is not the page's own; absent: nobody's. */
+  readonly guestOf?: (key: string) => Promise<PageGuest | null>;
   /** Absent: the page has no chat. */
   readonly chat?: ChatWithRun;
+}
+
+/** Somebody with a key of their own. */
+export interface PageGuest {
+  readonly person: Person;
+  /** Viewers only look. */
+  readonly maySteer: boolean;
 }
 
 /** Sends a message to a version of a run, and streams its answer until `signal`. */
@@ -39,8 +53,8 @@ export type ChatWithRun = (
   signal: AbortSignal,
 ) => Promise<{ readonly name: string; readonly end: 'stop' | 'length' | 'aborted' }>;
 
-/** Sends a steering request; returns the run's description of its effect. */
-export type SteerRun = (run: string, steering: Steering) => Promise<string>;
+/** Sends a steering request for a guest, or for whoever serves the page (null); returns the run's description of its effect. */
+export type SteerRun = (run: string, steering: Steering, as: Person | null) => Promise<string>;
 
 interface ServedPage {
   /** Address with its token, for browsers. */
@@ -98,8 +112,15 @@ interface OpenRun {
   readonly answers: KnownAnswers;
 }
 
+/** A request, and who asks: null = whoever serves the page. */
+interface Admitted {
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  readonly guest: PageGuest | null;
+}
+
 class Site {
-  readonly door = new Doorkeeper();
+  readonly door: Doorkeeper<PageGuest | null>;
   port = 0;
   readonly #options: PageOptions;
   readonly #folder: Folder;
@@ -107,8 +128,9 @@ class Site {
 
   constructor(options: PageOptions) {
     this.#options = options;
-    const { store, ask, running = () => Promise.resolve([]) } = options;
-    this.#folder = new Folder({ store, ask, running });
+    this.door = new Doorkeeper<PageGuest | null>(null, options.guestOf ?? (() => Promise.resolve(null)));
+    const { store, ask, running = () => Promise.resolve([]), pools } = options;
+    this.#folder = new Folder({ store, ask, running, pools });
   }
 
   prepare(): void {
@@ -146,18 +168,21 @@ class Site {
     const address = URL.canParse(url ?? '', 'http://here') ? new URL(url ?? '', 'http://here') : null;
     if (!address) return plain(request, response, 400, 'Expected an address.');
     const isForAll = method === 'GET' && Object.hasOwn(openFiles, address.pathname);
-    const refusal = this.door.refuse(headers, this.port, isForAll);
-    if (refusal) return plain(request, response, refusal.status, refusal.message);
-    if (method === 'POST') return this.#take(address, request, response);
+    const admitted = await this.door.admit(headers, this.port, isForAll);
+    if ('status' in admitted) return plain(request, response, admitted.status, admitted.message);
+    const { guest } = admitted;
+    if (method === 'POST') return this.#take(address, { request, response, guest });
     if (method !== 'GET' && method !== 'HEAD') return plain(request, response, 405, 'This page only shows.');
-    await this.#show(address, request, response);
+    await this.#show(address, { request, response, guest });
   }
 
   /** Accepted only from the page itself: a browser names the origin of a post. */
-  async #take({ pathname }: URL, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  async #take({ pathname }: URL, { request, response, guest }: Admitted): Promise<void> {
     const { steer, chat } = this.#options;
     if (!steer)
       return plain(request, response, 405, 'This page only shows. `ratchet ui --steer` opens one that can do more.');
+    if (guest?.maySteer === false)
+      return plain(request, response, 403, `${guest.person.name} is a viewer, who may look.`);
     const asked = /^\/api\/runs\/([^/]+)\/(steer|chat)$/.exec(pathname);
     if (!asked) return plain(request, response, 404, 'There is nothing here.');
     if (request.headers.origin === undefined || request.headers['content-type'] !== 'application/json')
@@ -165,22 +190,25 @@ class Site {
     const { source } = await this.#open(nameIn(asked[1]!));
     try {
       if (asked[2] === 'chat' && chat) await talk(response, source.place.name, chat, await chatIn(request));
-      else json(request, response, { message: await steer(source.place.name, await steeringIn(request)) });
+      else
+        json(request, response, {
+          message: await steer(source.place.name, await steeringIn(request), guest?.person ?? null),
+        });
     } catch (error) {
       if (!(error instanceof RatchetError)) throw error;
       throw new BadRequest(error.message, { cause: error });
     }
   }
 
-  async #show({ pathname, searchParams }: URL, request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const { run, steer } = this.#options;
+  async #show({ pathname, searchParams }: URL, { request, response, guest }: Admitted): Promise<void> {
+    const { run, compare = [], steer } = this.#options;
     if (Object.hasOwn(openFiles, pathname)) {
       const { type, text } = openFiles[pathname]!;
       return send(request, response, { type, body: await text() });
     }
     if (pathname === '/api/settings') {
-      const canSteer = steer !== undefined;
-      const settings: PageSettings = { run, isReport: false, canSteer, madeAt: new Date().toISOString() };
+      const canSteer = steer !== undefined && guest?.maySteer !== false;
+      const settings: PageSettings = { run, compare, isReport: false, canSteer, madeAt: new Date().toISOString() };
       return json(request, response, settings);
     }
     const ofFolder = /^\/api\/([^/]+)$/.exec(pathname)?.[1];

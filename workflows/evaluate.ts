@@ -28,7 +28,7 @@ import { tellingItsEnd } from './beside/child-work.ts';
 import { rootCause } from './beside/root-cause.ts';
 import { onSignal } from './control/listen.ts';
 import { readEvaluateInput } from './inputs.ts';
-import { evaluationChunks, evaluationParts } from './options.ts';
+import { evaluationChunks, evaluationParts, memoOfPoolHere } from './options.ts';
 import { describeEvaluation, describeParts } from './control/evaluation-lines.ts';
 
 const chunkLeftSignal = defineSignal<[chunk: number, left: number], typeof chunkLeftSignalName>(chunkLeftSignalName);
@@ -180,6 +180,7 @@ async function evaluateAll(asked: EvaluationFileInput | EvaluationsInput): Promi
         const { results: one } = await executeChild(evaluate, {
           args: [inputs[i]!],
           workflowId: parts[i]!,
+          ...memoOfPoolHere(),
           parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL,
           staticSummary: `${inputs[i]!.environment.name} · ${inputs[i]!.model.model}`,
         });

@@ -266,15 +266,25 @@ export function readSweepInput(given: readonly unknown[]): SweepInput | CarriedS
   if (isPlainObject(input) && 'continued' in input) return door.carried<CarriedSweep>(input);
   const read = door.checked<SweepInput>(input, sweepFields);
   const { rows, runs, halving, maxSteps, atOnce, metric } = read;
-  const { eta = 2, rungs = 1, minSteps = 1 } = halving ?? {};
+  const { eta = 2, rungs = null, minSteps = null } = halving ?? {};
+  const names = runs.map(({ name }) => name);
+  const twice = names.find((name, i) => names.indexOf(name) < i);
+  const outside = runs.find(({ row }) => row >= rows.length);
+  const counts = {
+    maxSteps,
+    atOnce,
+    'metric.lastSteps': metric.lastSteps,
+    'halving.rungs': rungs ?? 1,
+    'halving.minSteps': minSteps ?? 1,
+  };
   const wrong = [
-    ...(runs.some(({ row }) => row >= rows.length) ? [`runs: expected rows from 0 to ${rows.length - 1}`] : []),
-    ...(new Set(runs.map(({ name }) => name)).size < runs.length ? ['runs: expected names that differ'] : []),
-    ...(runs.length === 0 ? ['runs: expected at least one'] : []),
+    ...(runs.length === 0 ? ['runs: expected at least one, received a list of 0'] : []),
+    ...(outside ? [`runs: expected rows from 0 to ${rows.length - 1}, as in rows, received ${outside.row}`] : []),
+    ...(twice === undefined ? [] : [`runs: expected names that differ, received ${twice} twice`]),
     ...(eta < 2 ? [`halving.eta: expected a number from 2, received ${eta}`] : []),
-    ...([maxSteps, atOnce, metric.lastSteps, rungs ?? 1, minSteps ?? 1].some((count) => count < 1)
-      ? ['maxSteps, atOnce, metric.lastSteps, halving.rungs, halving.minSteps: expected whole numbers from 1']
-      : []),
+    ...Object.entries(counts).flatMap(([name, count]) =>
+      count < 1 ? [`${name}: expected a whole number from 1, received ${count}`] : [],
+    ),
   ];
   if (wrong.length > 0) throw door.refusal(wrong);
   return read;

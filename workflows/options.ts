@@ -112,7 +112,13 @@ export const promptSearches = () =>
     retry,
   });
 
-/** The pool that an evaluation or a search of a run plays in, which the run notes in its memo. */
+/** The memo of a child that plays in the same pool. */
+export function memoOfPoolHere(): { readonly memo?: Record<string, string> } {
+  const pool = poolHere();
+  return pool === null ? {} : { memo: { [memoKeys.pool]: pool } };
+}
+
+/** The pool that an evaluation or a search plays in, which is in its memo: its run's, or the one that it was started for. */
 function poolHere(): string | null {
   const pool = workflowInfo().memo?.[memoKeys.pool];
   return typeof pool === 'string' ? pool : null;
@@ -173,6 +179,16 @@ export function trainingOn(spec: RunSpec, holder: string) {
     taskQueue,
     startToCloseTimeout: '6h',
     retry: retryWhereKnown,
+  });
+}
+
+/** A hold that it does not end in time ends with a heartbeat, as its activity is cancelled. */
+export function givingBackOn(holder: string): Pick<ReturnType<typeof trainingOn>, 'giveBackTrainer'> {
+  return proxyActivities<TrainActivities>({
+    taskQueue: trainerQueues(holder).steps,
+    startToCloseTimeout: '10s',
+    scheduleToCloseTimeout: '10s',
+    retry: { maximumAttempts: 1 },
   });
 }
 

@@ -49,7 +49,15 @@ export async function pool(...given: [PoolInput]): Promise<never> {
   };
   const ignore = (problem: string): void => log.warn(problem);
   onSignal(runStandingSignal, (standing) => hears(() => own.run(standing, Date.now())), ignore);
-  onSignal(trainerStandingSignal, (standing) => hears(() => own.trainer(standing, Date.now())), ignore);
+  onSignal(
+    trainerStandingSignal,
+    (standing) => {
+      const before = own.settings;
+      hears(() => own.trainer(standing, Date.now()));
+      if (own.settings !== before) upsertMemo({ [memoKeys.poolSettings]: own.settings });
+    },
+    ignore,
+  );
   setHandler(poolStatusQuery, () => own.status(Date.now()));
   setHandler(poolWhyQuery, (run) => own.whyWaits(run, Date.now()));
   setHandler(poolHolderQuery, (trainer) => own.whoHas(trainer));

@@ -1,11 +1,4 @@
-import {
-  allHandlersFinished,
-  ApplicationFailure,
-  condition,
-  continueAsNew,
-  isCancellation,
-  TemporalFailure,
-} from '@temporalio/workflow';
+import { ApplicationFailure, condition, continueAsNew, isCancellation, TemporalFailure } from '@temporalio/workflow';
 import type { EvaluationSummary } from '../activities/index.ts';
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import { unlessRewind } from './beside/beside.ts';
@@ -60,7 +53,10 @@ export async function continueRun(parts: RunParts, { opened, typed }: OpenedStar
   if (control.rewind !== null) await control.waitFor(inPlayGivenUp, rollouts.leave());
   await weights.ready.catch(unlessRewind); // a version that is left behind need not be served
   await beside.finish();
-  await control.waitFor(requestsAnswered, condition(allHandlersFinished));
+  await control.waitFor(
+    requestsAnswered,
+    condition(() => control.changes.areDone),
+  );
   if (rollouts.heard > 0)
     await control.waitFor(
       nothingReported,
@@ -68,12 +64,12 @@ export async function continueRun(parts: RunParts, { opened, typed }: OpenedStar
     );
   const { rewind } = control;
   if (rewind !== null) await Promise.all([evals.leaveBehind(rewind.step), branches.leave('rewind')]);
-  const { handle, datasets, warnings, hasSearchAttributes } = opened;
+  const { handle, datasets, warnings, owner, hasSearchAttributes } = opened;
   return continueAsNew<typeof trainRun>({
     continued: {
       ...(rewind === null ? {} : { rewind }),
       typed,
-      opened: { handle, datasets, warnings, hasSearchAttributes, weightsAreGone: false },
+      opened: { handle, datasets, warnings, hasSearchAttributes, weightsAreGone: false, ...present({ owner }) },
       state: { ...withoutBranches(head.state), ...branches.toCommit(), overrides: control.overrides },
       parent: head.parent,
       control: control.carry(),
@@ -126,7 +122,10 @@ export async function finish(parts: RunParts): Promise<RunSummary | null> {
   const end = endOf(step, control.maxSteps);
   control.at(end, step, head.policy);
   control.emit(end, step, finishedLine(step, control.maxSteps, effectiveness), finishedValues(effectiveness));
-  await control.waitFor(requestsAnswered, condition(allHandlersFinished));
+  await control.waitFor(
+    requestsAnswered,
+    condition(() => control.changes.areDone),
+  );
   if (control.rewind !== null) return null;
   return {
     run: spec.name,

@@ -93,13 +93,14 @@ export function assemble(opened: OpenedStart): RunParts {
 }
 
 function openControl({ opened, start, carried, account, ...before }: OpenedStart): RunControl {
-  const { handle: run, spec, warnings, hasSearchAttributes } = opened;
+  const { handle: run, spec, warnings, owner, hasSearchAttributes } = opened;
   const control = new RunControl({
     handle: run,
     spec,
     store: `${run.store.replace(/[?].*/, '')}${spec.name}/`, // without the options that only the client needs
     storeUri: run.store,
     warnings,
+    ...(owner === undefined ? {} : { owner }),
     hasSearchAttributes,
     overrides: before.overrides,
     pausedBecause: before.pausedBecause,
@@ -110,6 +111,7 @@ function openControl({ opened, start, carried, account, ...before }: OpenedStart
     lost: () => account.total,
     setBudget: (limits) =>
       opening.setBudget.executeWithOptions({ summary: Object.keys(limits).join(', ') }, [{ run, limits }]),
+    recordChange: (change) => opening.recordChange.executeWithOptions({ summary: change.what }, [{ ...change, run }]),
     checkRewind: (step) => opening.checkRewind.executeWithOptions({ summary: `to step ${step}` }, [{ run, step }]),
   });
   const step = start?.state.step ?? 0;

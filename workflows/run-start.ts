@@ -91,11 +91,11 @@ export async function openOrContinue(input: TypedInputOnce | ContinuedRun): Prom
     account,
     figures: opened.curves && figuresFrom(opened.curves),
   };
+  const stop = stopOf(typed);
   // What was asked of the execution that this one takes over is newer than its input.
-  const stop = asked ? {} : stopOf(typed);
   if (!head) return { ...rest, opened, start: null, overrides: asked?.overrides ?? stop };
   const { commit, sha256: parent } = head;
-  // Overrides hold from the newest commit on; a rewind takes them back with everything else.
+  // Overrides hold from the newest commit on; a rewind takes them back with everything else but the input's own stop.
   const { isRewound = false } = opened;
   const state = asked && !isRewound ? { ...commit.state, overrides: asked.overrides } : startOver(commit.state, stop);
   const begins = commit.origin !== undefined;

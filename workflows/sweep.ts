@@ -77,13 +77,19 @@ async function trainToRung(input: SweepInput, state: SweepState): Promise<void> 
 /** Trains a run to the rung under way, and reads its metric there. */
 async function trainOne(input: SweepInput, state: SweepState, run: StandingRun): Promise<void> {
   const step = state.rungStep;
-  const measure = () =>
+  const measure = (made: number | null) =>
     evaluationParts.measureSweepRun.executeWithOptions({ summary: `${run.name} at step ${step}` }, [
-      { run: { name: run.name, store: input.store }, metric: input.metric, step },
+      {
+        run: { name: run.name, store: input.store },
+        metric: input.metric,
+        step,
+        ...(made === null ? {} : { made }),
+      },
     ]);
   for (;;) {
     // A sweep that is begun again finds what it had.
-    const before = await measure();
+    // A run that was at a rung is there, however far a person may have taken it back since.
+    const before = await measure(run.step > 0 ? 0 : null);
     if (before.step !== null && before.step >= step && before.value !== null) {
       return state.measured(run, { step: before.step, value: before.value });
     }
@@ -95,18 +101,21 @@ async function trainOne(input: SweepInput, state: SweepState, run: StandingRun):
       if (isHistoryLong()) return state.putBack(run);
       continue;
     }
-    const { step: made, value } = await measure();
+    const { step: made, value } = await measure(ended.step);
     if (made === null || made < step) return state.stopped(run, made ?? 0);
     return state.measured(run, { step: made, value });
   }
 }
 
-type Ended = { readonly is: 'ended' | 'elsewhere' } | { readonly is: 'failed'; readonly why: string };
+type Ended =
+  | { readonly is: 'ended'; /** null: it was stopped at once. */ readonly step: number | null }
+  | { readonly is: 'elsewhere' }
+  | { readonly is: 'failed'; readonly why: string };
 
 async function trainChild(input: SweepInput, run: StandingRun, stopAfter: number): Promise<Ended> {
   const { config, over, dialect, sent } = input;
   try {
-    await executeChild(trainRun, {
+    const { step } = await executeChild(trainRun, {
       workflowId: run.name,
       args: [
         {
@@ -125,13 +134,13 @@ async function trainChild(input: SweepInput, run: StandingRun, stopAfter: number
       workflowTaskTimeout: '5s',
       staticSummary: `${input.name} · to step ${stopAfter}`,
     });
-    return { is: 'ended' };
+    return { is: 'ended', step };
   } catch (error) {
     if (CancellationScope.current().consideredCancelled) throw error;
     if (error instanceof WorkflowExecutionAlreadyStartedError) return { is: 'elsewhere' };
     const root = rootCause(error);
     if (root instanceof TerminatedFailure) return { is: 'elsewhere' };
-    if (isCancellation(error)) return { is: 'ended' }; // stopped at once by a person: its commits say how far
+    if (isCancellation(error)) return { is: 'ended', step: null }; // stopped at once by a person: its commits say how far
     return { is: 'failed', why: root.message };
   }
 }

@@ -17,7 +17,7 @@ const eager = [
 export type EagerActivity = (typeof eager)[number];
 
 /** Activities that open a run; the same list as `opening` in workflows/options.ts. */
-const opening = ['openRun', 'checkRewind', 'setBudget', 'beginLineage', 'findEvaluation'] as const;
+const opening = ['openRun', 'checkRewind', 'setBudget', 'recordChange', 'beginLineage', 'findEvaluation'] as const;
 export type OpeningActivity = (typeof opening)[number];
 
 const names: ReadonlySet<string> = new Set([...eager, ...opening]);

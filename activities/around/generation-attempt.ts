@@ -1,5 +1,8 @@
 import { setMaxListeners } from 'node:events';
+import { ApplicationFailure } from '@temporalio/common';
 import { RatchetError } from '../../core/errors.ts';
+import { passedOnType } from '../../core/names.ts';
+import { present } from '../../core/present.ts';
 import type { Inference, Sample } from '../../backends/inference/index.ts';
 import type { ChunkAttempt, NotReady } from '../../play/chunk-play.ts';
 import type { Place } from '../../play/training-players.ts';
@@ -14,7 +17,18 @@ export interface GenerationProgress {
   readonly work: WorkProgress;
   /** Names the servers that do not answer; null while at least one answers. */
   readonly waitsFor?: string | null;
+  /** Attempts since `work` that gave the chunk back without having begun it. */
+  readonly passedOn?: PassedOn;
 }
+
+interface PassedOn {
+  /** The newest of them, from 1. */
+  readonly attempt: number;
+  readonly times: number;
+}
+
+/** Milliseconds before a chunk that was given back goes to a worker that asks. */
+const passedOnMs = 100;
 
 /**
  * One attempt at a chunk, over all retries of its activity. Only time at work counts towards the deadline: neither the
@@ -26,6 +40,7 @@ export class GenerationAttempt implements ChunkAttempt {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #notReady: NotReady | null;
   readonly #work: WorkUnderWay;
+  #passedOn: PassedOn | undefined;
   readonly isShutdown = isShutdown;
   /** Names the servers that do not answer; null while at least one answers. */
   silence: () => string | null = () => null;
@@ -36,7 +51,8 @@ export class GenerationAttempt implements ChunkAttempt {
     this.retry = retry;
     this.#playedBeforeMs = before?.playedMs ?? 0;
     this.#notReady = before?.notReady ?? null;
-    this.#work = new WorkUnderWay(before?.work);
+    this.#work = new WorkUnderWay(before?.work, before?.passedOn?.times);
+    this.#passedOn = before?.passedOn;
   }
 
   get notReady(): NotReady | null {
@@ -47,7 +63,7 @@ export class GenerationAttempt implements ChunkAttempt {
     const playedMs = this.#playedBeforeMs + performance.now() - this.#startedAt;
     const waitsFor = this.silence();
     const progress = { playedMs, notReady: this.#notReady, work: this.#work.progress() };
-    return waitsFor === null ? progress : { ...progress, waitsFor };
+    return { ...progress, ...present({ waitsFor: waitsFor ?? undefined, passedOn: this.#passedOn }) };
   }
 
   seconds(): number {
@@ -64,7 +80,23 @@ export class GenerationAttempt implements ChunkAttempt {
     return { signal, deadline: over.signal, endsAtMs: performance.now() + leftMs };
   }
 
+  /** Whether the attempt before gave the chunk back. */
+  get wasPassedOn(): boolean {
+    return this.retry > 1 && this.#passedOn?.attempt === this.retry - 1;
+  }
+
+  /** The failure that gives the chunk back before it begins, so that a worker with room for it gets it. */
+  passOn(): ApplicationFailure {
+    this.#passedOn = { attempt: this.retry, times: (this.#passedOn?.times ?? 0) + 1 };
+    return ApplicationFailure.create({
+      type: passedOnType,
+      message: 'its run has all the rollouts in flight that it may have in this process; another worker may have room',
+      nextRetryDelay: passedOnMs,
+    });
+  }
+
   goOnFrom(stored: Parameters<ChunkAttempt['goOnFrom']>[0]): void {
+    this.#passedOn = undefined;
     this.#work.goOnFrom(stored);
   }
 

@@ -10,6 +10,7 @@ export class ProcessLease {
     readonly owner: string;
     readonly run: string;
     readonly workflowId: string;
+    readonly epoch: number;
     readonly ousted: AbortController;
   } | null = null;
   #waiting: (() => void)[] = [];
@@ -31,8 +32,11 @@ export class ProcessLease {
   }
 
   /** The same run may take it again, which ends its hold before; another one is refused. */
-  take(run: RunHandle, workflowId: string): { readonly ousted: AbortSignal; readonly leave: () => void } {
-    const owner = `${run.store}${run.name}`;
+  take(
+    run: RunHandle,
+    { workflowId, epoch }: { readonly workflowId: string; readonly epoch: number },
+  ): { readonly ousted: AbortSignal; readonly leave: () => void } {
+    const owner = ownerOf(run);
     if (this.#isClosed) throw new RatchetError('TrainerBusy', `This GPU worker (${this.holder}) ends.`);
     if (this.#taken && this.#taken.owner !== owner) {
       throw new RatchetError(
@@ -41,7 +45,7 @@ export class ProcessLease {
       );
     }
     this.#taken?.ousted.abort();
-    const taken = { owner, run: run.name, workflowId, ousted: new AbortController() };
+    const taken = { owner, run: run.name, workflowId, epoch, ousted: new AbortController() };
     this.#taken = taken;
     return {
       ousted: taken.ousted.signal,
@@ -66,6 +70,11 @@ export class ProcessLease {
     if (this.#taken?.owner === owner) this.#taken.ousted.abort(why);
   }
 
+  /** Ends the hold that a run has under this epoch; any other stays. */
+  giveBack(run: RunHandle, epoch: number): void {
+    if (this.#taken?.owner === ownerOf(run) && this.#taken.epoch === epoch) this.#taken.ousted.abort();
+  }
+
   tellChange(): void {
     for (const look of this.#waiting.splice(0)) look();
   }
@@ -77,4 +86,8 @@ export class ProcessLease {
       this.#waiting.push(resolve);
     });
   }
+}
+
+function ownerOf({ store, name }: RunHandle): string {
+  return `${store}${name}`;
 }

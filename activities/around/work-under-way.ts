@@ -37,6 +37,7 @@ export class WorkUnderWay {
   readonly #attempt: number;
   readonly #firstScheduledAt: number;
   readonly #before: WorkProgress | undefined;
+  readonly #passedOn: number;
   readonly #underWay = new Map<string, { readonly since: number; tokens: number }>();
   /** Pieces stored before, or finished since. */
   #done = { pieces: 0, tokens: 0 };
@@ -47,7 +48,9 @@ export class WorkUnderWay {
   #hasLooked = false;
   #lost: LostWork;
 
-  constructor(before: WorkProgress | undefined) {
+  /** `passedOn`: attempts since `before` that began nothing. */
+  constructor(before: WorkProgress | undefined, passedOn = 0) {
+    this.#passedOn = passedOn;
     const { attempt, scheduledTimestampMs } = Context.current().info;
     this.#attempt = attempt;
     this.#firstScheduledAt = scheduledTimestampMs;
@@ -70,7 +73,8 @@ export class WorkUnderWay {
     this.#done = { pieces: stored?.rollouts ?? 0, tokens: stored?.tokens ?? 0 };
     if (this.#attempt === 1) return;
     const before = this.#before;
-    const attempts = this.#attempt - (before?.attempt ?? 0);
+    const attempts = this.#attempt - (before?.attempt ?? 0) - this.#passedOn;
+    if (attempts <= 0) return; // the others began nothing
     const isFailedAgain = before?.isOver === true && before.hasFailed;
     this.#hasFailed ||= before?.isOver === true;
     this.#lost = addLost(this.#lost, {

@@ -1,3 +1,4 @@
+import type { RunOwner } from '../../core/roles.ts';
 import { describeSink } from '../../runs/metrics/sink-states.ts';
 import type { SinkStates } from '../../core/rl/metric-rows.ts';
 import { moneyText, partName, type RunCost, usedLines } from '../../core/rl/cost.ts';
@@ -113,6 +114,10 @@ async function describeStored(stored: StoredRun, isAll: boolean): Promise<string
   ];
 }
 
+function ownerText({ who, team }: RunOwner): string {
+  return team === null ? who : `${who}, team ${team}`;
+}
+
 function standing({ workflow, committed, temporalError, silent }: StatusReport): string {
   if (!committed) return `workflow ${workflow}`;
   const { step, maxSteps, lineage, committedAt, state } = committed;
@@ -157,6 +162,7 @@ function describeStatus(
     `policy        ${status.policyDigest?.slice(0, 12) ?? 'none yet'}`,
     `learning rate ${status.learningRate} (peak)`,
     `files         ${status.store}`,
+    ...(status.owner === undefined ? [] : [`owner         ${ownerText(status.owner)}`]),
     ...(workflow === 'running' ? describeEnvironments(status.latest) : []),
     ...Object.values(status.regressions).map(({ text }) => text),
     ...(status.progress.quarantinedServers ?? []).map(

@@ -12,6 +12,11 @@ import { otherTemperatures, vllmLacks } from '../describe/servers.ts';
 import { readRunningStack } from '../../workers/stack/project-lock.ts';
 import { connect, findTemporal } from '../../workers/temporal/client.ts';
 import { rootMessage } from '../../workers/temporal/root-message.ts';
+import {
+  commandForSearchAttributes,
+  lackOfSearchAttributes,
+  missingSearchAttributes,
+} from '../../workers/temporal/search-attributes.ts';
 import { type Check, checkFolder, clockCheck } from './machine.ts';
 import type { ConfigLine } from '../typed/config-line.ts';
 
@@ -29,23 +34,24 @@ export async function checkTemporalServer(projectFolder: string): Promise<Check[
       const { namespace } = settings;
       const { serverVersion } = await client.workflowService.getSystemInfo({});
       await client.workflowService.describeNamespace({ namespace });
-      const { customAttributes } = await client.connection.operatorService.listSearchAttributes({ namespace });
-      const missing = ['RatchetRun', 'RatchetStep', 'RatchetReward'].filter(
-        (attribute) => !(attribute in customAttributes),
-      );
+      const missing = await missingSearchAttributes({
+        list: async () =>
+          (await client.connection.operatorService.listSearchAttributes({ namespace })).customAttributes,
+        count: (query) => client.workflow.count(query),
+      });
       const server: Check = {
         name,
         state: 'ok',
         says: `${settings.address}, namespace ${namespace}, server ${serverVersion}`,
       };
-      if (missing.length === 0) return [server];
+      if (missing === null) return [server];
       return [
         server,
         {
           name: 'search attributes',
           state: 'warn',
-          says: `${missing.join(', ')} are not registered; runs are found by their ids, and tell their progress in their memo`,
-          fix: 'temporal operator search-attribute create --name RatchetRun --type Keyword --name RatchetStep --type Int --name RatchetReward --type Double',
+          says: lackOfSearchAttributes(settings, missing),
+          fix: `the administrator of the namespace: ${commandForSearchAttributes(settings, missing)}`,
         },
       ];
     } finally {

@@ -35,6 +35,7 @@ export interface EvalRunOptions extends ModelOptions {
   readonly serve?: string | true;
   readonly store?: string;
   readonly grant?: readonly string[];
+  readonly pool?: string;
 }
 
 /** The command with its options and no action. */
@@ -90,6 +91,7 @@ export function evalRunCommand() {
     .option('--step <n>', 'with --run: of this step (default: the newest)')
     .option('--serve [folder]', 'start a server for the time of the evaluation: over this folder, or over --run')
     .option('--store <uri>', 'with --run: where runs are (default: file:outputs)')
+    .option('--pool <name>', 'the pool whose rollout workers play it: `ratchet worker --pool`')
     .option(...grantOption)
     .option(...tellingOptions.json)
     .option('--plain', 'as always: lines')

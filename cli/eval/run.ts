@@ -10,6 +10,7 @@ import { askForVersions, typedByModels } from './subject/named-models.ts';
 import { openReporter } from '../output/reporter.ts';
 import { whenLeft } from '../follow/watch-run.ts';
 import { describePlan } from './plan-lines.ts';
+import { poolOf } from '../typed/pool-option.ts';
 import { evalRunCommand, type EvalRunOptions, settingsOf } from './run-options.ts';
 import { type EvaluationLine, watchEvaluation } from './watch-evaluation.ts';
 import { withoutModel, serve, askedAt } from './subject/local-subject.ts';
@@ -66,7 +67,8 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
   const storeUri = resolveStoreUri(options.store ?? 'file:outputs', projectFolder);
   const environments = loaded.evaluations.map(({ input }) => input.environment);
   const playsOnly = loaded.evaluations.every(({ input }) => input.model.kind === 'endpoint');
-  const needs = { storeUri, workersSee: keys, environments, playsOnly };
+  const pool = poolOf(options);
+  const needs = { storeUri, workersSee: keys, environments, playsOnly, ...pool.needs };
   try {
     const exitCode = await withProcesses(
       needs,
@@ -84,6 +86,7 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
           workflowId: prepared.workflowId,
           taskQueue: taskQueues.orchestrator,
           args: [prepared.input],
+          ...pool.start,
           // A server that this command started is another one each time.
           workflowIdConflictPolicy: served === null && !prepared.asksElsewhere ? 'USE_EXISTING' : 'TERMINATE_EXISTING',
           workflowIdReusePolicy: 'ALLOW_DUPLICATE',

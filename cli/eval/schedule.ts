@@ -8,6 +8,7 @@ import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../..
 import { onOneLine } from '../output/plain-text.ts';
 import { rootMessage } from '../../workers/temporal/root-message.ts';
 import { grantOption, storeOption } from '../typed/store-option.ts';
+import { requireRole } from '../../workers/temporal/who-may.ts';
 import { withTemporal } from '../temporal/with-temporal.ts';
 import { print } from '../output/print.ts';
 import { type ScheduleOptions, inputOf } from './scheduled-input.ts';
@@ -67,6 +68,7 @@ async function create(file: string | undefined, options: ScheduleOptions): Promi
   if (file === undefined && run === undefined) {
     throw new RatchetError('ConfigInvalid', 'Say what: a file with [[eval]], --run RUN, or both.');
   }
+  await requireRole('to schedule evaluations', { of: 'own' });
   const input = await inputOf(file, options);
   const stem = file === undefined ? [] : [path.basename(file, '.toml').replaceAll(/[^\w.-]+/g, '-')];
   const id = options.name ?? ['eval', ...stem, ...(run === undefined ? [] : [run])].join('.');
@@ -171,6 +173,7 @@ function one(name: string, description: string, work: (client: Client, id: strin
     .description(description)
     .argument('<schedule>')
     .action(async (id) => {
+      await requireRole('to change schedules', { of: 'own' });
       await withTemporal(async (client) => {
         await work(client, id).catch((error: unknown) => {
           if (!(error instanceof ScheduleNotFoundError)) throw error;

@@ -230,9 +230,9 @@ export function troubleOf({ pending, stuck }: RunSnapshot): string {
 }
 
 /** Obstacle of an activity: the wait in its heartbeat, or the failure of its previous attempt. */
-function asTrouble({ name, attempt, lastFailure, nextAt, waitsFor }: PendingActivity): WaitingOn | null {
+function asTrouble({ name, attempt, lastFailure, isPassedOn, nextAt, waitsFor }: PendingActivity): WaitingOn | null {
   if (waitsFor != null && nextAt === null) return { what: `${name} waits`, since: null, lastFailure: waitsFor, nextAt };
-  if (attempt <= 1) return null;
+  if (attempt <= 1 || isPassedOn === true) return null;
   return {
     what: `${name} is tried again (attempt ${attempt})`,
     since: null,

@@ -28,6 +28,7 @@ export interface GepaRunOptions extends ModelOptions {
   readonly classic?: boolean;
   readonly eval?: string | true;
   readonly yes?: boolean;
+  readonly pool?: string;
 }
 
 /** The command with its options and no action. */
@@ -77,6 +78,7 @@ export function gepaRunCommand() {
     .option('-S, --sampling-args <json>', 'further request fields')
     .option('-a, --env-args <json>', "the environment's arguments")
     .option('-x, --extra-env-kwargs <json>', 'set on a verifiers environment once it is loaded')
+    .option('--pool <name>', 'the pool whose rollout workers play it: `ratchet worker --pool`')
     .option('--pass-env <names>', 'variables that they may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN')
     .option(
       '-p, --env-dir-path <folder>',

@@ -11,6 +11,7 @@ import { uiLine, withProcesses } from '../start/processes.ts';
 import { grantNamed, namedBySearch } from '../../load/grants/grant.ts';
 import { keyVariablesOf, requireKeys } from '../start/server-keys.ts';
 import { openReporter } from '../output/reporter.ts';
+import { poolOf } from '../typed/pool-option.ts';
 import { gepaRunCommand, type GepaRunOptions } from './run-options.ts';
 import { type PromptSearchLine, watchSearch } from './watch-search.ts';
 import { planLines } from './plan-lines.ts';
@@ -50,7 +51,9 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
   grantNamed(projectFolder, linesOfStore(results.store));
   const folder = path.join(fileURLToPath(results.store), results.name);
   const goesOn = existsSync(path.join(folder, 'search', 'search.json'));
+  const pool = poolOf(options);
   const needs = {
+    ...pool.needs,
     storeUri: resolveStoreUri('file:outputs', projectFolder),
     workersSee: keys,
     environments: planned.input.environments,
@@ -64,6 +67,7 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
       workflowId: promptSearchWorkflowId(names, results.name),
       taskQueue: taskQueues.orchestrator,
       args: [{ ...planned.input, results }],
+      ...pool.start,
       workflowIdConflictPolicy: 'USE_EXISTING',
       workflowIdReusePolicy: 'ALLOW_DUPLICATE',
       workflowTaskTimeout: '5s',

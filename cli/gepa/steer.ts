@@ -3,6 +3,8 @@ import { type Client, type WorkflowHandle, WorkflowUpdateFailedError } from '@te
 import { RatchetError } from '../../core/errors.ts';
 import { readCount } from '../typed/read-count.ts';
 import { rootMessage } from '../../workers/temporal/root-message.ts';
+import { starterOf } from '../../workers/temporal/history-of-changes.ts';
+import { requireRole } from '../../workers/temporal/who-may.ts';
 import { withTemporal } from '../temporal/with-temporal.ts';
 import { tell } from '../commands/run/steer.ts';
 import { print } from '../output/print.ts';
@@ -47,6 +49,7 @@ async function update(
   ask: (handle: WorkflowHandle) => Promise<string>,
 ): Promise<string> {
   const handle = client.workflow.getHandle(await findSearch(client, search));
+  await requireRole(`steering the search ${search}`, { of: 'run', run: search, owner: () => starterOf(handle) });
   try {
     return await ask(handle);
   } catch (error) {

@@ -40,6 +40,7 @@ const event = z
         'refused',
         'paused',
         'set',
+        'change',
         'stopping',
         'resumed',
         'warning',

@@ -1,10 +1,12 @@
 import type { Client } from '@temporalio/client';
 import { defineSearchAttributeKey } from '@temporalio/common';
+import type { FoundPool } from '../../core/fleet/pool-types.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { ToldByRun } from '../../ui/overview.ts';
-import type { AskRun, ListRunning } from '../../ui/run-source.ts';
+import type { AskPools, AskRun, ListRunning } from '../../ui/run-source.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
 import { readRunningStack } from '../../workers/stack/project-lock.ts';
+import { askPools } from '../../workers/temporal/ask-pools.ts';
 import { askStatus } from '../../workers/temporal/ask-status.ts';
 import { askBranches } from '../describe/prompts.ts';
 import { connect, findRunning, temporalHere } from '../../workers/temporal/client.ts';
@@ -21,12 +23,14 @@ export interface PageServer {
   /** Null: the run is not running. `silent`: it is, and no orchestrator answers for it. */
   readonly ask: (run: string) => Promise<ToldByRun | 'silent' | null>;
   readonly running: () => Promise<readonly string[]>;
+  readonly pools: () => Promise<readonly FoundPool[]>;
   readonly close: () => Promise<void>;
 }
 
 interface PageAsker {
   readonly ask: AskRun;
   readonly running: ListRunning;
+  readonly pools: AskPools;
   readonly close: () => Promise<void>;
 }
 
@@ -70,6 +74,7 @@ export function askForPage(projectFolder: string, reach: typeof reachServer = re
       return told;
     },
     running: async () => (await answerOf((server) => server.running())) ?? [],
+    pools: () => answerOf((server) => server.pools()),
     close: letGo,
   };
 }
@@ -79,7 +84,12 @@ async function reachServer(projectFolder: string): Promise<PageServer | null> {
   const settings = await temporalHere(projectFolder);
   if (!settings) return null;
   const [{ client, close }, uiUrl] = [await connect(settings), await uiUrlHere(projectFolder)];
-  return { ask: (run) => askRun(client, uiUrl, run), running: () => runningOn(client), close };
+  return {
+    ask: (run) => askRun(client, uiUrl, run),
+    running: () => runningOn(client),
+    pools: () => askPools(client),
+    close,
+  };
 }
 
 async function askRun(client: Client, uiUrl: string | null, run: string): Promise<ToldByRun | 'silent' | null> {

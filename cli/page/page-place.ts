@@ -3,7 +3,9 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
-import { openRunStore, resolveStoreUri } from '../../store/index.ts';
+import { openRunStore, resolveStoreUri, showStoreUri } from '../../store/index.ts';
+import { listRunNames } from '../../runs/list-runs.ts';
+import { runsMeant } from '../../core/runs-meant.ts';
 import { layout } from '../../runs/layout.ts';
 import { isFolder } from '../typed/output-file.ts';
 import { findRunFolder, defaultStore } from '../stored/run-place.ts';
@@ -14,6 +16,27 @@ export interface PagePlace {
   readonly store: string;
   /** null: all runs of the folder. */
   readonly run: string | null;
+  /** Names of runs, or beginnings of names and `*`: the page opens with these compared. */
+  readonly compare?: readonly string[];
+}
+
+/** Resolves several runs of one folder, or `lr-*`; one name, folder or address as `findPagePlace` does. */
+export async function findPagePlaces(what: readonly string[], storeUri: string | undefined): Promise<PagePlace> {
+  if (what.length < 2 && !what[0]?.endsWith('*')) return findPagePlace(what[0], storeUri);
+  const other = what.find((word) => word !== '*' && !runNamePattern.test(word.replace(/\*$/, '')));
+  if (other !== undefined)
+    throw new RatchetError(
+      'RunNotFound',
+      `Expected names of runs of one folder, such as words-1 words-2, or 'words-*', got ${JSON.stringify(other)} among them. --store names another folder than ./outputs.`,
+    );
+  const store = resolveStoreUri(storeUri ?? defaultStore, process.cwd());
+  const { runs, absent } = runsMeant(what, await listRunNames(store));
+  if (runs.length === 0 || absent.some((word) => !word.endsWith('*')))
+    throw new RatchetError(
+      'RunNotFound',
+      `There is no run ${absent.join(', ')} in ${showStoreUri(store)}. Say where the runs are with --store URI.`,
+    );
+  return { store, run: null, compare: what };
 }
 
 /** Resolves a run's name, a folder or an address of runs, or of one run; by default ./outputs. */

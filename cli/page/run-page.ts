@@ -18,9 +18,9 @@ export async function openRunPage(
   projectFolder: string,
   say: (line: string) => void,
 ): Promise<{ readonly close: () => Promise<void> }> {
-  const { ask, running, close } = askForPage(projectFolder);
+  const { ask, running, pools, close } = askForPage(projectFolder);
   try {
-    const page = await servePage({ ...place, port: 0, ask, running });
+    const page = await servePage({ ...place, port: 0, ask, running, pools });
     say(`page         ${page.url}`);
     return {
       close: async () => {

@@ -10,6 +10,7 @@ import type {
   WireMessage,
   WireTool,
 } from '../../backends/environments/verifiers/protocol.ts';
+import { otherPart } from '../../core/rl/rollout/message-parts.ts';
 import { chatMessage } from '../../backends/environments/verifiers/conversation.ts';
 import { resumingOf } from '../../backends/environments/verifiers/environment.ts';
 import { saysResume } from '../../play/after-death.ts';
@@ -145,7 +146,10 @@ async function tryOut(opened: OpenedEnvironment, input: string, source: string):
   const many = manyTurns(turns);
   return {
     said: [`✓ plays: ${outcome} after ${many}; scored ${how}: reward ${judged.reward} (${metrics.join(', ')})`],
-    findings: Object.entries(judged.raised ?? {}).map(([name, text]) => raised(name, text, source)),
+    findings: [
+      ...untrainable(heard),
+      ...Object.entries(judged.raised ?? {}).map(([name, text]) => raised(name, text, source)),
+    ],
   };
 }
 
@@ -168,6 +172,14 @@ function unsayable(messages: readonly WireMessage[]): string | null {
     if (error instanceof RatchetError) return error.message;
     throw error;
   }
+}
+
+/** What only a model behind an API can read. */
+function untrainable(messages: readonly WireMessage[]): CodeFinding[] {
+  const part = otherPart(messages.map(chatMessage));
+  if (part === undefined) return [];
+  const says = `its messages have a part of the type ${JSON.stringify(part)}: evaluations through an API send it, and nothing trains on it`;
+  return [{ severity: 'warning', place: null, says, fix: '' }];
 }
 
 /** null when nothing can be scored on its own. */

@@ -11,6 +11,8 @@ import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/stack/r
 import { startStack, type Stack } from '../../workers/stack/supervisor.ts';
 import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal/temporal-cli.ts';
 import { remoteTemporal } from '../../workers/temporal/temporal-settings.ts';
+import { requireRole } from '../../workers/temporal/who-may.ts';
+import type { JoinedPool } from '../../workers/roles/joined-pool.ts';
 import { vllmRole } from '../../workers/stack/vllm-role.ts';
 import type { Clock } from '../output/clock.ts';
 import { connect, hasWorkers, temporalOf } from '../../workers/temporal/client.ts';
@@ -31,7 +33,7 @@ interface AtWork {
 
 /**
  * Does `work` with the processes of this folder: the running ones, or new ones that are stopped afterwards. null when
- * interrupted before they were ready.
+ * interrupted before they were ready. Throws `NotAllowed` for a viewer.
  */
 export async function withProcesses<T>(
   needs: ProcessesNeeds,
@@ -39,6 +41,7 @@ export async function withProcesses<T>(
   work: (at: AtWork) => Promise<T>,
   { interrupted, stop: stopListening } = whenLeft(),
 ): Promise<T | null> {
+  await requireRole('to start runs, evaluations and searches', { of: 'own' });
   const projectFolder = process.cwd();
   const processes = await openProcesses(needs, projectFolder, reporter, interrupted.signal);
   if (!processes) return null;
@@ -82,6 +85,8 @@ interface ProcessesNeeds {
   readonly spec?: RunSpec;
   /** Nothing is trained, and other servers have the model. */
   readonly playsOnly?: boolean;
+  /** The pool that an evaluation or a search plays in; a run names its own. */
+  readonly pool?: string;
 }
 
 export function needsOf(spec: RunSpec): ProcessesNeeds {
@@ -140,7 +145,7 @@ async function attachHere(
 
 /** Starts a stack, unless workers elsewhere are used. Throws `StackAlreadyRunning` when another command was faster. */
 async function startHere(
-  { storeUri, workersSee, environments = [], weightsAt = [], spec, playsOnly = false }: ProcessesNeeds,
+  { storeUri, workersSee, environments = [], weightsAt = [], spec, playsOnly = false, pool }: ProcessesNeeds,
   projectFolder: string,
   clock: Reporter,
   signal: AbortSignal,
@@ -171,13 +176,18 @@ async function startHere(
       trainerGpus: spec ? trainerGpusOf(spec) : null,
       workersSee: [...workersSee, ...workersAlsoSee],
       playsOnly,
-      joined: spec?.queue && { pool: spec.queue.pool, labels: spec.queue.labels },
+      joined: joinedBy(spec, pool),
     }),
     log: clock.say,
     signal,
     ...(cli ? { temporalCli: async () => cli } : {}),
   });
   return { stack, pid: null, address: stack.temporalAddress, uiUrl: stack.uiUrl };
+}
+
+function joinedBy(spec: RunSpec | undefined, pool: string | undefined): JoinedPool | undefined {
+  if (spec?.queue) return { pool: spec.queue.pool, labels: spec.queue.labels };
+  return pool === undefined ? undefined : { pool, labels: {} };
 }
 
 function onlyPlays({ projectFolder, pid }: RunningStack): string {

@@ -16,6 +16,7 @@ import {
   processLine,
   withNewProcesses,
 } from './changed-while-open.ts';
+import { ownerInFolder, requireRole } from '../../workers/temporal/who-may.ts';
 import { findRunning, temporalHere } from '../../workers/temporal/client.ts';
 import { settingsOfOpenRun } from './open-run-settings.ts';
 import type { RunWorkflow } from '../follow/watch-run.ts';
@@ -63,6 +64,8 @@ function tellOfRewind(run: string, step: number | null, audience: Pick<Audience,
 
 /** Starts the workflow of a run; null if another command started it first. */
 async function start(client: Client, input: TypedRun, spec: RunSpec): Promise<RunWorkflow | null> {
+  const place = { name: spec.name, store: spec.store.uri };
+  await requireRole('train', { of: 'run', run: spec.name, owner: ownerInFolder(place), isOrBegins: true });
   try {
     return await client.workflow.start<typeof trainRun>('trainRun', {
       ...startOptions(input, spec),
@@ -126,6 +129,8 @@ async function attach(
     const says = isForRestart(changes) ? 'continues from its newest commit with what was changed since' : 'continues';
     for (const line of [`the run ${run} was interrupted and ${says}:`, ...changeLines(changes)]) audience.say(line);
     if (isForRestart(changes)) {
+      const place = { name: spec.name, store: spec.store.uri };
+      await requireRole('train', { of: 'run', run, owner: ownerInFolder(place) });
       const takesOver = await handedOver(client, workflowId);
       const options = { ...startOptions({ ...typed, takesOver }, spec), workflowId };
       // In one call: there is no moment at which the run is gone.

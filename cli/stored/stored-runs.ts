@@ -3,7 +3,6 @@ import { type Curves, curvesOf } from '../../runs/metrics/curves.ts';
 import { storedSpec } from '../../runs/forms/stored-spec.ts';
 import type { SpecSource } from '../../runs/forms/spec-source.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from '../../runs/run-access.ts';
-import { readMetrics } from '../../runs/metrics/metrics.ts';
 import { resolveStoreUri } from '../../store/index.ts';
 import {
   askedOf,
@@ -13,13 +12,11 @@ import {
   type StoredState,
 } from '../../runs/lineages/standing.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { layout } from '../../runs/layout.ts';
 import { refuseUnfinishedFork } from '../../runs/lineages/unfinished-fork.ts';
 import { describeSolved, solvedShare } from '../../core/rl/advice/left-to-learn.ts';
-import type { RunEvent } from '../../workflows/control/messages.ts';
 import { fromHere } from '../output/from-here.ts';
-import { findRunFolder, defaultStore } from './run-place.ts';
 import { stepRecords } from '../../runs/metrics/step-records.ts';
+import { findRunFolder, defaultStore } from './run-place.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed/typed-command.ts';
 
 /** Facts about a run from its folder, for use without a Temporal server. */
@@ -121,53 +118,4 @@ export async function findStoredPlace(run: string, store: string | undefined): P
     if (error instanceof RatchetError && error.code === 'RunNotFound') return null;
     throw error;
   }
-}
-
-/** Events shown by commits, evaluations and checkpoints; only the Temporal server knows the others. */
-export async function storedEvents(place: RunPlace): Promise<RunEvent[]> {
-  const lineage = await currentLineage(place);
-  const [records, { evals }, checkpoints, times] = await Promise.all([
-    stepRecords(place),
-    curvesOf({ ...place, lineage }, Infinity),
-    storeOf(place).list(layout.allCheckpoints(lineage)),
-    timesOf(place),
-  ]);
-  const sealed = new Set(checkpoints.filter((key) => key.endsWith('/manifest.json')));
-  const events = records.flatMap(({ step, lineage: of, metrics }): Omit<RunEvent, 'sequence'>[] => {
-    const time = times.get(`${of}/${step}`) ?? '';
-    const figures = { reward: metrics['train/reward'], loss: metrics['train/loss'], step_s: metrics['time/step'] };
-    const values = Object.fromEntries(Object.entries(figures).filter((one): one is [string, number] => one[1] != null));
-    const said = [
-      `step ${step}`,
-      ...(values['reward'] === undefined ? [] : [`reward ${values['reward'].toFixed(3)}`]),
-      ...(values['loss'] === undefined ? [] : [`loss ${values['loss'].toFixed(3)}`]),
-      ...(values['step_s'] === undefined ? [] : [`step ${values['step_s'].toFixed(2)}s`]),
-    ];
-    const trained: Omit<RunEvent, 'sequence'>[] =
-      'train/reward' in metrics ? [{ time, kind: 'step', step, text: said.join('  '), values }] : [];
-    const evaluated = evals
-      .filter((one) => one.step === step)
-      .map(({ environment, reward, greedyReward }): Omit<RunEvent, 'sequence'> => ({
-        time,
-        kind: 'eval',
-        step,
-        text: `eval v${step} ${environment}: reward ${reward?.toFixed(3) ?? '–'}${greedyReward === null ? '' : `  greedy ${greedyReward.toFixed(3)}`}`,
-        values: { environment, ...(reward === null ? {} : { reward }) },
-      }));
-    const kept: Omit<RunEvent, 'sequence'>[] = sealed.has(`${layout.checkpoint(lineage, step)}manifest.json`)
-      ? [{ time, kind: 'checkpoint', step, text: `checkpoint ${step} sealed`, values: {} }]
-      : [];
-    return [...trained, ...evaluated, ...kept];
-  });
-  return events.map((event, i) => ({ sequence: i + 1, ...event }));
-}
-
-/** When each step was committed, by `lineage/step`. */
-async function timesOf(place: RunPlace): Promise<Map<string, string>> {
-  const rows = await readMetrics(storeOf(place));
-  return new Map(
-    rows.flatMap(({ lineage, step, time }) =>
-      typeof time === 'string' ? [[`${lineage}/${step}`, time] as const] : [],
-    ),
-  );
 }

@@ -1,5 +1,5 @@
 import path from 'node:path';
-import { parseSweepFile } from '../../config/sweeps/parse-sweep-file.ts';
+import { parseSweepFile, type SweepSpec } from '../../config/sweeps/parse-sweep-file.ts';
 import { ConfigProblems } from '../../config/toml/problems.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { rungSteps } from '../../core/sweep/halving.ts';
@@ -8,8 +8,18 @@ import { describeRow, sweepRuns } from '../../core/sweep/table.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { loadRunConfig, readRunFile } from '../../load/load-run-config.ts';
 import { readRunText } from '../../load/run-text.ts';
-import { refuseOtherRun } from '../../runs/run-identity.ts';
+import { runRecordIn } from '../../runs/forms/record-shapes.ts';
+import { layout } from '../../runs/layout.ts';
+import { differencesBetween, refuseOtherRun, showSetting } from '../../runs/run-identity.ts';
+import { openRunStore } from '../../store/index.ts';
 import { openTraining } from '../start/load-for-training.ts';
+
+/** Throws with every problem of the file. */
+export async function readSweepFile(file: string, projectFolder: string): Promise<SweepSpec> {
+  const parsed = parseSweepFile(await readRunText(path.resolve(projectFolder, file), file, undefined), { file });
+  if (!parsed.ok) throw new ConfigProblems(parsed.problems);
+  return parsed.spec;
+}
 
 interface PlannedSweep {
   readonly input: SweepInput;
@@ -29,9 +39,7 @@ export async function planSweep(
     say,
   }: { readonly projectFolder: string; readonly yes: boolean; readonly say: (line: string) => void },
 ): Promise<PlannedSweep> {
-  const parsed = parseSweepFile(await readRunText(path.resolve(projectFolder, file), file, undefined), { file });
-  if (!parsed.ok) throw new ConfigProblems(parsed.problems);
-  const { name, rows, seeds, metric, halving, atOnce, run } = parsed.spec;
+  const { name, rows, seeds, metric, halving, atOnce, run } = await readSweepFile(file, projectFolder);
   const config = path.join(path.dirname(file), run);
   const read = await readRunFile(config, { projectFolder });
   const runs = sweepRuns(name, rows, seeds);
@@ -61,6 +69,7 @@ export async function planSweep(
         `${where}: expected a run that differs from ${before}, got the same settings.`,
       );
     seen.set(same, one.name);
+    await refuseChanged(spec, `row ${one.row + 1} (${describeRow(rows[one.row]!)})`, file);
     await refuseOtherRun(spec);
   }
   refuseMetric(metric.name, base.spec, { file, config });
@@ -87,6 +96,30 @@ export async function planSweep(
     atOnce,
   };
   return { input, spec: base.spec };
+}
+
+/** Parts of a spec that say where and how a run is trained, and not what it learns. */
+const mayChange =
+  /^(?:store|inference|requested|checkpoints|breaker|budget|cost|notify|wandb|mlflow|opentelemetry|heartbeatTimeoutS|generationTimeoutS|tokenScores)\b/;
+
+/** Rows that were begun under other settings are not compared by what the file says now. */
+async function refuseChanged(spec: RunSpec, row: string, file: string): Promise<void> {
+  const store = openRunStore(spec.store.uri, spec.name);
+  const there = await store.read(layout.run());
+  if (there === null) return;
+  const changed = differencesBetween(spec, runRecordIn(there, store.uri + layout.run())).filter(
+    ({ at, isOfProcesses }) => !isOfProcesses && !mayChange.test(at),
+  );
+  if (changed.length === 0) return;
+  const lines = changed.map(({ name, was, now }) => `  ${name}: was ${showSetting(was)}, now ${showSetting(now)}`);
+  throw new RatchetError(
+    'ConfigInvalid',
+    [
+      `${file}: the run ${spec.name} was begun with other settings than ${row} has now:`,
+      ...lines,
+      'A sweep continues with the rows and the run file that it began with; further rows and seeds may follow behind them. For another table, name another sweep: name = "…" in [sweep].',
+    ].join('\n'),
+  );
 }
 
 /** Figures of an evaluation, as docs/guide/metrics.md has them. */

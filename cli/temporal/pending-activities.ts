@@ -3,7 +3,9 @@ import {
   decodeArrayFromPayloads,
   decodeOptionalFailureToOptionalError,
 } from '@temporalio/common/lib/internal-non-workflow/index.js';
+import { ApplicationFailure } from '@temporalio/common';
 import type { WorkProgress } from '../../activities/around/work-under-way.ts';
+import { passedOnType } from '../../core/names.ts';
 import { namingTheWorker } from '../../workers/stack/other-versions.ts';
 
 /** An activity under way, as the server knows it without any worker. */
@@ -15,6 +17,8 @@ export interface PendingActivity {
   readonly nextAt: string | null;
   /** Failure of the previous attempt; null in a first attempt, or when its worker went away. */
   readonly lastFailure: string | null;
+  /** Whether the previous attempt only left it to a worker with room for it. */
+  readonly isPassedOn?: boolean;
   /** Rollouts finished according to its heartbeat; null without that. */
   readonly done: number | null;
   /** The wait named in its heartbeat; null without one. */
@@ -58,6 +62,7 @@ export async function pendingWork(handle: WorkflowHandle, timeoutMs: number): Pr
             attempt: attempt ?? 1,
             nextAt: nextMs > Date.now() ? new Date(nextMs).toISOString() : null,
             lastFailure: failure ? namingTheWorker(failure.message, lastWorkerIdentity) : null,
+            isPassedOn: failure instanceof ApplicationFailure && failure.type === passedOnType,
             done: doneIn(said),
             waitsFor: waitIn(said),
             said,

@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { liveSettings } from '../../core/rl/live-settings.ts';
-import { countOrAll, resumeStep, whole } from '../toml/values.ts';
+import { countOrAll, positive, resumeStep, whole } from '../toml/values.ts';
 import type { RatchetConfig } from './index.ts';
-import { optionalTable, setting, table } from './setting.ts';
+import { inSpec, optionalTable, setting, specFields, table, type WrittenIn } from './setting.ts';
 
 /** `[checkpoints]`: versions that a run can resume from; and `[resume]`: the one to resume from. */
 
@@ -53,4 +53,28 @@ export function checkpointSpec({ checkpoints }: RatchetConfig): CheckpointSpec {
 /** The step to resume from: −1 = the latest, null = none. */
 export function resumeStepOf({ resume, ckpt, trainer }: RatchetConfig): number | null {
   return resume?.step ?? ckpt?.resume_step ?? trainer.ckpt?.resume_step ?? null;
+}
+
+/** `[retention]`: how long `ratchet gc` keeps what a run stored; a team has the same keys in the file of roles. */
+
+export const retention = {
+  rollouts_days: setting(
+    positive(),
+    'days for which rollouts of made steps are kept that no resume needs; without it none',
+  ),
+  run_days: setting(
+    positive(),
+    'the run is over, and nothing was written into its folder for so many days: all of it may go; without it never',
+  ),
+};
+
+export const retentionTable = optionalTable(retention);
+export const RetentionSpec = z.strictObject(specFields(retention));
+export type RetentionSpec = z.infer<typeof RetentionSpec>;
+
+/** Missing: as its team has it, or else nothing is kept for its age and no run goes. */
+export function retentionSpec(written: WrittenIn<typeof retention> | undefined): {
+  readonly retention?: RetentionSpec;
+} {
+  return written === undefined ? {} : { retention: inSpec(retention, written) };
 }

@@ -1,5 +1,5 @@
 import { budget } from './budgets.ts';
-import { checkpoints, otherResume, resume } from './checkpoints.ts';
+import { checkpoints, otherResume, resume, retentionTable } from './checkpoints.ts';
 import { environmentFiles, environments, buffer, variableFiles } from './environments.ts';
 import { evaluation } from './evaluation.ts';
 import { data, sft } from './data.ts';
@@ -73,6 +73,7 @@ const settings = {
   cost: optionalTable(costTable),
   budget,
   queue: queueTable,
+  retention: retentionTable,
   trainer,
   inference,
   store,

@@ -260,6 +260,7 @@ export type OpenTelemetrySpec = z.infer<typeof OpenTelemetrySpec>;
 export { budgetSpec, pricedModelsSpec } from './budgets.ts';
 export { BudgetSpec } from './budgets.ts';
 export { QueueSpec, queueSpec } from './queue.ts';
+export { RetentionSpec, retentionSpec } from './checkpoints.ts';
 export { cost, costTable, CostSpec } from './cost.ts';
 export { notify, NotifySpec } from './notify.ts';
 

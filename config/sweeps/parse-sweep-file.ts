@@ -11,7 +11,7 @@ import type { TomlFile } from '../toml/parse-toml.ts';
 import { type FileOptions, readFile } from '../toml/read-file.ts';
 import { describe, type Reporter } from '../toml/reporter.ts';
 import { isTable } from '../toml/tables.ts';
-import { args, choice, text, whole } from '../toml/values.ts';
+import { choice, text, whole } from '../toml/values.ts';
 
 /** Files of `ratchet sweep`: a run file, settings that differ, and how rows are dropped. */
 
@@ -28,12 +28,18 @@ const sweep = {
   last_steps: setting(whole(1), 'steps up to a rung over which the metric is averaged', { default: 1 }),
   at_once: setting(whole(1, 64), 'runs that train at once', { default: 1 }),
   seeds: setting(
-    z.array(z.int().min(0)).min(1).meta({ expected: 'a list of whole numbers ≥ 0' }),
+    z
+      .array(z.int().min(0).meta({ expected: 'a whole number ≥ 0' }))
+      .min(1)
+      .meta({ expected: 'a list of whole numbers ≥ 0, such as [1, 2]' }),
     'a run of each row for each; the seed of the run file when missing',
   ),
-  settings: setting(args(), 'lists of values by the name of a setting in the run file: every combination is a row'),
+  settings: setting(
+    z.record(z.string(), z.unknown()).meta({ expected: 'a table: [sweep.settings]' }),
+    'lists of values by the name of a setting in the run file: every combination is a row',
+  ),
   rows: setting(
-    z.array(z.record(z.string(), z.json())).meta({ expected: 'a list of tables: [[sweep.rows]]' }),
+    z.array(z.record(z.string(), z.unknown())).meta({ expected: 'a list of tables: [[sweep.rows]]' }),
     'rows of settings, in place of `settings`',
   ),
 };
@@ -56,6 +62,7 @@ export type ParsedSweepFile =
 
 /** More would be a mistake: a workflow has a child for each. */
 const runsMax = 500;
+const runsExpected = `at most ${runsMax} runs`;
 
 /** Reads a file of a sweep. Reports all errors at once. */
 export function parseSweepFile(source: string | TomlFile, options: FileOptions): ParsedSweepFile {
@@ -73,12 +80,12 @@ export function parseSweepFile(source: string | TomlFile, options: FileOptions):
     const expected = 'a name of a-z, 0-9 and . _ -, beginning with a letter or digit, at most 48 characters';
     reporter.add({ path: [...at, 'name'], expected, received: describe(name) });
   }
-  const count = rows.length * Math.max(1, seeds.length);
-  if (count > runsMax) {
-    const expected = `at most ${runsMax} runs`;
-    reporter.add({ path: [...at, 'settings'], expected, received: `${count}: rows times seeds` });
+  if (rows.length * Math.max(1, seeds.length) > runsMax) {
+    const received = `${rows.length} rows × ${Math.max(1, seeds.length)} seeds`;
+    reporter.add({ path: [...at, of.settings === undefined ? 'rows' : 'settings'], expected: runsExpected, received });
   }
-  if (of.halving && of.halving.rungs === undefined && of.halving.min_steps === undefined) {
+  const isHalvingRead = !hasProblemAt(reporter, 'sweep.halving');
+  if (of.halving && isHalvingRead && of.halving.rungs === undefined && of.halving.min_steps === undefined) {
     const expected = 'rungs = 3, or min_steps = 10';
     reporter.add({ path: [...at, 'halving'], expected, received: 'neither' });
   }
@@ -105,23 +112,52 @@ const notInRows: Readonly<Record<string, string>> = {
 
 function rowsIn({ settings, rows }: z.infer<typeof Sweep>, reporter: Reporter): SettingsRow[] {
   const at = ['sweep', settings === undefined ? 'rows' : 'settings'];
+  if (hasProblemAt(reporter, 'sweep.rows') || hasProblemAt(reporter, 'sweep.settings')) return [];
   if ((settings === undefined) === (rows === undefined)) {
     const expected = 'one of [sweep.settings] and [[sweep.rows]]';
     reporter.add({ path: ['sweep'], expected, received: settings === undefined ? 'neither' : 'both' });
     return [];
   }
   const say = (path: KeyPath, expected: string, received: string) => reporter.add({ path, expected, received });
+  const isValue = (path: KeyPath, value: unknown): value is SettingValue => {
+    if (isSettingValue(value)) return true;
+    const received = Array.isArray(value) ? describe(value.find((one) => !isSettingValue(one))) : describe(value);
+    say(path, 'a text, a number, true or false, or a list of these', received);
+    return false;
+  };
   if (rows !== undefined) {
-    const flat = rows.map((row, i) => flattened(row, [...at, i], say));
-    if (flat.length === 0) say(at, 'at least one row', 'none');
-    return flat as SettingsRow[];
+    if (rows.length === 0) say(at, 'at least one row', 'none');
+    return rows.map((row, i) => {
+      const flat = Object.entries(flattened(row, [...at, i], say));
+      return Object.fromEntries(
+        flat.flatMap(([name, value]) => (isValue([...at, i, ...name.split('.')], value) ? [[name, value]] : [])),
+      );
+    });
   }
   const grid: Record<string, readonly SettingValue[]> = {};
+  let count = 1;
   for (const [name, value] of Object.entries(flattened(settings!, at, say))) {
-    if (Array.isArray(value) && value.length > 0) grid[name] = value as SettingValue[];
-    else say([...at, ...name.split('.')], 'a list of values, such as [0.001, 0.003]', describe(value));
+    const path = [...at, ...name.split('.')];
+    if (!Array.isArray(value) || value.length === 0)
+      say(path, 'a list of values, such as [0.001, 0.003]', describe(value));
+    else if (isValue(path, value)) grid[name] = value as readonly SettingValue[];
+    count *= grid[name]?.length ?? 1;
   }
-  return rowsOfGrid(grid);
+  // Before they are made: a few long lists have more combinations than there is memory.
+  if (count > runsMax) say(at, runsExpected, `${count} combinations`);
+  return count > runsMax ? [] : rowsOfGrid(grid);
+}
+
+/** A value that can be typed as a setting. */
+function isSettingValue(value: unknown): value is SettingValue {
+  if (Array.isArray(value)) return value.every(isSettingValue);
+  return typeof value === 'string' || typeof value === 'boolean' || Number.isFinite(value);
+}
+
+function hasProblemAt({ problems }: Reporter, path: string): boolean {
+  return problems.some(
+    (one) => one.path === path || one.path.startsWith(`${path}.`) || one.path.startsWith(`${path}[`),
+  );
 }
 
 /** `{ sampling: { temperature: 1 } }` as `sampling.temperature`. */
@@ -138,7 +174,8 @@ function flattened(
       const plain = name.replaceAll('-', '_');
       if (isTable(value)) walk(value, path);
       else if (Object.hasOwn(notInRows, plain)) say([...at, ...names, key], notInRows[plain]!, name);
-      else if (Object.hasOwn(flat, name)) say([...at, ...names, key], 'each setting once', name);
+      else if (Object.keys(flat).some((known) => known.replaceAll('-', '_') === plain))
+        say([...at, ...names, key], 'each setting once', name);
       else flat[name] = value;
     }
   };

@@ -10,6 +10,8 @@ export function schemaAt(root: z.ZodType, path: KeyPath): z.ZodType | undefined 
     schema = tableOf(schema);
     if (schema instanceof z.ZodObject && Object.hasOwn(schema.shape, part)) schema = unwrap(schema.shape[part]);
     else if (schema instanceof z.ZodArray && typeof part === 'number') schema = unwrap(schema.element as z.ZodType);
+    else if (schema instanceof z.ZodRecord && unwrap(schema.valueType as z.ZodType) instanceof z.ZodObject)
+      schema = unwrap(schema.valueType as z.ZodType); // tables by names of the user's
     else return undefined;
   }
   return schema;

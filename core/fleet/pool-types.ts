@@ -25,6 +25,13 @@ export interface RunStanding extends PoolRequest {
   readonly lost: string | null;
 }
 
+/** Settings that somebody made. GPU workers keep them for a pool that is begun anew. */
+export interface KeptSettings {
+  readonly settings: PoolSettings;
+  /** When they were made. */
+  readonly setAt: number;
+}
+
 /** A GPU worker's whole standing, as it tells the pool. */
 export interface TrainerStanding {
   /** Names the queues of the process: `trainerQueues(trainer)`. */
@@ -34,6 +41,15 @@ export interface TrainerStanding {
   readonly heldBy: string | null;
   /** It ends, and takes no run any more. */
   readonly leaves: boolean;
+  /** The newest settings of the pool that it has heard of; missing: none were made. */
+  readonly kept?: KeptSettings | undefined;
+}
+
+/** How a pool has a trainer, for that trainer. */
+export interface KnownTrainer {
+  /** Id of the workflow that holds it; null: none does. */
+  readonly heldBy: string | null;
+  readonly kept?: KeptSettings | undefined;
 }
 
 /** From the pool to a run: how the pool has it. */
@@ -108,6 +124,8 @@ export interface PoolUsage {
 /** All that a pool knows. Plain data: one execution of its workflow hands it to the next. */
 export interface PoolState {
   readonly settings: PoolSettings;
+  /** When somebody made the settings; missing: nobody has, or code of before 1 December 2026 did not say. */
+  readonly setAt?: number;
   readonly trainers: readonly PoolTrainer[];
   readonly members: readonly PoolMember[];
   readonly usage: PoolUsage;
@@ -140,3 +158,31 @@ export interface PoolStatus {
     readonly share: number | null;
   })[];
 }
+
+/** A rollout worker of a pool. */
+export interface PlayingWorker {
+  /** `PROCESS@HOST`. */
+  readonly worker: string;
+  /** Workflows for which it plays; none: it waits for work. */
+  readonly plays: readonly string[];
+}
+
+/** An evaluation or a prompt search that plays with the rollout workers of a pool. It needs no trainer, and takes no turns. */
+export interface PlayedWork {
+  /** Id of its workflow. */
+  readonly workflow: string;
+  readonly kind: 'evaluation' | 'search';
+  readonly since: number;
+  /** null: it plays, or begins, or ends. */
+  readonly waitsFor: string | null;
+}
+
+/** A pool with what Temporal knows of its machines; `trouble` where its workflow does not answer. */
+export type FoundPool =
+  | (PoolStatus & {
+      /** Trainers that nobody holds, and that have not polled for over a minute: they were killed, or are cut off. */
+      readonly gone: readonly string[];
+      readonly workers: readonly PlayingWorker[];
+      readonly played: readonly PlayedWork[];
+    })
+  | { readonly pool: string; readonly trouble: string };

@@ -1,5 +1,6 @@
 import {
   type HeldTrainer,
+  type KnownTrainer,
   type PoolMember,
   type PoolSettings,
   poolDefaults,
@@ -22,6 +23,8 @@ import { decide, type Decision, teamOf } from './schedule.ts';
 export class Pool {
   readonly #name: string;
   #settings: PoolSettings;
+  /** When somebody made the settings; 0: nobody has. */
+  #setAt: number;
   readonly #trainers: Map<string, PoolTrainer>;
   readonly #members: Map<string, PoolMember>;
   #usage: PoolUsage;
@@ -43,6 +46,7 @@ export class Pool {
       settings: before.settings ?? poolDefaults,
     };
     this.#settings = state.settings;
+    this.#setAt = state.setAt ?? (before.settings === undefined ? 0 : 1);
     this.#trainers = new Map(state.trainers.map((one) => [one.trainer, one]));
     this.#members = new Map(state.members.map((one) => [one.run, one]));
     this.#usage = state.usage;
@@ -57,6 +61,7 @@ export class Pool {
   carry(): PoolState {
     return {
       settings: this.#settings,
+      setAt: this.#setAt,
       trainers: [...this.#trainers.values()],
       members: [...this.#members.values()],
       usage: this.#usage,
@@ -68,11 +73,13 @@ export class Pool {
   set(settings: PoolSettings, now: number): void {
     this.#count(now);
     this.#settings = settings;
+    this.#setAt = Math.max(now, this.#setAt + 1);
   }
 
   /** A GPU worker joins, leaves, or says whom it is held by. */
-  trainer({ trainer, labels, heldBy, leaves }: TrainerStanding, now: number): void {
+  trainer({ trainer, labels, heldBy, leaves, kept }: TrainerStanding, now: number): void {
     this.#count(now);
+    if (kept !== undefined && kept.setAt > this.#setAt) [this.#settings, this.#setAt] = [kept.settings, kept.setAt];
     const holder = this.#holderOf(trainer);
     if (leaves) {
       // Its run is told of the loss by the lease that ends, and says so.
@@ -161,8 +168,10 @@ export class Pool {
   }
 
   /** How the pool has a trainer; null if it does not know it. */
-  whoHas(trainer: string): { readonly heldBy: string | null } | null {
-    return this.#trainers.has(trainer) ? { heldBy: this.#holderOf(trainer)?.run ?? null } : null;
+  whoHas(trainer: string): KnownTrainer | null {
+    if (!this.#trainers.has(trainer)) return null;
+    const kept = this.#setAt === 0 ? {} : { kept: { settings: this.#settings, setAt: this.#setAt } };
+    return { heldBy: this.#holderOf(trainer)?.run ?? null, ...kept };
   }
 
   /** What a waiting run may say of its wait; null if the pool does not know that it waits. */

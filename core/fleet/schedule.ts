@@ -3,6 +3,7 @@ import {
   type PoolMember,
   type PoolRequest,
   type PoolState,
+  type PoolTrainer,
   teamDefaults,
   type TeamSettings,
 } from './pool-types.ts';
@@ -58,6 +59,14 @@ class Plan {
   /** Trainers that come back without more being asked, by their holder. */
   readonly #comingBack: Map<string, Holder>;
   readonly #keeping: Set<Holder>;
+  /** All that keep their trainers at first, the one that is asked first in front. */
+  readonly #askable: readonly (Ranked & { readonly member: Holder })[];
+  /** Free trainers at first, those with the fewest labels in front: others may want more. */
+  readonly #freeInOrder: readonly PoolTrainer[];
+  /** Names of the trainers that have some labels, by these labels. */
+  readonly #fitting = new Map<string, ReadonlySet<string>>();
+  /** Waiting runs that are alike and that no holder gives way to: whether there is such a holder, which they may outrank in time. */
+  readonly #refused = new Map<string, boolean>();
   /** Trainers that each team holds now, and will hold when all that was asked has happened. */
   readonly #holds = new Map<string, number>();
   readonly #willHold = new Map<string, number>();
@@ -74,6 +83,13 @@ class Plan {
     this.#free = new Set(state.trainers.map(({ trainer }) => trainer).filter((name) => !taken.has(name)));
     this.#comingBack = new Map(holders.filter(({ held }) => held.giveBack).map((one) => [one.held.trainer, one]));
     this.#keeping = new Set(holders.filter(({ held }) => !held.giveBack));
+    this.#askable = [...this.#keeping]
+      .map((member) => ({ ...this.#ranked(member), member }))
+      .toSorted(before)
+      .toReversed();
+    this.#freeInOrder = state.trainers
+      .filter(({ trainer }) => this.#free.has(trainer))
+      .toSorted((a, b) => Object.keys(a.labels).length - Object.keys(b.labels).length || compare(a.trainer, b.trainer));
     for (const { team } of holders) add(this.#holds, team, 1);
     for (const { team } of this.#keeping) add(this.#willHold, team, 1);
     this.waiting = state.members
@@ -99,9 +115,8 @@ class Plan {
       this.#wake(startAt);
       return `it starts at ${new Date(startAt).toISOString().slice(0, 16).replace('T', ' ')} UTC`;
     }
-    const fitting = this.#state.trainers.filter((trainer) => hasLabels(trainer, member));
-    if (fitting.length === 0) return this.#missing(member);
-    const names = new Set(fitting.map(({ trainer }) => trainer));
+    const names = this.#namesFitting(member);
+    if (names.size === 0) return this.#missing(member);
     const quota = teamOf(this.#state, team).quota ?? Number.POSITIVE_INFINITY;
     if (count(this.#willHold, team) < quota) {
       const free = count(this.#holds, team) < quota ? this.#bestOf(names, member) : null;
@@ -114,15 +129,39 @@ class Plan {
       }
     }
     const isFull = count(this.#willHold, team) >= quota;
-    const holders = [...this.#keeping].filter(
-      ({ held, team: own }) => names.has(held.trainer) && (!isFull || own === team),
-    );
-    const asked = this.#askOneOf(holders, one);
+    const mayBeAsked = ({ held, team: own }: Holder): boolean => names.has(held.trainer) && (!isFull || own === team);
+    // Who comes later in the same team, with the same priority and wishes, has had no less: it is refused by the same holders.
+    const alike = JSON.stringify([team, one.priority, member.labels, isFull]);
+    const isRefused = this.#refused.get(alike);
+    const asked = isRefused === undefined ? this.#askOneOf(mayBeAsked, one) : null;
+    if (isRefused === undefined && asked === null) this.#refused.set(alike, [...this.#keeping].some(mayBeAsked));
+    if (isRefused === true) this.#wakeForAging(one);
     if (asked) return `the trainer ${asked.held.trainer} is asked of ${asked.run}`;
     if (quota === 0) return `its team ${team} has a quota of 0`;
     if (isFull)
       return `its team ${team} has a quota of ${quota} ${quota === 1 ? 'trainer' : 'trainers'}, and holds ${count(this.#holds, team)}`;
-    return `all ${fitting.length === 1 ? 'of 1 trainer' : `${fitting.length} trainers`} that fit are held: ${shown(holders.map(({ run, priority }) => `${run} (priority ${priority})`))}`;
+    return `all ${names.size === 1 ? 'of 1 trainer' : `${names.size} trainers`} that fit are held: ${shown(this.#firstKeeping(names))}`;
+  }
+
+  #namesFitting(member: PoolMember): ReadonlySet<string> {
+    const key = JSON.stringify(member.labels);
+    let names = this.#fitting.get(key);
+    if (names === undefined) {
+      const fitting = this.#state.trainers.filter((trainer) => hasLabels(trainer, member));
+      names = new Set(fitting.map(({ trainer }) => trainer));
+      this.#fitting.set(key, names);
+    }
+    return names;
+  }
+
+  /** As many as are shown, and one more where there are more. */
+  #firstKeeping(names: ReadonlySet<string>): readonly string[] {
+    const found: string[] = [];
+    for (const { held, run, priority } of this.#keeping) {
+      if (found.length > shownMax) break;
+      if (names.has(held.trainer)) found.push(`${run} (priority ${priority})`);
+    }
+    return found;
   }
 
   #missing({ labels }: PoolMember): string {
@@ -140,22 +179,19 @@ class Plan {
     return null;
   }
 
-  /** The one that it held last, else the one with the fewest labels: others may want more. */
+  /** The one that it held last, else the first. */
   #bestOf(names: ReadonlySet<string>, { prefers }: PoolMember): string | null {
-    const free = this.#state.trainers.filter(({ trainer }) => names.has(trainer) && this.#free.has(trainer));
-    if (free.some(({ trainer }) => trainer === prefers)) return prefers;
-    const order = free.toSorted(
-      (a, b) => Object.keys(a.labels).length - Object.keys(b.labels).length || compare(a.trainer, b.trainer),
-    );
-    return order[0]?.trainer ?? null;
+    const isFree = (trainer: string): boolean => names.has(trainer) && this.#free.has(trainer);
+    if (prefers !== null && isFree(prefers)) return prefers;
+    return this.#freeInOrder.find(({ trainer }) => isFree(trainer))?.trainer ?? null;
   }
 
-  #askOneOf(holders: readonly Holder[], waiter: Ranked): Holder | null {
-    const ranked = holders.map((member) => ({ ...this.#ranked(member), member })).toSorted(before);
-    for (const holder of ranked.toReversed()) {
+  #askOneOf(mayBeAsked: (holder: Holder) => boolean, waiter: Ranked): Holder | null {
+    for (const holder of this.#askable) {
+      const { member } = holder;
+      if (!this.#keeping.has(member) || !mayBeAsked(member)) continue;
       const why = this.#whyAsk(holder, waiter);
       if (why === null) continue;
-      const { member } = holder;
       this.#keeping.delete(member);
       add(this.#willHold, member.team, -1);
       add(this.#willHold, waiter.member.team, 1);

@@ -62,10 +62,14 @@ export function timeoutsIn(metrics: Readonly<Record<string, number | string>>): 
 
 const effectsPrefix = 'effects/';
 
+export function isEffectCount(metric: string): boolean {
+  return metric.startsWith(effectsPrefix);
+}
+
 /** Reads effects by kind and outcome from metrics. */
 export function effectsIn(metrics: Readonly<Record<string, number | string>>): EffectCounts {
   const found = Object.entries(metrics).flatMap(([key, count]): [string, number][] =>
-    key.startsWith(effectsPrefix) && typeof count === 'number' ? [[key.slice(effectsPrefix.length), count]] : [],
+    isEffectCount(key) && typeof count === 'number' ? [[key.slice(effectsPrefix.length), count]] : [],
   );
   return Object.fromEntries(found);
 }

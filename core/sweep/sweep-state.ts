@@ -75,6 +75,11 @@ export class SweepState {
     run.value = value;
   }
 
+  /** Steps of a run that is not at its rung yet. */
+  madeSoFar(run: StandingRun, step: number): void {
+    run.step = step;
+  }
+
   failed(run: StandingRun, failure: string): void {
     run.state = 'failed';
     run.value = null;

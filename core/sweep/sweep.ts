@@ -56,7 +56,8 @@ export interface SweepRung {
 
 export interface SweepStatus {
   readonly name: string;
-  readonly phase: 'training' | 'paused' | 'finished';
+  /** `not running`: no workflow is at work on it, and its runs have steps to make. */
+  readonly phase: 'training' | 'paused' | 'finished' | 'not running';
   /** Why no further run begins; null when it is not paused. */
   readonly pausedBecause: string | null;
   readonly metric: SweepMetric;
@@ -82,6 +83,8 @@ export interface MeasureSweepRun {
   readonly run: { readonly name: string; readonly store: string };
   readonly metric: SweepMetric;
   readonly step: number;
+  /** A step that the run has committed for certain: a worker that finds less does not see the store. */
+  readonly made?: number;
 }
 
 export interface MeasuredSweepRun {

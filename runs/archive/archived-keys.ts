@@ -30,6 +30,8 @@ const ofRun: ReadonlySet<string> = new Set(
     layout.prompt(''),
     layout.allQuarantined(),
     layout.notices(),
+    layout.changes(),
+    layout.kept(),
     layout.budgetEntry('', 1),
     layout.metrics(),
     layout.sinks(),

@@ -121,6 +121,8 @@ export const storedForms = {
   sentNotice: form('the record of a sent notice', /notices\/sent\/[^/]+\.json$/),
   webhook: form('the state of the webhook', /notices\/webhook\/state\.json$/),
   notice: form('a notice', /notices\/[^/]+\.json$/),
+  change: form('a change that somebody asked for', /changes\/[^/]+\.[0-9a-f]{16}\.json$/),
+  keptRun: form('why a run is kept', /kept\.json$/),
   sinks: form('the progress of sinks', /sinks\/state\.json$/, { saysNone: true }),
   evaluation: form('an evaluation', /evaluation\/attempt_\d+\.json$/, {
     tellsVersion: true,

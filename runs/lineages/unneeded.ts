@@ -19,15 +19,23 @@ export interface Unneeded {
   readonly key: string;
   readonly why: string;
   readonly bytes: number;
+  /** Of an upload in parts that was cut off: `key` is where its object would be. */
+  readonly upload?: string;
 }
+
+const dayMs = 24 * 3_600_000;
 
 /** Age below which a file may still be being written, and is kept. */
 const leftoverMs = 3_600_000;
 
 /**
- * Looks at all lineages of a run, which may be open; removes nothing. Claims stay, however old: they stop a process that wakes up late.
+ * Looks at all lineages of a run, which may be open; removes nothing. Rollouts of steps that were made less than
+ * `rolloutsDays` ago stay. Claims stay, however old: they stop a process that wakes up late.
  */
-export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
+export async function findUnneeded(
+  run: RunPlace,
+  { rolloutsDays = null }: { readonly rolloutsDays?: number | null } = {},
+): Promise<Unneeded[]> {
   const store = storeOf(run);
   const lineages = await lineagesOf(run);
   const found: Omit<Unneeded, 'bytes'>[] = [];
@@ -44,6 +52,7 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
     const here = { ...run, lineage };
     const { upTo, head } = await oldestKept(here);
     if (head === null) continue;
+    const readUpTo = rolloutsDays === null ? upTo : await olderThan(here, { upTo, days: rolloutsDays });
     for (const { state, committedAt } of await commitsToGoOnFrom(here, upTo)) {
       oldestMs = Math.min(oldestMs, Date.parse(committedAt));
       for (const { scored } of state.surplus) needed.add(scored.key);
@@ -58,7 +67,7 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
           key,
           why: 'the scored round beside it holds these rollouts, or their step was made without them',
         });
-      else if (step <= upTo)
+      else if (step <= readUpTo)
         found.push({
           key,
           why: `rollouts of steps before the oldest checkpoint that a run can continue from (${upTo})`,
@@ -69,14 +78,14 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
       if ((stepOf(key) ?? Infinity) < head) found.push({ key, why: 'a worker that ended left it; its step is made' });
     }
     for (const key of await store.list(layout.allResults(lineage))) {
-      if ((stepOf(key) ?? Infinity) <= upTo) found.push({ key, why: `results of steps before checkpoint ${upTo}` });
+      if ((stepOf(key) ?? Infinity) <= readUpTo) found.push({ key, why: `results of steps before checkpoint ${upTo}` });
     }
     for (const key of await store.list(layout.allBatches(lineage))) {
       if ((stepOf(key) ?? Infinity) <= upTo)
         found.push({ key, why: `batches that lead up to checkpoint ${upTo} only` });
     }
     for (const key of await store.list(layout.allTokenScores(lineage))) {
-      if ((stepOf(key) ?? Infinity) <= upTo)
+      if ((stepOf(key) ?? Infinity) <= readUpTo)
         found.push({ key, why: `log probabilities of tokens of steps before checkpoint ${upTo}` });
     }
     for (const prefix of [layout.allPending(lineage), layout.olderPending(lineage)]) {
@@ -97,8 +106,22 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
     .map((each) => ({ ...each, bytes: sizes.get(each.key) ?? 0 }));
 }
 
+/** Time without a new part after which an upload's writer is gone: it sends one every few seconds, and waits minutes at most. */
+const silentUploadMs = 24 * 3_600_000;
+
+/** Uploads in parts that were cut off; a text: why the store does not list them. */
+export async function findCutOffUploads(run: RunPlace, silentMs = silentUploadMs): Promise<Unneeded[] | string> {
+  const found = (await storeOf(run).uploads?.cutOff(silentMs)) ?? [];
+  if (typeof found === 'string') return found;
+  const why = `parts of uploads that were cut off, and got nothing for ${silentMs / 3_600_000} h`;
+  return found.map(({ key, id, bytes }) => ({ key, why, bytes, upload: id }));
+}
+
 export async function removeUnneeded(run: RunPlace, unneeded: readonly Unneeded[]): Promise<void> {
-  for (const key of leasesFirst(unneeded.map(({ key }) => key))) await storeOf(run).removeAll(key);
+  const store = storeOf(run);
+  const objects = unneeded.filter(({ upload }) => upload === undefined);
+  for (const key of leasesFirst(objects.map(({ key }) => key))) await store.removeAll(key);
+  for (const { key, upload } of unneeded) if (upload !== undefined) await store.uploads?.abort({ key, id: upload });
 }
 
 /** The notes of a round's rollouts go after its leases: an attempt that wakes up late looks for these (`NotesLog`). */
@@ -142,6 +165,19 @@ async function oldestKept(run: LineagePlace): Promise<{ upTo: number; head: numb
   const takenOver = begun.flatMap(({ origin }) => (origin.lineage === run.lineage ? [origin.step] : []));
   const needed = takenOver.flatMap((at) => sealed.findLast((step) => step <= at) ?? []);
   return { upTo: Math.min(sealed.slice(-keepLast)[0] ?? 0, ...needed), head };
+}
+
+/** The newest step up to `upTo` that was committed so many days ago; −1 without any. */
+async function olderThan(
+  run: LineagePlace,
+  { upTo, days }: { readonly upTo: number; readonly days: number },
+): Promise<number> {
+  const beforeMs = Date.now() - days * dayMs;
+  for (const step of (await committedSteps(run)).filter((one) => one <= upTo).toReversed()) {
+    const found = await readCommit(run, step);
+    if (found !== null && Date.parse(found.commit.committedAt) < beforeMs) return step;
+  }
+  return -1;
 }
 
 /** Commits that a resume or a rewind may continue from. */

@@ -5,7 +5,7 @@ import { describe, test, type TestContext } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { createDescribeTrainers } from '../../activities/find-trainers.ts';
 import { createLeaseActivities } from '../../activities/index.ts';
-import type { TrainerLeased } from '../../activities/lease-trainer.ts';
+import { createGiveBackTrainer, type TrainerLeased } from '../../activities/lease-trainer.ts';
 import { readJson, requireCommit } from '../../runs/run-access.ts';
 import { claimTrainer, nextTrainerEpoch } from '../../activities/trainer-claims.ts';
 import type { PolicyTrainer } from '../../learn/policy-trainer.ts';
@@ -115,6 +115,22 @@ describe('holding a GPU worker', () => {
     second.cancel();
     await assert.rejects(second.over);
     await hold(t, other, roles, 1);
+  });
+
+  test('a run that gives it back is let go at once, and not the hold that it has under a later epoch', async (t) => {
+    const test = await makeRun(t);
+    const other = await runIn(path.dirname(test.folder), {}, 'words-2');
+    const roles = openRoles();
+    const giveBackTrainer = createGiveBackTrainer(roles.lease);
+    const first = await hold(t, test, roles, 1);
+    await giveBackTrainer({ run: other.run, epoch: 1 });
+    assert.ok(!roles.lease.isFree, 'another run gives nothing back');
+    await giveBackTrainer({ run: test.run, epoch: 1 });
+    await first.over;
+    assert.ok(roles.lease.isFree);
+    await hold(t, test, roles, 2);
+    await giveBackTrainer({ run: test.run, epoch: 1 });
+    assert.ok(!roles.lease.isFree);
   });
 
   test('of two processes that take a run under one epoch, one holds it', async (t) => {

@@ -26,7 +26,7 @@ async function project(t: TestContext, text = configText) {
   const running = new Set<string>();
   const openRun = createOpenRun({
     projectFolder,
-    hasSearchAttributes: () => Promise.resolve(true),
+    whatSearchAttributesLack: () => Promise.resolve(null),
     isWorkflowRunning: (id) => Promise.resolve(running.has(id)),
   });
   const open = (more: Partial<Exclude<TrainRunInput, string>> = {}, workflowId = 'words', executionId = 'first') =>

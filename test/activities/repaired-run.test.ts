@@ -26,7 +26,7 @@ async function threeSteps(t: TestContext) {
   await writeFile(path.join(projectFolder, 'words.toml'), configText);
   const openRun = createOpenRun({
     projectFolder,
-    hasSearchAttributes: () => Promise.resolve(true),
+    whatSearchAttributesLack: () => Promise.resolve(null),
     isWorkflowRunning: () => Promise.resolve(false),
   });
   let opened = 0;

@@ -273,11 +273,12 @@ export function openRoles(
     ...generating,
     codeVersion: 'test',
     projectFolder,
-    hasSearchAttributes: () => Promise.resolve(false),
+    whatSearchAttributesLack: () => Promise.resolve('no search attributes'),
     isWorkflowRunning: () => Promise.resolve(false),
     findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
     countRolloutWorkers: () => Promise.resolve(workers),
     otherVersions: () => Promise.resolve([]),
+    history: { update: () => Promise.resolve(null), around: () => Promise.resolve([]) },
   });
   const activities = {
     ...orchestrator,

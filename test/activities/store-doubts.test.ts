@@ -304,7 +304,7 @@ describe('one worker’s view of a store', () => {
   test('a GPU worker that lost its run’s store releases the run, with the reason', async (t) => {
     const { run } = await makeRun(t);
     const lease = new ProcessLease('host');
-    const { ousted } = lease.take(run, run.name);
+    const { ousted } = lease.take(run, { workflowId: run.name, epoch: 1 });
     const why = new RatchetError('StoreNotSeen', 'not seen');
     lease.lose('another', why);
     assert.equal(ousted.aborted, false);

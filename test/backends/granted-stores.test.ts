@@ -110,7 +110,7 @@ test('a run whose workflow names a store elsewhere is refused, with a trusted fi
   await writeFile(config, 'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n');
   const open = createOpenRun({
     projectFolder: project,
-    hasSearchAttributes: () => Promise.resolve(false),
+    whatSearchAttributesLack: () => Promise.resolve('no search attributes'),
     isWorkflowRunning: () => Promise.resolve(false),
   });
   const overrides = { 'store.uri': uriOf(elsewhere) };

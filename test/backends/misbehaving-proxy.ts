@@ -188,6 +188,7 @@ function cut(outgoing: ServerResponse, chunk: Buffer): void {
 function operationOf({ method, url = '/' }: IncomingMessage): string {
   const { pathname, searchParams } = new URL(url, 'http://localhost');
   const isBucket = pathname.split('/').filter(Boolean).length < 2;
+  if (method === 'GET' && searchParams.has('uploads')) return 'ListMultipartUploads';
   if (method === 'GET') return isBucket ? 'ListObjectsV2' : 'GetObject';
   if (method === 'HEAD') return 'HeadObject';
   if (method === 'PUT') return searchParams.has('partNumber') ? 'UploadPart' : 'PutObject';

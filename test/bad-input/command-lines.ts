@@ -4,7 +4,7 @@ import type { Random } from './damages.ts';
 
 /** They serve or train until they are stopped, install, write into the folder, or look at the machine instead of at what was typed. */
 const untried = new Set(
-  ['dev', 'worker', 'weights-agent', 'temporal', 'attach', 'init', 'lab setup', 'doctor', 'baseline'].concat([
+  ['dev', 'worker', 'weights-agent', 'codec', 'temporal', 'attach', 'init', 'lab setup', 'doctor', 'baseline'].concat([
     'env init',
     'env install',
     'env uninstall',

@@ -732,7 +732,7 @@ test('the page forks nothing that is not granted, and says what to type at a ter
   await store.put(key, encodeStored(key, { config, overrides: {}, attempt: 1 }));
   const steer = steerFromPage(run.store);
   await assert.rejects(
-    async () => steer('base', { what: 'fork', value: '0 mine' }),
+    async () => steer('base', { what: 'fork', value: '0 mine' }, null),
     /type npx ratchet-rl fork base --step 0 --name mine --store file:.* --grant '.*evil\.toml sha256 .*' --grant '.*evil\.ts sha256/,
   );
   assert.equal(granted(project), '');

@@ -10,7 +10,7 @@ import { describeFigures } from '../../cli/describe/figures.ts';
 import { describe as describeStatus, type StatusReport } from '../../cli/describe/status.ts';
 import { joinedCurves } from '../../cli/follow/joined-curves.ts';
 import { sinksOf } from '../../cli/stored/metrics-sinks.ts';
-import { storedEvents } from '../../cli/stored/stored-runs.ts';
+import { storedEvents } from '../../cli/stored/stored-events.ts';
 import { whatWasLearned } from '../../cli/follow/what-was-learned.ts';
 import { judgeChange } from '../../core/eval/held-out-change.ts';
 import { evalsKept, trendKept } from '../../core/limits.ts';

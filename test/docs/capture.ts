@@ -1,5 +1,6 @@
 /** Types Ratchet's commands in a small project with a stack of its own, and keeps what they print. */
 import { spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -15,6 +16,8 @@ interface Typed {
   readonly endAfterLines?: number;
   /** In a folder where nothing runs yet. */
   readonly isAlone?: boolean;
+  /** Variables that it needs. */
+  readonly env?: Readonly<Record<string, string>>;
 }
 
 const endpoints = `ENDPOINTS = {
@@ -41,6 +44,8 @@ learning_rate = [0.0003, 0.001, 0.003]
 [sweep.halving]
 rungs = 2
 `;
+
+const payloadKey = randomBytes(32).toString('base64');
 
 const typed: readonly Typed[] = [
   { command: 'init' },
@@ -91,6 +96,7 @@ const steered: readonly Typed[] = [
   { command: 'sandboxes sweep' },
   { command: 'worker --role rollout', endAfterLines: 1 },
   { command: 'weights-agent --store outputs', endAfterLines: 1 },
+  { command: 'codec', endAfterLines: 1, isAlone: true, env: { RATCHET_PAYLOAD_KEY: payloadKey } },
   { command: 'dev', endAfterLines: 4, isAlone: true },
 ];
 
@@ -176,17 +182,17 @@ async function runAlone(each: Typed): Promise<string> {
   }
 }
 
-function start(command: string, cwd: string, temporalAddress: string) {
-  const env = { ...process.env, TEMPORAL_ADDRESS: temporalAddress, NO_COLOR: '1' };
+function start(command: string, cwd: string, temporalAddress: string, more: Typed['env'] = {}) {
+  const env = { ...process.env, TEMPORAL_ADDRESS: temporalAddress, NO_COLOR: '1', ...more };
   return spawn(process.execPath, [path.join(repositoryFolder, 'cli/ratchet.mjs'), ...command.split(' ')], { cwd, env });
 }
 
 async function run(
-  { command, stdin = '', endAfterLines }: Typed,
+  { command, stdin = '', endAfterLines, env }: Typed,
   cwd: string,
   temporalAddress: string,
 ): Promise<string> {
-  const child = start(command, cwd, temporalAddress);
+  const child = start(command, cwd, temporalAddress, env);
   let text = '';
   for (const stream of [child.stdout, child.stderr]) {
     stream.on('data', (piece: Buffer) => {

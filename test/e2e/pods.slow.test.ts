@@ -124,7 +124,7 @@ test('a further node of a trainer is ready when it has its Python, and joins the
   // PyTorch is not here: what answers as the Python with it does.
   const answers = `#!/bin/sh\n[ "$1" = -c ] && echo True && exit\necho '{"event": "listening"}' >&3\nexec sleep 600\n`;
   writeFileSync(path.join(folder, 'python'), answers, { mode: 0o755 });
-  const trainer = { RATCHET_SECRET: `${'k'.repeat(43)}` };
+  const trainer = { RATCHET_SECRET: 'k'.repeat(43) };
   const node = await RunningPod.start(t, podOf('train-node'), {
     ...here,
     secrets: { ...here.secrets, 'trainer-key': trainer },

@@ -4,7 +4,7 @@ import { execFile } from 'node:child_process';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
-import type { FoundPool } from '../../cli/commands/run/queue.ts';
+import type { FoundPool } from '../../core/fleet/pool-types.ts';
 import { nothingLost } from '../../core/rl/lost-work.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, repositoryFolder, smallRun, type SmallProject } from './small-run.ts';
@@ -78,7 +78,10 @@ test('a run of higher priority takes the trainer at a step boundary, and both en
   assert.equal((await project.commit('high', steps))!.policy.digest, alone.policyDigest);
   assert.ok(ofHigh.ledger.isSound);
   assert.deepEqual(ofLow.effectiveness.lost, nothingLost);
-  assert.match(await ratchet('queue'), /pool gpus: 1 trainer, 0 held; 0 runs wait; turns of 30 s/);
+  assert.match(
+    await ratchet('queue'),
+    /pool gpus: 1 trainer, 0 held; 1 rollout worker, 0 at work; 0 runs wait; turns of 30 s/,
+  );
 });
 
 test('a killed GPU worker leaves the pool, the one in its place joins it, and the run goes on', async () => {

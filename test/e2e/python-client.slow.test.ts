@@ -11,7 +11,9 @@ import path from 'node:path';
 import { after, before, test, type TestContext } from 'node:test';
 import { promisify } from 'node:util';
 import { readRun } from '../../client/index.mjs';
+import { whoAsked } from '../../core/rl/changes.ts';
 import { grantNamed } from '../../load/grants/grant.ts';
+import { readChanges } from '../../runs/changes.ts';
 import { openRunStore } from '../../store/index.ts';
 import { skipWithoutGateway, startGateway } from '../store/s3-gateway.ts';
 import { storedForms } from '../../runs/forms/stored-forms.ts';
@@ -157,6 +159,32 @@ function promptsOf(turns: unknown): unknown {
     turn['logprobs'],
   ]);
 }
+
+test('who asked is recorded as the user of the system; where there is a file of roles nothing is changed from here', async (t) => {
+  if (isSkipped(t)) return;
+  const login = `${os.userInfo().username}@${os.hostname()}`;
+  const { changes } = await readChanges(openRunStore(`file://${path.join(project.folder, 'outputs')}/`, 'words'));
+  assert.deepEqual(
+    changes.map((change) => `${whoAsked(change)}: ${change.what}`),
+    ['start', 'pause', 'set', 'resume'].map((what) => `${login}: ${what}`),
+  );
+  const roles = path.join(project.folder, 'roles.toml');
+  await writeFile(roles, '[users.eve]\nrole = "admin"\n');
+  try {
+    const told = await tell(`
+codes = []
+for ask in [lambda: attach("words").pause(), lambda: start_run("words.toml")]:
+    try:
+        ask()
+    except RatchetError as error:
+        codes.append(error.code)
+print(json.dumps(codes))
+`);
+    assert.deepEqual(told, ['NotAllowed', 'NotAllowed']);
+  } finally {
+    await rm(roles);
+  }
+});
 
 test('errors say what to do: a wrong file, no run, no processes', async (t) => {
   if (isSkipped(t)) return;

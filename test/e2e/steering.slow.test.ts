@@ -1,4 +1,5 @@
 /** A run is steered, looked into and talked to from another folder than its own, over Temporal alone, as a user types it. */
+import { createHash } from 'node:crypto';
 import assert from 'node:assert/strict';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { spawn } from 'node:child_process';
@@ -40,8 +41,9 @@ function start(): Promise<WorkflowHandle<typeof trainRun>> {
 async function ratchet(
   args: readonly string[],
   stdin = '',
+  more: Readonly<Record<string, string>> = {},
 ): Promise<{ code: number | null; out: string; err: string }> {
-  const env = { ...process.env, TEMPORAL_ADDRESS: project.stack.temporalAddress };
+  const env = { ...process.env, TEMPORAL_ADDRESS: project.stack.temporalAddress, ...more };
   const child = spawn(process.execPath, [path.join(repositoryFolder, 'cli/ratchet.mjs'), ...args], {
     cwd: elsewhere,
     env,
@@ -83,6 +85,53 @@ test('settings, a pause and its end say what was and what is, and what cannot be
     .split('\n')
     .map((line) => (JSON.parse(line) as { kind: string }).kind);
   for (const kind of ['step', 'set', 'paused', 'resumed']) assert.ok(kinds.includes(kind), kind);
+});
+
+test('who started it and who changed what is told; with a file of roles only some may', async () => {
+  const login = `${os.userInfo().username}@${os.hostname()}`;
+  type Told = { who: string; what: string; asked: string; step: number | null };
+  const changes = async (): Promise<string[]> => {
+    const lines = (await said('events', 'steered', '--changes', '--json')).trim().split('\n');
+    return lines
+      .map((line) => JSON.parse(line) as Told)
+      .map(({ who, what, asked }) => `${who}: ${what} ${asked}`.trim());
+  };
+  const before = [`${login}: set learning_rate=0.0005 eval.interval=500`, `${login}: pause lunch`, `${login}: resume`];
+  await until('the record of what was asked', async () => (await changes()).length === 4);
+  const [started = '', ...rest] = await changes();
+  assert.match(started, /^test \d+: start$/, 'by the client of this test');
+  assert.deepEqual(rest, before);
+  assert.ok((await said('status', 'steered')).includes(`owner         ${started.replace(': start', '')}`));
+
+  const key = 'a long key of eve';
+  const sha256 = createHash('sha256').update(key).digest('hex');
+  const roles = path.join(elsewhere, 'roles.toml');
+  await writeFile(
+    roles,
+    `[users.me]\nrole = "operator"\nlogins = ["${login}"]\n[users.eve]\nrole = "admin"\nkey_sha256 = "${sha256}"\n`,
+  );
+  try {
+    for (const command of [
+      ['pause', 'steered'],
+      ['stop', 'steered', '--now'],
+      ['rewind', 'steered', '--step', '1'],
+    ]) {
+      const { code, err } = await ratchet(command);
+      assert.equal(code, 1, err);
+      assert.match(err, /^me is an operator \(roles\.toml\): steered belongs to test \d+, .* the role admin \(eve\)/);
+    }
+    assert.match((await ratchet(['pool', 'set', 'gpus', 'slice=60'])).err, /asks for the role admin \(eve\)/);
+    const wrong = await ratchet(['pause', 'steered'], '', { RATCHET_KEY: 'eve' });
+    assert.match(wrong.err, /^RATCHET_KEY is the key of nobody in roles\.toml/);
+    const paused = await ratchet(['pause', 'steered', 'tea'], '', { RATCHET_KEY: key });
+    assert.match(paused.out, /running → paused: tea/, paused.err);
+    await ratchet(['resume', 'steered'], '', { RATCHET_KEY: key });
+    await until('the record of both', async () => (await changes()).length === 6);
+    assert.deepEqual((await changes()).slice(4), ['eve: pause tea', 'eve: resume']);
+    assert.ok(!(await said('events', 'steered', '--json')).includes(key));
+  } finally {
+    await rm(roles);
+  }
 });
 
 test('metrics, rollouts and advice of a run come from the store that the run itself names', async () => {

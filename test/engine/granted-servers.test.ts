@@ -157,7 +157,7 @@ test('a run file of the project grants its servers where it is started as it sta
   const keyless = write('keyless.toml', `inference.url = "${evil.url}"\n`);
   const open = createOpenRun({
     projectFolder: project,
-    hasSearchAttributes: async () => true,
+    whatSearchAttributesLack: async () => null,
     isWorkflowRunning: async () => false,
   });
   const start = (name: string, input: object) =>
@@ -181,7 +181,7 @@ test('the judge of a run file is granted where the run is started as it stands, 
   );
   const open = createOpenRun({
     projectFolder: project,
-    hasSearchAttributes: async () => true,
+    whatSearchAttributesLack: async () => null,
     isWorkflowRunning: async () => false,
   });
   const start = (overrides: Record<string, string>) =>

@@ -6,6 +6,8 @@ import type { Rollout } from '../../core/rl/rollout/rollout.ts';
 import { layout } from '../../runs/layout.ts';
 import { firstLineage } from '../../core/names.ts';
 import { sha256 } from '../../store/file-store.ts';
+import { resultOf } from '../../workers/temporal/result-of.ts';
+import type { trainRun } from '../../workflows/train-run.ts';
 import { type Column, type Gap, gapOf } from './columns.ts';
 import { branchOutcome, branchOverrides } from './branch-column.ts';
 import { scoredGroups } from './continuous-faults.ts';
@@ -20,6 +22,7 @@ import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 const cellLimitMs = 300_000;
 
 const commitsLookMs = 20;
+const neverLeft = new AbortController().signal;
 
 export interface Cell {
   readonly row: RowName;
@@ -105,7 +108,8 @@ async function playCell(
     const other = await strike({ stage, run, column, fired, release, harmEnds, noteInFlight });
     for (let look = 0; look < looks; look++, await delay(lookMs)) await noteInFlight();
     release();
-    const summary = await (other ?? run).handle.result();
+    // As a command waits: while a server is away, or refuses.
+    const summary = await resultOf<typeof trainRun>((other ?? run).handle, neverLeft);
     const recoverySeconds = await recovery.seconds();
     assert.equal(summary.step, steps);
     assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));

@@ -30,6 +30,11 @@ export interface FakeRunOptions extends RunOptions {
   readonly environment?: string;
   /** `[eval]`; none when missing. */
   readonly evaluation?: string;
+  /** `[queue]`; none when missing. */
+  readonly queue?: string;
+  readonly seed?: number;
+  /** Log of the trainer's steps. */
+  readonly trained?: string;
 }
 
 /** Takes seconds at full speed by default: 8 groups of 4 a step, a checkpoint every other step. */
@@ -51,6 +56,7 @@ args = { min_length = 3, max_length = 5 }`;
   return `
 model = ${JSON.stringify(options.model ?? 'preset:reverse-text-0.2m')}
 max_steps = ${steps}
+seed = ${options.seed ?? 0}
 batch_size = ${batchSize}
 rollouts_per_example = ${rolloutsPerExample}
 max_async_level = ${asyncLevel}
@@ -62,9 +68,10 @@ ${options.environment ?? environment}
 [trainer]
 kind = "module"
 import = ${JSON.stringify(here('fake-trainer.ts'))}
-options = { stepMs = ${stepMs} }
+options = { stepMs = ${stepMs}${options.trained === undefined ? '' : `, log = ${JSON.stringify(options.trained)}`} }
 ${options.inference ?? inference}
 ${options.evaluation ?? ''}
+${options.queue ?? ''}
 [checkpoints]
 interval = ${checkpointInterval}
 keep_last = 2

@@ -1,9 +1,10 @@
 /**
  * A trainer whose weights are a hash chain: the digest after a step is the hash of the one before, the optimizer's state,
  * and all that decides a step. It costs nothing, and a batch that is lost, trained twice or changed shows in every digest
- * after it. `[trainer] kind = "module"`; options: { stepMs } = how long a step takes.
+ * after it. `[trainer] kind = "module"`; options: { stepMs } = how long a step takes, { log } = a file that notes each step.
  */
 import { createHash } from 'node:crypto';
+import { appendFileSync } from 'node:fs';
 import { copyFile, readdir, readFile, stat, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -11,11 +12,25 @@ import type { Trainer } from '../../backends/trainer/types.ts';
 // Not all of the engine: each worker that loads this file would read it from source.
 import { loadModelFolder } from '../../engine/model/model-folder.ts';
 
+/** One step that was trained, by its process; milliseconds since 1970. */
+export interface TrainedLine {
+  readonly step: number;
+  readonly pid: number;
+  readonly from: number;
+  readonly until: number;
+}
+
+interface Args {
+  readonly stepMs?: number;
+  /** Missing = nothing is noted. */
+  readonly log?: string;
+}
+
 const weightsFile = 'model.safetensors';
 const digestLength = 64;
 const freshOptimizer = 'fresh';
 
-export default function createTrainer({ stepMs = 0 }: { readonly stepMs?: number }): Trainer {
+export default function createTrainer({ stepMs = 0, log }: Args): Trainer {
   let folder = '';
   let digest = '';
   let optimizer = freshOptimizer;
@@ -36,6 +51,7 @@ export default function createTrainer({ stepMs = 0 }: { readonly stepMs?: number
     },
     async trainStep({ plan, batch }) {
       const { step, learningRate, klBeta, reference, loss } = plan;
+      const from = Date.now();
       await advance({
         step,
         learningRate,
@@ -44,6 +60,10 @@ export default function createTrainer({ stepMs = 0 }: { readonly stepMs?: number
         loss,
         samples: await batch.read([...batch.rows.keys()]),
       });
+      if (log !== undefined) {
+        const line: TrainedLine = { step, pid: process.pid, from, until: Date.now() };
+        appendFileSync(log, `${JSON.stringify(line)}\n`);
+      }
       const metrics = { loss: 1, grad_norm: 1, entropy: 1, kl_divergence: 0 };
       return { applied: true, metrics, digest };
     },

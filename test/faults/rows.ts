@@ -2,6 +2,7 @@
 import { activityFaults } from './activity-faults.ts';
 import { agentFaults } from './agent-faults.ts';
 import { clockFaults } from './clock-faults.ts';
+import { clusterFaults } from './cluster-faults.ts';
 import { continuousFaults } from './continuous-faults.ts';
 import { databaseFaults } from './database-faults.ts';
 import { diskFaults } from './disk-faults.ts';
@@ -23,6 +24,7 @@ export const rows = {
   ...activityFaults,
   ...clockFaults,
   ...databaseFaults,
+  ...clusterFaults,
   ...s3Faults,
   ...storeFaults,
   ...diskFaults,

@@ -4,7 +4,9 @@ import type { StartedVllm } from '../../workers/stack/vllm-role.ts';
 import type { StandInProcess } from '../stand-ins/tinker/process.ts';
 import type { EngineName, SamplingName } from './columns.ts';
 import { agentsInSandboxes } from './agent-run.ts';
+import type { TestCluster } from '../cluster/test-cluster.ts';
 import { withBreakableEnvironment } from './breakable-environment.ts';
+import { startCluster } from './cluster-run.ts';
 import { fakeRun, type RunOptions } from './fake-run.ts';
 import { realRun } from './real-run.ts';
 import { surroundWithMounts, withOwnMounts } from './hidden-store.ts';
@@ -26,6 +28,8 @@ export interface Surroundings {
   /** Absolute URI of the runs for the test itself; `outputs` in the stage's folder when missing. */
   readonly storeUri?: string;
   readonly s3?: StagedS3;
+  /** Temporal cluster that its runs are on; missing = a server of the stack's own. */
+  readonly cluster?: TestCluster;
   readonly disk?: SmallDisk;
   readonly tinker?: StandInProcess;
   /** Starts a vLLM beside the workers whenever the stack starts: its port differs each time. */
@@ -57,6 +61,7 @@ export interface StageKind {
 export const stageKinds = {
   fake: { run: fakeRun },
   s3: { run: fakeRun, surround: makeS3 },
+  cluster: { run: fakeRun, surround: startCluster },
   'small disk': { run: fakeRun, surround: makeSmallDisk },
   environment: { run: fakeRun, changeRole: withBreakableEnvironment },
   'level 1': { run: besideTrainingRun, engine: 'level 1' },

@@ -11,6 +11,8 @@ import { loadRunConfig } from '../../load/load-run-config.ts';
 import type { FailpointPlan, FiredFailpoint } from '../../store/failpoints.ts';
 import { openRunStore, resolveStoreUri, type Store } from '../../store/index.ts';
 import { choosePort } from '../../workers/stack/ports.ts';
+import { connectionOptions } from '../../workers/temporal/temporal-connection.ts';
+import { localTemporal, remoteTemporal } from '../../workers/temporal/temporal-settings.ts';
 import { localRoles, policyUrlAt } from '../../workers/stack/roles.ts';
 import { startStack, type Stack } from '../../workers/stack/supervisor.ts';
 import type { StartedVllm } from '../../workers/stack/vllm-role.ts';
@@ -46,6 +48,7 @@ const endLookMs = 1_000;
 
 /** Events of an execution after which the server suggests to continue as new: reached in the second step. */
 const eventsSuggested = 100;
+const suggestionSetting = 'limit.historyCount.suggestContinueAsNew';
 
 interface Running {
   readonly stack: Stack;
@@ -69,8 +72,7 @@ export class FaultStage {
     this.folder = folder;
     this.surroundings = surroundings;
     this.#kind = kind;
-    this.#serverSettings =
-      continuesAsNew === true ? { 'limit.historyCount.suggestContinueAsNew': String(eventsSuggested) } : {};
+    this.#serverSettings = continuesAsNew === true ? { [suggestionSetting]: String(eventsSuggested) } : {};
   }
 
   static async open(name: StageKindName = 'fake', options: StageOptions = {}): Promise<FaultStage> {
@@ -78,6 +80,7 @@ export class FaultStage {
     const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-faults-'));
     mkdirSync(failpointsIn(folder));
     const surroundings = await surround(kind, folder);
+    if (options.continuesAsNew === true) surroundings.cluster?.setLimits({ [suggestionSetting]: eventsSuggested });
     const stage = new FaultStage(folder, kind, surroundings, options);
     try {
       await stage.#startStack();
@@ -119,11 +122,16 @@ export class FaultStage {
       serverSettings: this.#serverSettings,
       log: (line) => void this.#log.push(line),
     });
-    const connection = await Connection.connect({ address: stack.temporalAddress });
+    const { cluster } = this.surroundings;
+    const reached = cluster
+      ? remoteTemporal(cluster.address, cluster.environment)
+      : localTemporal(stack.temporalAddress);
+    const connection = await Connection.connect(connectionOptions(reached));
+    const { namespace } = reached;
     this.#running = {
       stack,
       connection,
-      client: new Client({ connection, identity: `fault test ${process.pid}` }),
+      client: new Client({ connection, namespace, identity: `fault test ${process.pid}` }),
       vllm,
     };
   }

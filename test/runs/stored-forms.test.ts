@@ -139,6 +139,8 @@ const sampleKeys: Readonly<Record<keyof typeof storedForms, string>> = {
   lineage: 'origins/lineage_2.json',
   trainerClaim: 'claims/trainer/epoch_1.json',
   claim: 'claims/claim_1.json',
+  keptRun: 'kept.json',
+  change: 'changes/01a2.0123456789abcdef.json',
   commit: 'lineages/l2/steps/step_3.json',
   manifest: 'lineages/l2/checkpoints/step_3/manifest.json',
   optimizerFiles: 'lineages/l2/checkpoints/step_3/optimizer/optimizer.json',

@@ -43,6 +43,8 @@ const typeOfForm: Readonly<Record<keyof typeof storedForms | keyof typeof formsO
     sentNotice: ['runs/metrics/notices.ts', 'SentNotice'],
     webhook: ['runs/metrics/notices.ts', 'WebhookState'],
     notice: ['core/rl/notices.ts', 'Notice'],
+    keptRun: ['runs/lineages/outlived.ts', 'KeptRun'],
+    change: ['core/rl/changes.ts', 'RunChange'],
     sinks: ['core/rl/metric-rows.ts', 'SinkStates'],
     evaluation: ['core/eval/evaluation.ts', 'StoredEvaluation'],
     evaluationSummary: ['core/eval/evaluation.ts', 'EvaluationResult'],

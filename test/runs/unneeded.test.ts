@@ -3,16 +3,19 @@
  * be afterwards.
  */
 import assert from 'node:assert/strict';
-import { utimes, writeFile } from 'node:fs/promises';
+import { readdir, utimes, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, describe, test } from 'node:test';
 import { auditStore } from '../../activities/audit-run.ts';
 import { listCheckpoints } from '../../runs/versions/list-checkpoints.ts';
 import { reachableSteps } from '../../runs/lineages/lineages.ts';
+import { encodeStored } from '../../runs/forms/stored-forms.ts';
+import { lastWritten, removeRun } from '../../runs/lineages/outlived.ts';
 import { findUnneeded, removeUnneeded } from '../../runs/lineages/unneeded.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
 import { listRunNames } from '../../runs/list-runs.ts';
 import { storeOf } from '../../runs/run-access.ts';
+import { FileStore } from '../../store/file-store.ts';
 import { resolveStoreUri } from '../../store/index.ts';
 import { type Gateway, skipWithoutGateway, startGateway } from '../store/s3-gateway.ts';
 import { act, advance, commitFirst, datasets, makeRun, openRoles } from '../activities/runs.ts';
@@ -174,5 +177,27 @@ describe('in S3', { skip: skipWithoutGateway }, () => {
     assert.deepEqual(await reachableSteps(run), await reachableSteps(here.run));
     const next = await advance({ ...here, run, store: to }, openRoles(), last);
     assert.equal(next.state.policy.digest, (await advance(here, openRoles(), last)).state.policy.digest);
+
+    const written = await lastWritten(there);
+    assert.ok(written !== null && written.bytes > 0 && Math.abs(Date.now() - written.atMs) < 3_600_000);
+    await removeRun(there);
+    assert.deepEqual([await listRunNames(there.store), await to.list(''), await lastWritten(there)], [[], [], null]);
   });
+});
+
+test('a run that is removed as a whole is found again after a kill, until nothing of it is left', async (t) => {
+  const test = await makeRun(t);
+  await commitFirst(test, openRoles());
+  await test.store.put(layout.run(), encodeStored(layout.run(), { spec: test.spec, begunAt: '2026-11-01T00:00' }));
+  const store = path.dirname(test.folder);
+  const seen: string[] = [];
+  // What is there before each removal is what a kill there leaves behind.
+  const removeAll = Reflect.get(FileStore.prototype, 'removeAll');
+  t.mock.method(FileStore.prototype, 'removeAll', async function (this: FileStore, prefix: string) {
+    if (prefix !== '') seen.push((await listRunNames(test.run.store)).join());
+    return removeAll.call(this, prefix);
+  });
+  await removeRun(test.run);
+  assert.ok(seen.length > 4 && seen.every((names) => names === 'words'), String(seen));
+  assert.deepEqual(await readdir(store), []);
 });

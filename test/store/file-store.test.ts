@@ -92,7 +92,11 @@ describe('a folder as a store', () => {
       assert.equal((await store.putIfAbsent('k', bytes('1'))).stored, true);
       assert.equal(text((await store.putIfAbsent('k', bytes('2'))).bytes), '1');
       await mkdir(path.join(root, 'taken', 'below'), { recursive: true });
-      await assert.rejects(store.put('taken', bytes('1')), { code: 'CheckpointDamaged' }, 'its own failure, not that of the file');
+      await assert.rejects(
+        store.put('taken', bytes('1')),
+        { code: 'CheckpointDamaged' },
+        'its own failure, not that of the file',
+      );
     });
     assert.equal(text(await store.read('k')), '1');
     assert.deepEqual(await store.list(''), ['k']);

@@ -5,7 +5,12 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, beforeEach, describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { S3Client, ListMultipartUploadsCommand } from '@aws-sdk/client-s3';
+import {
+  CreateMultipartUploadCommand,
+  ListMultipartUploadsCommand,
+  S3Client,
+  UploadPartCommand,
+} from '@aws-sdk/client-s3';
 import { FileStore } from '../../store/file-store.ts';
 import { type Store } from '../../store/index.ts';
 import { copiesFolder } from '../../store/s3-local-copies.ts';
@@ -363,6 +368,41 @@ describe('S3', { skip: skipWithoutGateway }, () => {
         assert.equal(await uploadsUnderWay(), 0);
       });
     }
+
+    test('whose writer died leaves parts, which are found once nothing came for long, and only those of this run', async () => {
+      const { store, location } = fresh();
+      const { endpoint, bucket } = gateway.location('');
+      const client = new S3Client({ endpoint: endpoint!, region: 'us-east-1', forcePathStyle: true });
+      const beginAt = async (run: string) => {
+        const at = { Bucket: bucket, Key: `${location.prefix}${run}/weights/model` };
+        const { UploadId } = await client.send(new CreateMultipartUploadCommand(at));
+        await client.send(new UploadPartCommand({ ...at, UploadId, PartNumber: 1, Body: content.subarray(0, 1000) }));
+        return UploadId!;
+      };
+      const id = await beginAt('run');
+      const other = await beginAt('run2');
+      const { uploads } = store;
+      assert.deepEqual(await uploads.cutOff(3_600_000), [], 'a writer may be alive');
+      await delay(1_100); // servers tell seconds
+      assert.deepEqual(await uploads.cutOff(1), [{ key: 'weights/model', id, bytes: 1000 }]);
+      await uploads.abort({ key: 'weights/model', id });
+      await uploads.abort({ key: 'weights/model', id });
+      assert.deepEqual(await uploads.cutOff(1), []);
+      assert.equal(await uploadsUnderWay(), 1);
+      const [left] = (await new S3Store(location, 'run2', { limits }).uploads.cutOff(1)) as readonly {
+        readonly id: string;
+      }[];
+      assert.equal(left?.id, other);
+      await new S3Store(location, 'run2', { limits }).uploads.abort({ key: 'weights/model', id: other });
+      client.destroy();
+    });
+
+    test('is not listed where the server refuses to: the reason is told, and nothing is removed', async () => {
+      const { store } = fresh();
+      proxy.decide = ({ operation }) =>
+        operation === 'ListMultipartUploads' ? { status: 403, code: 'AccessDenied' } : 'pass';
+      assert.equal(await store.uploads.cutOff(1), 'HTTP 403 AccessDenied');
+    });
 
     test('that cannot be stored leaves no parts behind', async () => {
       const { store } = fresh({ limits: { patienceMs: 500 } });

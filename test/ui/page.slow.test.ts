@@ -7,6 +7,8 @@ import path from 'node:path';
 import { after, before, describe, test, type TestContext } from 'node:test';
 import { pathToFileURL } from 'node:url';
 import type { Browser, Page } from 'playwright-core';
+import { Pool } from '../../core/fleet/pool.ts';
+import type { FoundPool } from '../../core/fleet/pool-types.ts';
 import { makeReport } from '../../ui/report.ts';
 import { servePage } from '../../ui/serve.ts';
 import { writeNote, writePause } from '../../runs/metrics/notices.ts';
@@ -72,6 +74,29 @@ const refusal: RunEvent = {
   text: `a loss that is not finite: ${harmful[0]}`,
   values: {},
 };
+
+/** Two pools: one at work, and one whose workflow does not answer. */
+function fleetOf(): FoundPool[] {
+  const began = Date.parse(since);
+  const pool = new Pool('gpus', {}, began);
+  for (const trainer of ['node-1-4711-a1b2c3', 'node-2-4712-d4e5f6', 'node-3-4713-778899'])
+    pool.trainer({ trainer, labels: trainer.startsWith('node-3') ? { gpu: 'l4' } : { gpu: 'h100' }, heldBy: null, leaves: false }, began); // prettier-ignore
+  const asks = { told: 1, priority: 0, labels: { gpu: 'h100' }, startAt: null, turn: 0, state: 'waits', trainer: null, lost: null } as const; // prettier-ignore
+  for (const [run, team] of [
+    ['recorded', 'research'],
+    ['elsewhere', 'product'],
+    [`waits ${harmful[0]}`, 'research'],
+  ] as const) {
+    pool.run({ ...asks, run, team }, began);
+    pool.decide(began);
+  }
+  const workers = [{ worker: '1201@node-4', plays: ['recorded', 'elsewhere'] }, { worker: '1202@node-4', plays: [] }]; // prettier-ignore
+  const played = [{ workflow: 'reverse-text.nightly', kind: 'evaluation', since: began, waitsFor: 'a rollout worker that has room' }] as const; // prettier-ignore
+  return [
+    { ...pool.status(began + 90_000), gone: ['node-3-4713-778899'], workers, played },
+    { pool: 'spare', trouble: 'no poller' },
+  ];
+}
 
 describe('the page in a browser', { skip: withoutChromium }, () => {
   let browser: Browser;
@@ -201,6 +226,47 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
       assert(wide <= 0, `${name} is ${wide} pixels too wide`);
       await page.getByRole('link', { name: 'close', exact: true }).click();
       await page.getByText('Rollout 90/1').waitFor({ state: 'detached' });
+      assert.deepEqual(complaints, [], name);
+      await context.close();
+    }
+  });
+
+  test('shows the fleet: what machines do, who waits for what, and what teams have had', async (t) => {
+    const run = await recordedRun(t);
+    const pools = () => Promise.resolve(fleetOf());
+    const server = await servePage({
+      store: run.run.store,
+      run: null,
+      port: 0,
+      ask: () => Promise.resolve(null),
+      pools,
+    });
+    t.after(() => server.close());
+    for (const look of looks) {
+      const { page, context, complaints } = await openPage(browser, server.url, look);
+      await page.getByRole('link', { name: 'Fleet' }).click();
+      await page.getByRole('heading', { name: 'gpus' }).waitFor();
+      const said = (await page.locator('main').textContent())!;
+      for (const text of [
+        'recorded',
+        'all 2 trainers that fit are held',
+        'gone',
+        'gpu=h100',
+        'plays for recorded',
+        'waits for work',
+        'a rollout worker that has room',
+        'no poller',
+        harmful[0],
+      ])
+        assert(said.includes(text), `${text} in ${said}`);
+      assert.equal(await page.locator('main img, main script').count(), 0);
+      await page.getByRole('link', { name: 'recorded' }).waitFor(); // a run of this folder, and the only one
+      assert.equal(await page.locator('main a').count(), 1);
+      const name = `fleet-${look.width}-${look.colorScheme}`;
+      await picture(page, name);
+      assert.deepEqual(await seriousFindings(page), [], name);
+      const wide = await page.evaluate<number>('document.documentElement.scrollWidth - innerWidth');
+      assert(wide <= 0, `${name} is ${wide} pixels too wide`);
       assert.deepEqual(complaints, [], name);
       await context.close();
     }
@@ -469,8 +535,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
       const { page, context, complaints } = await openPage(browser, server.url, look);
       await page.goto(`${new URL(server.url).origin}/#/recorded/compare?with=dearer`);
       await page.locator('.chart canvas').first().waitFor();
-      const paid = await page.getByRole('row', { name: /^cost/ }).textContent();
-      assert.match(paid!, /^cost0\.0\d+ EUR0\.0\d+ EUR$/);
+      await page.getByRole('cell', { name: /^0\.0\d+ EUR, 0\.0\d+ EUR$/ }).waitFor();
       const axis = page.getByRole('combobox', { name: /^by/ });
       for (const by of ['cost', 'millions of tokens']) {
         await axis.selectOption(by);
@@ -568,39 +633,89 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
     }
   });
 
-  test('compares up to twelve runs, says so there, and draws runs that differ by seed as their mean', async (t) => {
+  test('compares as many runs as there are: means over seeds with a band, and a row for each with what differs', async (t) => {
     const run = await recordedRun(t);
     const folder = path.dirname(run.folder);
-    for (let i = 1; i <= 13; i++) {
-      const name = `run-${String(i).padStart(2, '0')}`;
-      await cp(run.folder, path.join(folder, name), { recursive: true });
+    const metrics = await readFile(path.join(run.folder, layout.metrics()), 'utf8');
+    for (let i = 1; i <= 27; i++) {
+      const own = path.join(folder, `lr-${String(i).padStart(2, '0')}`);
+      await cp(run.folder, own, { recursive: true });
+      const scaled = metrics.replaceAll(/"train\/reward":([\d.e-]+)/g, (_, reward) => {
+        return `"train/reward":${Number(reward) * (1 + i / 27)}`;
+      });
+      await writeFile(path.join(own, layout.metrics()), scaled);
     }
     const server = await servePage({ store: run.run.store, run: null, port: 0, ask: () => Promise.resolve(null) });
     t.after(() => server.close());
-    const { page, context, complaints } = await openPage(browser, server.url, looks[0]);
-    // Their stored settings are the same: they are copies.
-    await page.route('**/api/runs/*/settings', async (route) => {
-      const [, i] = /run-(\d+)/.exec(route.request().url())!;
-      const settings = (await (await route.fetch()).json()) as Record<string, string>;
-      const own = Number(i) <= 3 ? {} : { learning_rate: String(Number(i) / 1000) };
-      await route.fulfill({ json: { ...settings, seed: i, ...own } });
-    });
-    await page.goto(`${new URL(server.url).origin}/#/run-01/compare?with=run-02,run-03,run-04`);
-    await page.locator('.chart canvas').first().waitFor();
-    await page.getByText('run-01, mean of 3 seeds').first().waitFor();
-    await page.getByRole('rowheader', { name: 'learning_rate' }).waitFor();
-    await page.getByLabel('mean over seeds').uncheck();
-    await page.locator('.values', { hasText: 'run-02' }).first().waitFor();
-    for (const name of ['05', '06', '07', '08', '09', '10', '11', '12']) {
-      await page.getByRole('checkbox', { name: `run-${name}` }).check();
-      await page.waitForFunction(`location.hash.includes('run-${name}')`);
+    for (const look of [looks[0], looks[3]]) {
+      const { page, context, complaints } = await openPage(browser, server.url, look);
+      // Their stored settings are the same: they are copies.
+      await page.route('**/api/runs/*/settings', async (route) => {
+        const i = Number(/lr-(\d+)/.exec(route.request().url())?.[1] ?? 0);
+        const settings = (await (await route.fetch()).json()) as Record<string, string>;
+        const rate = String(Math.ceil(i / 3) / 1000);
+        await route.fulfill({ json: { ...settings, seed: String(i % 3), learning_rate: rate } });
+      });
+      await page.getByLabel('names that begin with').fill('lr-');
+      await page.getByRole('link', { name: 'compare 27 runs' }).click();
+      assert.equal(new URL(page.url()).hash, '#/compare?run=lr-*');
+      await page.getByText('27 runs.').waitFor();
+      await page.locator('.chart canvas').first().waitFor();
+      const rows = page.locator('table.compared tbody tr');
+      await page.getByText('reading:').waitFor({ state: 'detached' });
+      assert.equal(await rows.count(), 9);
+      const heads = await page.locator('table.compared thead th').allTextContents();
+      assert.deepEqual(heads.slice(0, 3), ['run', 'learning_rate', 'seed']);
+      assert.ok(heads.includes('reward') && heads.includes('evaluation, reverse-text'), heads.join());
+      assert.match((await rows.first().textContent())!, /^lr-01 lr-02 lr-03 0\.0011, 2, 0.* ± /);
+      await page.getByText('A band is one standard error').waitFor();
+      // By a click the greatest is the first; its line is told before the others while one is there.
+      await page.getByRole('button', { name: 'learning_rate' }).click();
+      assert.match((await rows.first().textContent())!, /^lr-25 lr-26 lr-27 /);
+      await rows.first().getByRole('link', { name: 'lr-25' }).focus();
+      await page.locator('tr.focused', { hasText: 'lr-25' }).waitFor();
+      await picture(page, `compare-27-${look.width}`);
+      await page.getByLabel('mean over seeds').uncheck();
+      await rows.nth(26).waitFor();
+      assert.equal(await page.locator('.chart').first().locator('.dot').count(), 0, 'of 27 lines none is named');
+      await rows.first().getByRole('link').focus();
+      await page.locator('.chart').first().locator('.dot').waitFor();
+      await picture(page, `compare-27-single-${look.width}`);
+      assert.deepEqual(await seriousFindings(page), []);
+      await page.getByRole('textbox', { name: /^runs/ }).fill('lr-01, lr-02 nobody');
+      await page.getByRole('button', { name: 'compare', exact: true }).click();
+      await page.getByText('Not here, or not begun: nobody').waitFor();
+      await rows.nth(2).waitFor({ state: 'detached' });
+      await rows.getByRole('link', { name: 'lr-02' }).click();
+      await page.locator('.progress').first().waitFor();
+      assert.equal(new URL(page.url()).hash, '#/lr-02');
+      assert.deepEqual(complaints, []);
+      await context.close();
     }
-    await page.getByText('12 runs are compared at most').waitFor();
-    assert.equal(await page.getByRole('checkbox', { name: 'run-02' }).isChecked(), true, 'the first is not unticked');
-    assert.equal(await page.getByRole('checkbox', { name: 'run-13' }).isDisabled(), true);
-    await page.locator('.values', { hasText: 'run-12' }).first().waitFor();
-    await picture(page, 'compare-12');
-    assert.deepEqual(await seriousFindings(page), []);
+  });
+
+  test('opens on the runs that it was asked for, and a run named compare keeps its page', async (t) => {
+    const run = await recordedRun(t);
+    await cp(run.folder, path.join(path.dirname(run.folder), 'compare'), { recursive: true });
+    const compare = ['recorded', 'comp*'];
+    const server = await servePage({
+      store: run.run.store,
+      run: null,
+      compare,
+      port: 0,
+      ask: () => Promise.resolve(null),
+    });
+    t.after(() => server.close());
+    const { page, context, complaints } = await openPage(browser, server.url, looks[0]);
+    await page.locator('table.compared tbody tr').first().waitFor();
+    assert.equal(new URL(page.url()).hash, '#/compare?run=recorded&run=comp*');
+    await page.locator('table.compared').getByRole('link', { name: 'compare' }).click();
+    await page.getByRole('heading', { name: 'runs / compare' }).waitFor();
+    await page.getByRole('link', { name: 'Compare', exact: true }).click();
+    await page.getByRole('checkbox', { name: 'recorded' }).check();
+    await page.locator('table.compared').getByRole('link', { name: 'recorded' }).waitFor();
+    await page.getByRole('link', { name: 'on a page of their own' }).click();
+    await page.waitForURL('**/#/compare?run=compare&run=recorded');
     assert.deepEqual(complaints, []);
     await context.close();
   });

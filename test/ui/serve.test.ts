@@ -83,7 +83,13 @@ test('the page of a run', async (t) => {
     for (const place of ['/api/settings', '/api/runs', '/api/runs/recorded/live', '/constructor'])
       assert.equal(await asked(url.port, place, {}), 401, place);
     const settings = await fetch(`${url.origin}/api/settings`, { headers: { authorization } });
-    assert.deepEqual(Object.keys((await settings.json()) as object), ['run', 'isReport', 'canSteer', 'madeAt']);
+    assert.deepEqual(Object.keys((await settings.json()) as object), [
+      'run',
+      'compare',
+      'isReport',
+      'canSteer',
+      'madeAt',
+    ]);
   });
 
   await t.test('only shows: nothing can be sent to it, and nothing outside of the runs is read', async () => {
@@ -309,6 +315,24 @@ test('a folder of verifiers’ results opens as it is: of both versions, row by 
     assert(mean !== null && shown.every(({ asked }) => asked.length > 0));
   }
   assert.equal((await get('/api/eval?id=..%2F..')).status, 404);
+});
+
+test('the fleet is shown to who has the token, where the page is that of a folder', async (t) => {
+  const { run } = await makeRun(t, {}, 'alone');
+  await storeOf(run).put(layout.run(), Buffer.from(JSON.stringify({ schemaVersion: 1, name: 'alone' })));
+  const pools = [{ pool: 'gpus', trouble: 'no poller' }];
+  const get = async (of: Partial<Parameters<typeof servePage>[0]>, hasToken = true) => {
+    const page = await servePage({ store: run.store, run: null, port: 0, ask: () => Promise.resolve(null), ...of });
+    t.after(() => page.close());
+    const headers = hasToken ? { authorization: `Bearer ${tokenOf(page.url)}` } : {};
+    const response = await fetch(`${new URL(page.url).origin}/api/fleet`, { headers });
+    return [response.status, response.status === 200 ? await response.json() : null];
+  };
+  const asked = { pools: () => Promise.resolve(pools) };
+  assert.deepEqual(await get(asked), [200, { pools }]);
+  assert.deepEqual(await get({}), [200, { pools: null }]);
+  assert.deepEqual(await get(asked, false), [401, null]);
+  assert.deepEqual(await get({ ...asked, run: 'alone' }), [404, null]);
 });
 
 test('a page that was opened to steer passes on what is asked of a run from the page itself', async (t) => {

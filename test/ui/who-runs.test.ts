@@ -64,6 +64,7 @@ test('a server that misses a question is not taken for none, and what the run sa
       return answer instanceof Error ? Promise.reject(answer) : Promise.resolve(answer);
     },
     running: () => Promise.reject(new Error('deadline exceeded')),
+    pools: () => Promise.reject(new Error('deadline exceeded')),
     close: () => Promise.resolve(),
   };
   const asker = askForPage('/nowhere', () => Promise.resolve((reached++, server)));
@@ -71,6 +72,7 @@ test('a server that misses a question is not taken for none, and what the run sa
   for (const told of states) assert.equal((told as ToldByRun).status.phase, 'training');
   assert.equal(await asker.ask('another'), 'no answer');
   assert.equal(await asker.running(), 'no answer');
+  assert.equal(await asker.pools(), 'no answer');
   assert.equal(reached, 1, 'it is looked for again after a while');
   await asker.close();
 });
@@ -79,6 +81,7 @@ test('where there is no server the folder tells, and a server that cannot be rea
   const nowhere = askForPage('/nowhere', () => Promise.resolve(null));
   assert.equal(await nowhere.ask('words'), null);
   assert.deepEqual(await nowhere.running(), []);
+  assert.equal(await nowhere.pools(), null);
   const refused = askForPage('/nowhere', () => Promise.reject(new Error('connect ECONNREFUSED')));
   assert.equal(await refused.ask('words'), 'no answer');
   assert.equal(await refused.running(), 'no answer');

@@ -46,7 +46,7 @@ function sinkStage(t: TestContext, file = base) {
   };
   const open = createOpenRun({
     projectFolder: project,
-    hasSearchAttributes: async () => true,
+    whatSearchAttributesLack: async () => null,
     isWorkflowRunning: async () => false,
   });
   /** Starts a run with nothing but a client of Temporal. */

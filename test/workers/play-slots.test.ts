@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { setImmediate as turn } from 'node:timers/promises';
+import { setImmediate as turn, setTimeout as delay } from 'node:timers/promises';
 import { Slots } from '../../play/slots.ts';
 import { PlaySlots } from '../../workers/roles/play-slots.ts';
 
@@ -38,20 +38,29 @@ test('a worker asks for another lease while it has room for one like the newest,
   leave();
 });
 
-test('a worker that has leases asks once at a time, so that an idle one gets what comes', async () => {
+test('a worker asks once at a time, so that an idle one gets what comes', async () => {
+  const permits = new PlaySlots(new Slots(64));
+  let asks = 0;
+  const ask = (): void => void permits.reserveSlot(about, never).then(() => (asks += 1));
+  ask();
+  ask();
+  await turn();
+  assert.equal(asks, 1, 'one poll waits');
+  permits.markSlotUsed({ slotInfo: { type: 'activity', activityType: 'askTeacher' } });
+  await turn();
+  assert.equal(asks, 2, 'it has brought something, and the next one waits');
+});
+
+test('a worker that leaves the next leases to others asks again afterwards', async () => {
   const slots = new Slots(64);
   const permits = new PlaySlots(slots);
-  slots.enter(4);
-  await permits.reserveSlot(about, never);
-  await permits.reserveSlot(about, never); // nothing is known to be held here
-  permits.markSlotUsed({ slotInfo: playGroups });
-  let asks = 0;
-  for (let i = 0; i < 3; i++) void permits.reserveSlot(about, never).then(() => (asks += 1));
+  slots.rest(5);
+  slots.rest(10);
+  let isAsking = false;
+  const asked = permits.reserveSlot(about, never).then(() => (isAsking = true));
   await turn();
-  assert.equal(asks, 0, 'one poll waits');
-  permits.markSlotUsed({ slotInfo: playGroups });
-  await turn();
-  assert.equal(asks, 1, 'it has brought something, and the next one waits');
+  assert.equal(isAsking, false);
+  await Promise.all([asked, delay(10)]); // the timer of the rest keeps no process alive
 });
 
 test('a poll that is not needed any more gives its place in the line back', async () => {

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
+import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { Client, Connection } from '@temporalio/client';
@@ -15,6 +16,7 @@ import {
 import { choosePort } from '../../workers/stack/ports.ts';
 import { startStack, type Role } from '../../workers/stack/supervisor.ts';
 import { ensureTemporalCli } from '../../workers/temporal/temporal-cli.ts';
+import { startActivity } from './fixtures/one-activity.ts';
 import { eventually, isAlive, startFixture, temporaryFolder } from './fixtures/processes.ts';
 
 const worker: Role = {
@@ -62,6 +64,19 @@ test('a stack beside a stranger on the usual ports: other ports, a killed server
   const logged = (name: string) => readFileSync(join(stack.logFolder, name), 'utf8').trim().split('\n').at(-1) ?? '';
   const endedAt = (name: string) => logged(name).split(' ')[1] ?? '';
   assert.ok(endedAt('meek-worker.log') <= endedAt('temporal-server.log'), 'the worker ends before the server');
+});
+
+test('Temporal is told at once that a worker of the stack was killed', async (t) => {
+  const roles = [{ ...worker, worker: 'rollout' as const }];
+  const stack = await startStack({ projectFolder: temporaryFolder(t), roles, log: () => undefined });
+  t.after(() => stack.stop());
+  const connection = await Connection.connect({ address: stack.temporalAddress });
+  t.after(() => connection.close());
+  const { poll } = await startActivity(connection);
+  const pid = stack.pids()['meek worker'] ?? 0;
+  assert.equal((await poll(`rollout worker ${pid}@${hostname()} abcdef code abcdef01`)).attempt, 1);
+  process.kill(pid, 'SIGKILL');
+  assert.equal((await poll('another')).attempt, 2); // its heartbeat timeout is an hour
 });
 
 test('kill -9 of the supervisor takes the server with it; a database of another version is moved aside', async (t) => {

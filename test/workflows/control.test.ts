@@ -473,6 +473,42 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     );
   });
 
+  test('that it is to stop stays with its input through a rewind, as a sweep asks it: a rung is not passed', async () => {
+    const gate = new Gate();
+    const input = { stopAfter: 2 };
+    const run = await begin({ settings: { maxSteps: 4 }, fakes: holdingStep(gate, 2), input });
+    await gate.reached;
+    await run.tell('rewind', 0);
+    gate.open();
+    const { step, ledger } = await run.result();
+    assert.deepEqual([step, ledger.isSound], [2, true]);
+    assert.deepEqual(
+      run.fake.commits('l2').map((commit) => [commit.step, commit.state.overrides.stopAfter]),
+      [
+        [0, 2],
+        [1, 2],
+        [2, 2],
+      ],
+    );
+  });
+
+  for (const [when, rewind] of [
+    ['', null],
+    [' while it is taken back', { step: 1, request: 'somebody' }],
+  ] as const)
+    test(`that it is to stop stays with its input when other code takes it over${when}`, async () => {
+      const first = await begin({ settings: { maxSteps: 4 }, input: { stopAfter: 1 } });
+      assert.equal((await first.result()).step, 1);
+      const asked: AskedOfRun = { ...nothingAsked, overrides: { stopAfter: 3 }, rewind };
+      const input = { stopAfter: 3, takesOver: { handle: first.fake.handle, asked, request: 'before' } };
+      const run = await begin({
+        fake: first.fake,
+        input,
+        fakes: { openRun: async (_, { usual }) => ({ ...(await usual()), ...(rewind && { isRewound: true }) }) },
+      });
+      assert.equal((await run.result()).step, 3);
+    });
+
   test('what was asked of it stands in its memo, for when nobody can answer for it', async () => {
     const gate = new Gate();
     const run = await begin({ settings: { maxSteps: 1 }, fakes: holdingStep(gate) });

@@ -153,6 +153,8 @@ export class FakeRun {
   attempts = 0;
   /** The GPU worker is gone: its heartbeats are not heard of any more. */
   loseTrainer: () => void = () => undefined;
+  /** Ends the hold of the GPU worker, as the run has asked for it. */
+  giveBackTrainer: () => void = () => undefined;
   /** The one GPU worker there is was slow, when it was not heard of: it takes the run again. */
   isSlow = false;
   /** How the run stood when its audit was asked for, right before its end. */

@@ -19,7 +19,7 @@ import { type FakeRun, type Fakes, type Input, refOf, type DefaultFakes, version
 export const gpuWorkers = ['gpu-1', 'gpu-2', 'gpu-3', 'gpu-4'] as const;
 
 /** Pools that have rollout workers, one for each test. */
-export const testPools: readonly string[] = Array.from({ length: 12 }, (_, i) => `pool-${i + 1}`);
+export const testPools: readonly string[] = Array.from({ length: 14 }, (_, i) => `pool-${i + 1}`);
 
 /** Signals a run that a GPU worker holds it. */
 export type TellLeased = (
@@ -33,6 +33,7 @@ type Training = Pick<
   | 'readSpec'
   | 'checkRewind'
   | 'setBudget'
+  | 'recordChange'
   | 'checkBehind'
   | 'beginLineage'
   | 'leaseGroups'
@@ -52,6 +53,7 @@ type Training = Pick<
   | 'tellStanding'
   | 'describeTurn'
   | 'leaseTrainer'
+  | 'giveBackTrainer'
   | 'warmUp'
   | 'trainBatch'
   | 'remakeVersion'
@@ -65,7 +67,10 @@ export function fakeTraining(run: FakeRun, tell: TellLeased): Training {
 
 function opening(
   run: FakeRun,
-): Pick<Training, 'openRun' | 'readSpec' | 'checkRewind' | 'setBudget' | 'checkBehind' | 'beginLineage'> {
+): Pick<
+  Training,
+  'openRun' | 'readSpec' | 'checkRewind' | 'setBudget' | 'recordChange' | 'checkBehind' | 'beginLineage'
+> {
   return {
     openRun: () => {
       run.attempts += 1;
@@ -84,6 +89,7 @@ function opening(
     },
     readSpec: () => run.spec,
     setBudget: () => undefined,
+    recordChange: () => 'ann@laptop',
     checkRewind: ({ step }) => {
       if (run.commitOf(step) === undefined) throw new RatchetError('Unsupported', `no step ${step}`);
       return { step, checkpoint: step, hasWeights: true };
@@ -240,6 +246,7 @@ function training(
 ): Pick<
   Training,
   | 'leaseTrainer'
+  | 'giveBackTrainer'
   | 'nextTrainerEpoch'
   | 'describeTrainers'
   | 'tellStanding'
@@ -262,8 +269,12 @@ function training(
         run.loseTrainer = () => reject(ApplicationFailure.create({ message: 'the GPU worker is gone' }));
       });
       lost.catch(() => undefined);
+      const givenBack = new Promise<void>((resolve) => (run.giveBackTrainer = resolve));
       await tell(workflowId, { epoch, holder });
-      await Promise.race([lost, Context.current().cancelled]);
+      await Promise.race([lost, givenBack, Context.current().cancelled]);
+    },
+    giveBackTrainer: ({ epoch }) => {
+      if (epoch === run.epoch) run.giveBackTrainer();
     },
     describeTrainers: () => 'a GPU worker: none known',
     // As they are: the pool is a workflow like others.

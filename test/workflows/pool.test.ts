@@ -3,11 +3,19 @@ import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { Context } from '@temporalio/activity';
 import { askOpenPool, tellPool } from '../../activities/around/tell-pool.ts';
-import type { PoolStatus, TrainerStanding } from '../../core/fleet/pool-types.ts';
-import { poolWorkflowId, queueOfPool, taskQueues, trainerStandingSignalName } from '../../core/names.ts';
+import type { KeptSettings, KnownTrainer, PoolStatus, TrainerStanding } from '../../core/fleet/pool-types.ts';
+import {
+  memoKeys,
+  poolHolderQueryName,
+  poolWorkflowId,
+  queueOfPool,
+  taskQueues,
+  trainerStandingSignalName,
+} from '../../core/names.ts';
 import type { QueueSpec } from '../../config/run-spec.ts';
 import { stepsOfHistory } from '../../bench/history.ts';
-import { evaluating } from './fake-evaluation.ts';
+import { askPools } from '../../workers/temporal/ask-pools.ts';
+import { evaluating, evaluationOf } from './fake-evaluation.ts';
 import { type Fakes, Gate, holdingStep, specWith } from './fake-run.ts';
 import { failureOf, timesContinued, until } from './look.ts';
 import { testPools } from './fake-training.ts';
@@ -40,6 +48,15 @@ class TestPool {
     const found = await askOpenPool<PoolStatus, []>(client, this.name, 'status');
     if (found === null) throw new Error(`the pool ${this.name} has no workflow`);
     return found;
+  }
+
+  async kept(trainer: string): Promise<KeptSettings | undefined> {
+    const { client } = await openServer();
+    return (await askOpenPool<KnownTrainer, [string]>(client, this.name, poolHolderQueryName, trainer))?.kept;
+  }
+
+  async settingsOfMemo(): Promise<unknown> {
+    return (await (await this.#handle()).describe()).memo?.[memoKeys.poolSettings];
   }
 
   async terminate(): Promise<void> {
@@ -110,6 +127,7 @@ describe('a pool', { concurrency: 3 }, () => {
     assert.deepEqual(low.inputs('trainBatch').map(({ step }) => step), [1, 2, 3, 4, 5]); // prettier-ignore
     assert.deepEqual((await low.ended()).status.lost, { recoveries: 0, rollouts: 0, tokens: 0, seconds: 0 });
     assert.equal(low.inputs('leaseTrainer').length, 2);
+    assert.ok(low.inputs('giveBackTrainer').length >= 1, 'it does not wait for a heartbeat');
     await until('nobody holds it', async () => (await pool.status()).trainers[0]!.run === null);
   });
 
@@ -177,6 +195,20 @@ describe('a pool', { concurrency: 3 }, () => {
     gate.open();
     await Promise.all([holds.result(), waits.result()]);
     assert.equal(holds.inputs('leaseTrainer').length, 1);
+  });
+
+  test('a pool that was ended has its quotas again from a trainer that kept them', async () => {
+    const pool = new TestPool();
+    await pool.trainer('gpu-1');
+    await pool.set({ 'a.quota': 3, slice: 77 });
+    const kept = await pool.kept('gpu-1');
+    await pool.terminate();
+    await pool.trainer('gpu-1', { kept });
+    const { settings } = await pool.status();
+    assert.deepEqual(settings, { slice: 77, aging: 3600, teams: { a: { quota: 3, weight: 1 } } });
+    assert.deepEqual(await pool.settingsOfMemo(), settings);
+    await pool.trainer('gpu-2', { kept: { settings: { slice: 'x' } } as never });
+    assert.deepEqual((await pool.status()).trainers.map(({ trainer }) => trainer), ['gpu-1']); // prettier-ignore
   });
 
   test('a trainer that does not answer is passed over', async () => {
@@ -287,6 +319,44 @@ describe('a pool', { concurrency: 3 }, () => {
     const { evals } = await run.result();
     assert.equal(evals.length, 2);
     assert.deepEqual([...queues], [queueOfPool(taskQueues.rollout, pool.name)]);
+  });
+
+  test('evaluations that were started for a pool play there, each of a file, and are seen with what they wait for', async () => {
+    const pool = new TestPool();
+    await pool.trainer('gpu-1');
+    await pool.trainer('nobody');
+    const gate = new Gate();
+    const queues = new Set<string>();
+    const run = await begin({
+      type: 'evaluate',
+      args: [{ title: 'two', inputs: [evaluationOf('one', 'words'), evaluationOf('two', 'words')] }],
+      memo: { [memoKeys.pool]: pool.name },
+      fakes: {
+        evaluateChunk: async (_, { usual }) => {
+          queues.add(Context.current().info.taskQueue);
+          await gate.pass();
+          return usual();
+        },
+      },
+    });
+    await gate.reached;
+    const { client } = await openServer();
+    const parts = ['one', 'two'].map((name) => `${run.name}.words.${name}`);
+    const seen = async () => {
+      const [found] = await askPools(client, pool.name);
+      assert.ok(found && !('trouble' in found), JSON.stringify(found));
+      return found;
+    };
+    await until('both are seen', async () => (await seen()).played.length === 3);
+    const { played, gone, workers } = await seen();
+    assert.deepEqual(played.map(({ workflow }) => workflow).toSorted(), [run.name, ...parts]); // prettier-ignore
+    assert.deepEqual([...new Set(played.map(({ kind }) => kind))], ['evaluation']); // prettier-ignore
+    assert.deepEqual(gone, ['nobody']);
+    assert.equal(workers.length, 1);
+    gate.open();
+    await run.handle.result();
+    assert.deepEqual([...queues], [queueOfPool(taskQueues.rollout, pool.name)]);
+    await until('none is left', async () => (await seen()).played.length === 0);
   });
 
   test('wrong messages and settings are refused in words', async () => {

@@ -1,10 +1,12 @@
 /** A sweep: its runs to each rung, what goes on, and what a death, a pause or a cancel leave. */
 import assert from 'node:assert/strict';
+import { hostname } from 'node:os';
 import { after, describe, test } from 'node:test';
 import { RatchetError } from '../../core/errors.ts';
 import { sweepWorkflowId, taskQueues } from '../../core/names.ts';
 import type { SweepInput, SweepResult, SweepStatus } from '../../core/sweep/sweep.ts';
 import { sweepRuns } from '../../core/sweep/table.ts';
+import { historyOfChanges, starterOf } from '../../workers/temporal/history-of-changes.ts';
 import { FakeRun, type Fakes, Gate, holdingStep, specWith } from './fake-run.ts';
 import { failureOf, soon, until } from './look.ts';
 import { answersFor, closeServer, freshName, openServer, shortHistoryQueue } from './server.ts';
@@ -247,5 +249,16 @@ describe('a sweep', { concurrency: 8 }, () => {
     gate.open();
     const { best, runs } = await sweep.result();
     assert.deepEqual([best, runs[1]!.state, runs[1]!.step], [0, 'stopped', 1]);
+  });
+
+  test('belongs to whoever started it, and so do its runs', async () => {
+    const sweep = await begin({ rows: 2 });
+    await sweep.result();
+    const starter = `${process.pid}@${hostname()}`;
+    assert.deepEqual(await starterOf(sweep.handle), { who: starter, team: null });
+    const [run = ''] = sweep.fakes.keys();
+    const { runId } = await sweep.client.workflow.getHandle(run).describe();
+    const [started] = await historyOfChanges(sweep.client).around({ workflow: run, execution: runId });
+    assert.deepEqual([started?.what, started?.identity], ['start', starter]);
   });
 });

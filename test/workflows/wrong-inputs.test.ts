@@ -197,7 +197,7 @@ const wrongInputs: Cases = [
       ['what one execution hands to the next', { continued: {} }, /cannot begin another/],
       ['no runs', { ...sweepOf('words'), runs: [] }, /runs: expected at least one/],
       ['a row that there is not', { ...sweepOf('words'), rows: [] }, /runs: expected rows/],
-      ['nothing at once', { ...sweepOf('words'), atOnce: 0 }, /atOnce.*whole numbers from 1/],
+      ['nothing at once', { ...sweepOf('words'), atOnce: 0 }, /atOnce.*a whole number from 1/],
     ],
   ],
   [

@@ -1,15 +1,16 @@
 import { useEffect, useState } from 'preact/hooks';
 import type { JSX } from 'preact';
-import type { ListedRun, PageSettings, RunOverview } from '../answers.ts';
-import { CompareView } from './compare-view.tsx';
-import { Evaluated, EvalsView } from './evals-view.tsx';
-import { clock, figure } from './figures.ts';
+import type { PageSettings, RunOverview } from '../answers.ts';
+import { ComparePage, CompareView } from './compare-view.tsx';
+import { EvalsView } from './evals-view.tsx';
+import { clock } from './figures.ts';
+import { FleetView } from './fleet-view.tsx';
 import { HistoryView } from './history-view.tsx';
-import { addressOf, useAnswer, useRoute, useTick } from './hooks.ts';
+import { addressOf, comparison, useRoute } from './hooks.ts';
 import { PlayingView } from './playing-view.tsx';
 import { RolloutsView } from './rollouts-view.tsx';
+import { RunList } from './run-list.tsx';
 import { RunView } from './run-view.tsx';
-import { Scrolls } from './scrolls.tsx';
 import { SearchesView } from './searches-view.tsx';
 import type { Source } from './source.ts';
 
@@ -44,7 +45,8 @@ const views: readonly {
 export function App({ settings, source }: { readonly settings: PageSettings; readonly source: Source }): JSX.Element {
   const route = useRoute();
   const run = settings.run ?? route.run;
-  if (run === null) return <RunList source={source} />;
+  if (run === null && route.view === comparison) return <ComparePage source={source} asked={route.asked} />;
+  if (run === null) return <FolderPage source={source} view={route.view} />;
   return <RunPage key={run} source={source} run={run} settings={settings} />;
 }
 
@@ -124,57 +126,34 @@ function RunPage({
   );
 }
 
-/** Listing reads every run's folder, so it is repeated rarely. */
-const listedAgainMs = 4_000;
+/** What the runs of a folder have in common: their list, and the fleet that they share. */
+const folderViews = [
+  { name: '', title: 'Runs', View: RunList },
+  { name: 'fleet', title: 'Fleet', View: FleetView },
+] as const;
 
-function RunList({ source }: { readonly source: Source }): JSX.Element {
-  const { answer, error } = useAnswer<readonly ListedRun[]>(source, '/api/runs', useTick(listedAgainMs));
+function FolderPage({ source, view }: { readonly source: Source; readonly view: string }): JSX.Element {
+  const shown = folderViews.find(({ name }) => name === view) ?? folderViews[0];
+  useEffect(() => {
+    document.title = `${shown.title} · Ratchet`;
+  }, [shown]);
   return (
     <>
       <header class="top">
-        <h1>Runs</h1>
+        <a class="skip" href="#content">
+          to the content
+        </a>
+        <h1>{shown.title}</h1>
+        <nav aria-label="views">
+          {folderViews.map(({ name, title }) => (
+            <a href={addressOf('', name)} aria-current={shown.name === name ? 'page' : undefined}>
+              {title}
+            </a>
+          ))}
+        </nav>
       </header>
-      <main id="content">
-        {error !== null && (
-          <p class="trouble" role="alert">
-            {error}
-          </p>
-        )}
-        {answer?.length === 0 && <p>There are no runs here.</p>}
-        {answer !== null && answer.length > 0 && (
-          <Scrolls label="runs">
-            <table>
-              <thead>
-                <tr>
-                  <th scope="col">run</th>
-                  <th scope="col">state</th>
-                  <th scope="col">step</th>
-                  <th scope="col">reward</th>
-                  <th scope="col">last commit</th>
-                  <th scope="col">note</th>
-                </tr>
-              </thead>
-              <tbody>
-                {answer.map((one) => (
-                  <tr key={one.run}>
-                    <th scope="row">
-                      <a href={addressOf(one.run)}>{one.run}</a>
-                    </th>
-                    <td>{one.state}</td>
-                    <td class="number">
-                      {one.step ?? '–'}
-                      {one.maxSteps === null ? '' : ` of ${one.maxSteps}`}
-                    </td>
-                    <td class="number">{figure(one.reward)}</td>
-                    <td>{clock(one.committedAt)}</td>
-                    <td>{one.note}</td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </Scrolls>
-        )}
-        <Evaluated source={source} path="/api" news={0} none={null} />
+      <main id="content" tabIndex={-1}>
+        <shown.View source={source} />
       </main>
     </>
   );

@@ -4,11 +4,7 @@ import uPlot from 'uplot';
 import type { Marker, MarkerKind, SeriesAnswer } from '../answers.ts';
 import { figure } from './figures.ts';
 import { useIsDark } from './hooks.ts';
-
-export interface Line {
-  readonly metric: string;
-  readonly label: string;
-}
+import type { Line } from './line.ts';
 
 interface ChartProps {
   readonly title: string;
@@ -20,6 +16,10 @@ interface ChartProps {
   /** Name of a point; default `step 12`. */
   readonly nameOf?: (step: number) => string;
   readonly isLarge?: boolean;
+  /** Metric of the line that is drawn before the others; null: all alike. */
+  readonly focused?: string | null;
+  /** Of more lines only the focused one is named above the chart: a table beside it has all. */
+  readonly namedMost?: number;
 }
 
 const stepName = (step: number): string => `step ${step}`;
@@ -27,6 +27,7 @@ const heights = { normal: 150, large: 260 };
 const lineColors = Array.from({ length: 12 }, (_, i) => `--line-${i + 1}`);
 /** The colors from here on are dashed as well: twelve colors alone are hard to distinguish. */
 const dashedFrom = 6;
+const [bandOpacity, unfocused] = ['26', 0.12];
 const markerColors: Readonly<Record<MarkerKind, string>> = {
   fault: '--fault',
   settings: '--settings',
@@ -49,6 +50,8 @@ export function Chart({
   by,
   nameOf = stepName,
   isLarge = false,
+  focused = null,
+  namedMost = lineColors.length,
 }: ChartProps): JSX.Element | null {
   const height = isLarge ? heights.large : heights.normal;
   const place = useRef<HTMLDivElement>(null);
@@ -59,13 +62,14 @@ export function Chart({
   const points = useMemo(() => pointsOf(series, shown, by), [series, by, shown.map(({ metric }) => metric).join()]);
   const drawn = useRef(markers);
   drawn.current = markers;
+  const bands = shown.flatMap(({ band }) => band ?? []);
   const kind = `${shown.map(({ metric }) => metric).join()} ${by} ${isDark} ${points.length}`;
   useEffect(() => {
     const element = place.current;
     if (!element) return undefined;
     const options = optionsOf(
       element,
-      { shown, by, height, left: points.length - 1 - shown.length },
+      { shown, by, height, left: points.length - 1 - shown.length - 2 * bands.length },
       () => drawn.current,
       setAt,
     );
@@ -79,6 +83,8 @@ export function Chart({
     };
   }, [kind]);
   useEffect(() => plot.current?.setData(points), [points, markers]);
+  const inFront = shown.findIndex(({ metric }) => metric === focused);
+  useEffect(() => plot.current?.setSeries(inFront < 0 ? null : inFront + 1, { focus: true }), [inFront, kind]);
   if (shown.length === 0) return null;
   const steps = series.path.step;
   const index = at ?? steps.length - 1;
@@ -89,19 +95,26 @@ export function Chart({
           <b>{title}</b> {unit !== '' && <small>{unit}</small>}
         </span>
         <span class="values">
-          {shown.map(({ metric, label }, i) => (
-            <span key={metric}>
-              <i class={`dot line-${(i % lineColors.length) + 1}`} aria-hidden="true" />
-              {shown.length > 1 && `${label} `}
-              {figure(valueAt(series, metric, index))}
-            </span>
-          ))}
+          {shown.map(({ metric, label }, i) =>
+            shown.length > namedMost && metric !== focused ? null : (
+              <span key={metric}>
+                <i class={`dot line-${colorNumber(i)}`} aria-hidden="true" />
+                {shown.length > 1 && `${label} `}
+                {figure(valueAt(series, metric, index))}
+              </span>
+            ),
+          )}
           <small>{steps[index] === undefined ? '' : nameOf(steps[index])}</small>
         </span>
       </figcaption>
-      <div ref={place} role="img" aria-label={inWords({ title, unit, lines: shown, series, nameOf })} />
+      <div ref={place} role="img" aria-label={inWords({ title, unit, lines: shown, series, nameOf, namedMost })} />
     </figure>
   );
+}
+
+/** Of the line at this place among those of a chart: 1 … 12. */
+export function colorNumber(i: number): number {
+  return (i % lineColors.length) + 1;
 }
 
 function valueAt({ path }: SeriesAnswer, metric: string, index: number): number | null {
@@ -117,8 +130,12 @@ function inWords({
   lines,
   series: { path },
   nameOf,
-}: Pick<ChartProps, 'title' | 'unit' | 'lines' | 'series'> & { readonly nameOf: (step: number) => string }): string {
+  namedMost,
+}: Pick<ChartProps, 'title' | 'unit' | 'lines' | 'series'> &
+  Required<Pick<ChartProps, 'nameOf' | 'namedMost'>>): string {
   const name = (one: { readonly step: number } | undefined): string => (one === undefined ? '–' : nameOf(one.step));
+  const head = `${title}${unit === '' ? '' : `, ${unit}`}.`;
+  if (lines.length > namedMost) return `${head} ${lines.length} lines, whose last values the table of runs has.`;
   const of = lines.map(({ metric, label }) => {
     const values = (path.values[metric] ?? []).map((value, i) => ({ value, step: path.step[i]! }));
     const there = values.filter(({ value }) => value !== null);
@@ -126,15 +143,16 @@ function inWords({
     const most = there.reduce((best, one) => (one.value! > best.value! ? one : best), there[0]!);
     return `${label}: ${figure(first?.value)} at ${name(first)}, ${figure(last?.value)} at ${name(last)}, at most ${figure(most?.value)} at ${name(most)}`;
   });
-  return `${title}${unit === '' ? '' : `, ${unit}`}. ${of.join('. ')}.`;
+  return `${head} ${of.join('. ')}.`;
 }
 
-/** The lines, then the steps that rewinds left behind, on one axis. */
+/** The lines, then the edges of their bands, then the steps that rewinds left behind, on one axis. */
 function pointsOf(series: SeriesAnswer, lines: readonly Line[], by: 'step' | 'time'): Points {
   const { path, left } = series;
   const axis = (part: SeriesAnswer['path']): readonly number[] =>
     by === 'step' ? part.step : part.time.map((at) => at / 1000);
-  const own = lines.map(({ metric }) => path.values[metric] ?? []);
+  const edges = lines.flatMap(({ band }) => (band === undefined ? [] : [band.low, band.high]));
+  const own = [...lines.map(({ metric }) => metric), ...edges].map((metric) => path.values[metric] ?? []);
   const first = lines[0]?.metric ?? '';
   if (left.length === 0) return [[...axis(path)], ...own.map((values) => [...values])];
   const all = [...new Set([...axis(path), ...left.flatMap(axis)])]
@@ -178,6 +196,10 @@ function optionsOf(
     ticks: { stroke: grid, width: 1 },
     font: '11px system-ui',
   };
+  const banded = shown.flatMap(({ band }, i) =>
+    band === undefined ? [] : [colorOf(lineColors[i % lineColors.length]!)],
+  );
+  const edge = { stroke: 'transparent', width: 0, spanGaps: true, points: { show: false } };
   return {
     width: element.clientWidth,
     height,
@@ -198,8 +220,14 @@ function optionsOf(
         spanGaps: true,
         points: { size: 4 },
       })),
+      ...banded.flatMap(() => [edge, edge]),
       ...Array.from({ length: left }, () => ({ stroke: faint, width: 1, dash: [3, 3], spanGaps: true })),
     ],
+    bands: banded.map((color, i) => {
+      const low = shown.length + 1 + 2 * i;
+      return { series: [low + 1, low], fill: color + bandOpacity };
+    }),
+    focus: { alpha: unfocused },
     hooks: {
       draw: [(plot) => drawMarkers(plot, markers(), by)],
       setCursor: [({ cursor }) => told(cursor.idx ?? null)],

@@ -1,7 +1,5 @@
 import type { RunOverview, SeriesAnswer } from '../answers.ts';
-
-/** Limit for the open run and those beside it: more lines in one chart cannot be told apart. */
-export const comparedMax = 12;
+import type { Line } from './line.ts';
 
 export interface Compared {
   readonly run: string;
@@ -11,14 +9,30 @@ export interface Compared {
 }
 
 /** One line of a chart: a run, or the mean of several that differ by their seed alone. */
-interface ComparedLine {
+export interface ComparedLine {
   readonly label: string;
   readonly runs: readonly Compared[];
+}
+
+/** A value of several runs. */
+export interface Mean {
+  readonly mean: number;
+  /** Null of a single run. */
+  readonly standardError: number | null;
 }
 
 /** Settings of chance, and names: runs that differ only in these are the same experiment. */
 const ofOneExperiment =
   /^(?:name|schema_version|seed|sampling\.seed|store\.uri|later.*|(?:wandb|mlflow|notify|cost)\b.*)$/;
+
+/** Points of all curves of a metric together: more would not be seen, and would take long to read. */
+const pointsOfAll = 12_000;
+const [pointsLeast, pointsMost] = [40, 1_000];
+
+/** Points that each of so many runs is asked for. */
+export function pointsOfEach(runs: number): number {
+  return Math.max(pointsLeast, Math.min(pointsMost, Math.floor(pointsOfAll / Math.max(1, runs))));
+}
 
 export function differingSettings(runs: readonly Pick<Compared, 'settings'>[]): string[] {
   const names = [...new Set(runs.flatMap(({ settings }) => Object.keys(settings)))].sort();
@@ -55,20 +69,33 @@ export function evaluationMetrics(runs: readonly Pick<Compared, 'overview'>[]): 
   });
 }
 
-/** A metric for each line; for several runs their mean, at their common steps. */
+/** A metric for each line; for several runs their mean at their common steps, with a band of its standard error. */
 export function mergedSeries(
   lines: readonly ComparedLine[],
   metric: string,
   axisOf: (path: SeriesAnswer['path']) => readonly (number | null)[],
-): SeriesAnswer {
-  const points = lines.map(({ runs }) => meanOf(runs.map(({ series }) => pointsOf(series.path, metric, axisOf))));
+): { readonly drawn: readonly Line[]; readonly series: SeriesAnswer } {
+  const points = lines.map(({ runs }) => meansOf(runs.map(({ series }) => pointsOf(series.path, metric, axisOf))));
   const all = [...new Set(points.flatMap((values) => [...values.keys()]))].sort((a, b) => a - b);
-  const values = lines.map(({ label }, i) => [label, all.map((at) => points[i]!.get(at) ?? null)] as const);
-  return {
-    path: { lineage: '', step: all, time: all, values: Object.fromEntries(values) },
-    left: [],
-    stepsPerPoint: 1,
-  };
+  const values: Record<string, readonly (number | null)[]> = {};
+  const drawn = lines.map(({ label, runs }, i): Line => {
+    const at = all.map((x) => points[i]!.get(x) ?? null);
+    values[label] = at.map((one) => one && one.mean);
+    if (runs.length === 1) return { metric: label, label };
+    const band = { low: `low of ${label}`, high: `high of ${label}` };
+    values[band.low] = at.map((one) => one && one.mean - one.standardError!);
+    values[band.high] = at.map((one) => one && one.mean + one.standardError!);
+    return { metric: label, label, band };
+  });
+  return { drawn, series: { path: { lineage: '', step: all, time: all, values }, left: [], stepsPerPoint: 1 } };
+}
+
+/** The newest value of a metric at a step that all runs of the line have; null without any. */
+export function lastOf({ runs }: ComparedLine, metric: string): (Mean & { readonly step: number }) | null {
+  const means = meansOf(runs.map(({ series }) => pointsOf(series.path, metric, ({ step }) => step)));
+  const step = Math.max(...means.keys());
+  const last = means.get(step);
+  return last === undefined ? null : { ...last, step };
 }
 
 function pointsOf(
@@ -85,9 +112,15 @@ function pointsOf(
   );
 }
 
-function meanOf(points: readonly ReadonlyMap<number, number>[]): ReadonlyMap<number, number> {
+function meansOf(points: readonly ReadonlyMap<number, number>[]): ReadonlyMap<number, Mean> {
   const [first = new Map<number, number>(), ...others] = points;
-  if (others.length === 0) return first;
   const common = [...first.keys()].filter((at) => others.every((one) => one.has(at)));
-  return new Map(common.map((at) => [at, points.reduce((sum, one) => sum + one.get(at)!, 0) / points.length]));
+  return new Map(common.map((at) => [at, meanOf(points.map((one) => one.get(at)!))]));
+}
+
+function meanOf(values: readonly number[]): Mean {
+  const n = values.length;
+  const mean = values.reduce((sum, value) => sum + value, 0) / n;
+  const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+  return { mean, standardError: n < 2 ? null : Math.sqrt(squares / (n - 1) / n) };
 }

@@ -56,7 +56,17 @@ interface Route {
 function routeOf(hash: string): Route {
   const [path = '', query = ''] = hash.replace(/^#\/?/, '').split('?', 2);
   const [run = '', view = ''] = path.split('/');
-  return { run: run === '' ? null : decoded(run), view, asked: new URLSearchParams(query) };
+  const asked = new URLSearchParams(query);
+  // A page of a run has no `run` in its address: one that is named so has its page, too.
+  if (path === comparison && asked.has('run')) return { run: null, view: comparison, asked };
+  return { run: run === '' ? null : decoded(run), view, asked };
+}
+
+export const comparison = 'compare';
+
+/** Of the page that compares runs: their names, or a beginning of names and `*`. */
+export function comparisonOf(runs: readonly string[]): string {
+  return `#/${comparison}?${new URLSearchParams(runs.map((run) => ['run', run]))}`;
 }
 
 export function addressOf(run: string, view = '', asked: Readonly<Record<string, string>> = {}): string {

@@ -1,6 +1,7 @@
 import { render } from 'preact';
 import type { PageSettings } from '../answers.ts';
 import { App } from './app.tsx';
+import { comparisonOf } from './hooks.ts';
 import { OwnToken } from './own-token.ts';
 import { reportSource } from './report-source.ts';
 import { serverSource } from './source.ts';
@@ -11,7 +12,10 @@ const inFile = document.getElementById('settings')?.textContent;
 async function open(): Promise<void> {
   if (inFile) return show(JSON.parse(inFile) as PageSettings, reportSource());
   const source = serverSource(await OwnToken.take());
-  show(await source.get<PageSettings>('/api/settings'), source);
+  const settings = await source.get<PageSettings>('/api/settings');
+  if (settings.compare.length > 0 && location.hash === '')
+    history.replaceState(null, '', comparisonOf(settings.compare));
+  show(settings, source);
 }
 
 function show(settings: PageSettings, source: ReturnType<typeof reportSource>): void {

@@ -27,6 +27,8 @@ interface BuildOptions {
   /** Folder to build in, on the same disk as the binary. */
   readonly folder: string;
   readonly target: string;
+  /** Further programs of the same module, built along with it. */
+  readonly beside?: readonly { readonly package: string; readonly target: string }[];
   readonly log: (line: string) => void;
 }
 
@@ -34,8 +36,9 @@ interface BuildOptions {
  * Builds a release from source, verified by the Go checksum database. Uses the Go on PATH or one from the Python
  * package index. Returns the path of the binary and removes everything else.
  */
-export async function buildGoProgram({ program, folder, target, log }: BuildOptions): Promise<string> {
+export async function buildGoProgram({ program, folder, target, beside = [], log }: BuildOptions): Promise<string> {
   const { name, version, minutes } = program;
+  const all = [...beside, { package: program.package, target }];
   mkdirSync(folder, { recursive: true, mode: 0o700 });
   // The caller holds the lock, so an existing `building-` folder is left over from a killed build.
   for (const entry of readdirSync(folder)) if (entry.startsWith('building-')) removeFolder(join(folder, entry));
@@ -47,11 +50,11 @@ export async function buildGoProgram({ program, folder, target, log }: BuildOpti
     log(`building the ${name} ${version} with Go ${go.version}: about ${minutes} min, once`);
     const wait = sayEvery(log, () => `building the ${name}`);
     try {
-      await runGo(program, { ...go, env }, room);
+      await runGo(program, { ...go, env }, { packages: all.map((one) => one.package), folder: room });
     } finally {
       wait.end();
     }
-    renameSync(join(room, 'bin', program.package.split('/').at(-1)!), target);
+    for (const one of all) renameSync(join(room, 'bin', one.package.split('/').at(-1)!), one.target);
     log(`built the ${name} in ${wait.elapsed()}`);
     return target;
   } finally {
@@ -97,10 +100,14 @@ async function buildEnvironment(
   return { ...env, ...folders, CGO_ENABLED: '0' };
 }
 
-function runGo(program: GoProgram, { command, env }: GoToolchain, folder: string): Promise<void> {
-  const { module, version, ldflags = '-s -w' } = program;
+function runGo(
+  { module, version, ldflags = '-s -w' }: GoProgram,
+  { command, env }: GoToolchain,
+  { packages, folder }: { readonly packages: readonly string[]; readonly folder: string },
+): Promise<void> {
   return new Promise((resolve, reject) => {
-    const child = spawn(command, ['install', '-ldflags', ldflags, `${module}/${program.package}@v${version}`], {
+    const wanted = packages.map((one) => `${module}/${one}@v${version}`);
+    const child = spawn(command, ['install', '-ldflags', ldflags, ...wanted], {
       cwd: folder,
       env,
       stdio: ['ignore', 'ignore', 'pipe'],

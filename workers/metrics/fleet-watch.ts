@@ -5,13 +5,12 @@ import type { Sample } from '../../backends/metrics/exposition.ts';
 import { taskQueues, workerRoles, type WorkerRole } from '../../core/names.ts';
 import { freshPollers } from '../roles/find-trainers.ts';
 import { workerIn } from '../roles/worker-identity.ts';
+import { pendingActivities } from '../temporal/pending-activities.ts';
 
 /** Interval between looks; autoscalers ask every 15 to 30 seconds. */
 const lookMs = 15_000;
 /** Most open workflows that are asked for their work at one look. */
 const workflowsMax = 500;
-/** Questions to Temporal at once. */
-const atOnce = 8;
 
 /** Activities by the role that an autoscaler adds workers to. A GPU worker has one for each run that holds it or waits for one. */
 const activitiesOf = {
@@ -33,9 +32,6 @@ interface Tasks {
   waiting: number;
   running: number;
 }
-
-/** temporal.api.enums.v1.PendingActivityState */
-const startedState = 2;
 
 /**
  * Counts the workers of a namespace, and the work that they have and that waits for them. A worker is counted that
@@ -105,28 +101,11 @@ async function lookAt(client: Client): Promise<Fleet> {
     rollout: { waiting: 0, running: 0 },
     train: { waiting: 0, running: 0 },
   };
-  const count = async (workflowId: string): Promise<void> => {
-    const { raw } = await client.workflow.getHandle(workflowId).describe();
-    for (const { activityType, state, lastWorkerIdentity } of raw.pendingActivities ?? []) {
-      const name = activityType?.name ?? '';
-      const role = scaledRoles.find((one) => (activitiesOf[one] as readonly string[]).includes(name));
-      const isRunning = Number(state) === startedState;
-      if (isRunning && lastWorkerIdentity) add(lastWorkerIdentity);
-      if (role !== undefined) tasks[role][isRunning ? 'running' : 'waiting'] += 1;
-    }
-  };
-  const open: string[] = [];
-  for await (const { workflowId } of client.workflow.list({ query: "ExecutionStatus='Running'" }))
-    if (open.push(workflowId) === workflowsMax) break;
-  for (let from = 0; from < open.length; from += atOnce)
-    await Promise.all(
-      open.slice(from, from + atOnce).map((id) => count(id).catch((error: unknown) => onlyWhenGone(error))),
-    );
+  for (const { name, isRunning, worker } of await pendingActivities(client, workflowsMax)) {
+    const role = scaledRoles.find((one) => (activitiesOf[one] as readonly string[]).includes(name));
+    if (isRunning && worker) add(worker);
+    if (role !== undefined) tasks[role][isRunning ? 'running' : 'waiting'] += 1;
+  }
   const workers = Object.fromEntries(workerRoles.map((role) => [role, found.get(role)!.size])) as Fleet['workers'];
   return { workers, tasks };
-}
-
-/** A workflow may have been removed since it was listed. */
-function onlyWhenGone(error: unknown): void {
-  if (!(error instanceof Error && error.name === 'WorkflowNotFoundError')) throw error;
 }

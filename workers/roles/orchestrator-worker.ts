@@ -11,8 +11,14 @@ import { findTrainers, pollerCounts } from './find-trainers.ts';
 import { inferenceFor, say, type WorkerSettings } from './worker-settings.ts';
 import type { TemporalLink } from '../temporal/temporal-link.ts';
 import { CountedSlots, GatedSlots } from './gated-slots.ts';
+import { withinLoad } from './load-slots.ts';
 import { scheduleSweeps } from '../temporal/sweep-schedule.ts';
-import { hasSearchAttributes } from '../temporal/has-search-attributes.ts';
+import { historyOfChanges } from '../temporal/history-of-changes.ts';
+import {
+  commandForSearchAttributes,
+  lackOfSearchAttributes,
+  missingSearchAttributes,
+} from '../temporal/search-attributes.ts';
 
 interface OrchestratorParts {
   readonly common: WorkerOptions;
@@ -24,6 +30,11 @@ interface OrchestratorParts {
 /** Workflow tasks at once; the SDK's default. */
 const workflowTasksMax = 40;
 const activitiesMax = 100;
+/**
+ * Workflows whose state is held: a run and the workflow that plays its rounds are two. One that is not held is replayed from
+ * its whole history at each of its tasks, so beyond this number steps get dearer with each further run.
+ */
+const workflowsCachedMax = 500;
 
 /** The worker of workflows, and of the activities that are glue between stored objects. */
 export async function openOrchestrator(
@@ -46,10 +57,10 @@ export async function openOrchestrator(
     activities: orchestratorActivities(settings, link),
     // A killed orchestrator's workflows are waited for no longer than this.
     stickyQueueScheduleToStartTimeout: '1s',
-    maxCachedWorkflows: 50,
+    maxCachedWorkflows: workflowsCachedMax,
     tuner: {
       workflowTaskSlotSupplier: { type: 'fixed-size', numSlots: workflowTasksMax },
-      activityTaskSlotSupplier: new GatedSlots(new CountedSlots(activitiesMax), view),
+      activityTaskSlotSupplier: withinLoad(new GatedSlots(new CountedSlots(activitiesMax), view), settings.loadTarget),
       localActivityTaskSlotSupplier: { type: 'fixed-size', numSlots: activitiesMax },
       nexusTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
     },
@@ -61,6 +72,15 @@ export async function openOrchestrator(
 function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
   const { projectFolder } = settings;
   const { namespace } = settings.temporal;
+  const whatSearchAttributesLack = async (): Promise<string | null> => {
+    const missing = await missingSearchAttributes({
+      list: async () => (await link.connection.operatorService.listSearchAttributes({ namespace })).customAttributes,
+      count: (query) => link.client.workflow.count(query),
+    });
+    if (missing === null) return null;
+    const command = commandForSearchAttributes(settings.temporal, missing);
+    return `${lackOfSearchAttributes(settings.temporal, missing)}. Its administrator makes them with: ${command}`;
+  };
   return createOrchestratorActivities({
     projectFolder,
     codeVersion,
@@ -68,11 +88,8 @@ function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
     findTrainers: () => findTrainers(link.client),
     countRolloutWorkers: pollerCounts(link.client),
     otherVersions: watchVersions(link.client),
-    hasSearchAttributes: () =>
-      hasSearchAttributes({
-        list: async () => (await link.connection.operatorService.listSearchAttributes({ namespace })).customAttributes,
-        count: (query) => link.client.workflow.count(query),
-      }),
+    history: historyOfChanges(link.client),
+    whatSearchAttributesLack,
     beginSweeps: (store) => scheduleSweeps(link.client, store),
     isWorkflowRunning: async (workflowId) => {
       try {

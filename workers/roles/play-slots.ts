@@ -15,8 +15,9 @@ const activitiesMax = 1_000;
 export class PlaySlots implements CustomSlotSupplier<ActivitySlotInfo> {
   readonly type = 'custom';
   readonly #slots: Slots;
-  /** Permits for polls that still wait, for leases, and for other work. */
-  #asking = 0;
+  /** Whether a poll waits. */
+  #isAsking = false;
+  /** Permits for leases, and for other work. */
   #leases = 0;
   #others = 0;
   readonly #waiting = new Set<() => void>();
@@ -28,7 +29,7 @@ export class PlaySlots implements CustomSlotSupplier<ActivitySlotInfo> {
 
   async reserveSlot(_: SlotReserveContext, signal: AbortSignal): Promise<SlotPermit> {
     while (!this.#hasRoom()) await this.#change(signal);
-    this.#asking += 1;
+    this.#isAsking = true;
     return {};
   }
 
@@ -37,14 +38,14 @@ export class PlaySlots implements CustomSlotSupplier<ActivitySlotInfo> {
   }
 
   markSlotUsed({ slotInfo }: { readonly slotInfo: ActivitySlotInfo }): void {
-    this.#asking -= 1;
+    this.#isAsking = false;
     this.#count(slotInfo, 1);
     this.#look();
   }
 
   releaseSlot({ slotInfo }: { readonly slotInfo?: ActivitySlotInfo }): void {
     if (slotInfo) this.#count(slotInfo, -1);
-    else this.#asking -= 1;
+    else this.#isAsking = false;
     this.#look();
   }
 
@@ -54,11 +55,11 @@ export class PlaySlots implements CustomSlotSupplier<ActivitySlotInfo> {
   }
 
   #hasRoom(): boolean {
-    if (this.#asking + this.#leases + this.#others >= activitiesMax) return false;
-    // With more polls than an idle worker, the one that has work would get most of what comes.
-    if (this.#asking > 0 && this.#leases > 0) return false;
+    // One poll at a time: with more, one worker would get most chunks of a round, and another none.
+    if (this.#isAsking || this.#slots.isResting) return false;
+    if (this.#leases + this.#others >= activitiesMax) return false;
     const { wanted, limit, leases } = this.#slots;
-    const coming = this.#asking + Math.max(0, this.#leases - leases.held);
+    const coming = Math.max(0, this.#leases - leases.held);
     return wanted + coming * leases.newest < limit;
   }
 

@@ -1,8 +1,9 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
 import { askOpenPool, tellPool } from '../../activities/around/tell-pool.ts';
-import type { TrainerStanding } from '../../core/fleet/pool-types.ts';
+import type { KeptSettings, KnownTrainer, TrainerStanding } from '../../core/fleet/pool-types.ts';
 import { poolHolderQueryName, trainerStandingSignalName } from '../../core/names.ts';
+import { present } from '../../core/present.ts';
 import type { JoinedPool } from './joined-pool.ts';
 import type { ProcessLease } from '../../activities/around/process-lease.ts';
 
@@ -13,7 +14,8 @@ const leaveMsMax = 1_000;
 
 /**
  * A GPU worker's place in a pool. It joins, and looks again and again whether the pool knows it, and whom it is held
- * by: so a pool that was begun anew, or took it for lost, hears of it by itself.
+ * by: so a pool that was begun anew, or took it for lost, hears of it by itself. It keeps the pool's settings, and a pool
+ * that was begun anew has them from it.
  */
 export class PoolMembership {
   readonly #client: () => Client;
@@ -24,6 +26,7 @@ export class PoolMembership {
   /** The look before found the pool to have another holder: it may only be on its way. */
   #isDoubted = false;
   #trouble: string | null = null;
+  #kept: KeptSettings | undefined;
 
   constructor(options: {
     readonly client: () => Client;
@@ -66,7 +69,8 @@ export class PoolMembership {
   async #look(): Promise<void> {
     const { pool } = this.#joined;
     const { holder, heldBy } = this.#lease;
-    const known = await askOpenPool<{ readonly heldBy: string | null }, [string]>(this.#client(), pool, poolHolderQueryName, holder); // prettier-ignore
+    const known = await askOpenPool<KnownTrainer, [string]>(this.#client(), pool, poolHolderQueryName, holder); // prettier-ignore
+    this.#kept = known?.kept ?? this.#kept;
     const isOther = known !== null && known.heldBy !== heldBy && this.#lease.heldBy === heldBy;
     if (known === null || (isOther && this.#isDoubted)) await this.#tell(false);
     this.#isDoubted = isOther;
@@ -75,7 +79,7 @@ export class PoolMembership {
   #tell(leaves: boolean): Promise<void> {
     const { pool, labels } = this.#joined;
     const { holder: trainer, heldBy } = this.#lease;
-    const standing: TrainerStanding = { trainer, labels, heldBy, leaves };
+    const standing: TrainerStanding = { trainer, labels, heldBy, leaves, ...present({ kept: this.#kept }) };
     return tellPool(this.#client(), pool, trainerStandingSignalName, standing);
   }
 }

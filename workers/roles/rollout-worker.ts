@@ -8,6 +8,7 @@ import { GatedSlots } from './gated-slots.ts';
 import { PlaySlots } from './play-slots.ts';
 import { type OpenedWorker, runTogether } from './run-worker.ts';
 import { fewSlots } from './few-slots.ts';
+import { withinLoad } from './load-slots.ts';
 
 interface RolloutParts {
   readonly common: WorkerOptions;
@@ -25,7 +26,10 @@ export async function openRolloutWorker(
     await open({
       ...common,
       activities: createRolloutActivities({ inference: inferenceFor(settings), tokenizer: loadTokenizer }),
-      tuner: { ...fewSlots, activityTaskSlotSupplier: new GatedSlots(new PlaySlots(workerSlots), view) },
+      tuner: {
+        ...fewSlots,
+        activityTaskSlotSupplier: withinLoad(new GatedSlots(new PlaySlots(workerSlots), view), settings.loadTarget),
+      },
     }),
   ]);
 }

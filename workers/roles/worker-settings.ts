@@ -3,6 +3,7 @@ import type { WorkerRole } from '../../core/names.ts';
 import { openInference, type Inference } from '../../backends/inference/index.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { JoinedPool } from './joined-pool.ts';
+import type { LoadTarget } from './load-slots.ts';
 import type { Credentials } from '../temporal/credentials.ts';
 
 export interface WorkerSettings extends Credentials {
@@ -12,6 +13,8 @@ export interface WorkerSettings extends Credentials {
   readonly graceMs?: number;
   /** Rollouts that a rollout worker generates at once; by default as many as fit into its memory. */
   readonly maxRollouts?: number;
+  /** Load of the machine up to which an orchestrator or rollout worker takes more work; missing = whatever the load. */
+  readonly loadTarget?: LoadTarget;
   /** The pool that it joins; missing = it works for runs of no pool. */
   readonly joined?: JoinedPool | undefined;
   /** The policy server that a run uses when its config names none. */

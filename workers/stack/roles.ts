@@ -93,6 +93,7 @@ export function localRoles({
         ...(role === 'orchestrator' ? [] : argumentsOfPool(joined)),
       ],
       takesSecrets: true,
+      worker: role,
       ...(role === 'orchestrator' && i === 0 ? { argsAtOwnServer: ['--take-over'], aloud: 'upgrade: ' } : {}),
       passEnv: [
         ...environmentForStore,

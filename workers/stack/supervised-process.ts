@@ -38,6 +38,8 @@ interface ProcessSpec {
   readonly startAttemptsMax?: number | undefined;
   readonly steadyMs?: number | undefined;
   readonly alive?: AliveWhile | undefined;
+  /** Called when a process that was ready has ended by itself, before the next one starts. */
+  readonly onDeath?: ((pid: number, how: string) => void) | undefined;
 }
 
 export interface Surroundings {
@@ -199,6 +201,7 @@ export class SupervisedProcess {
     }
     this.#child = null;
     this.log.append(`--- ${new Date().toISOString()} ${this.spec.name} ${how}\n`);
+    if (first === 'ready' && group !== undefined && !this.#stopping.signal.aborted) this.spec.onDeath?.(group, how);
     return neverReady ? 'did not get ready' : how;
   }
 

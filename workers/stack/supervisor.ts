@@ -24,7 +24,8 @@ import { holdProject } from './project-lock.ts';
 import { secretsOfProject, splitSecrets } from './secrets-pipe.ts';
 import { type AliveWhile, SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
 import { ensureTemporalCli } from '../temporal/temporal-cli.ts';
-import { remoteTemporal } from '../temporal/temporal-settings.ts';
+import { localTemporal, remoteTemporal } from '../temporal/temporal-settings.ts';
+import type { WorkerRole } from '../../core/names.ts';
 import { hiddenLoopback, openUiFront, type UiFront } from '../temporal/ui-front.ts';
 import { builtProgram } from '../built.mjs';
 
@@ -53,6 +54,8 @@ export interface Role {
   readonly takesSecrets?: boolean;
   /** Check after it was ready: a process that is alive but stuck is restarted. */
   readonly alive?: AliveWhile;
+  /** The role of a worker: Temporal is told at once when its process dies. */
+  readonly worker?: WorkerRole;
 }
 
 /** Folders and addresses of a stack that its roles need. */
@@ -333,7 +336,45 @@ function superviseRole(
       startAttemptsMax: role.startAttemptsMax,
       steadyMs: role.steadyMs,
       alive: role.alive,
+      ...(role.worker === undefined ? {} : { onDeath: deathNotice(role.worker, { place, environment, surroundings }) }),
     },
     surroundings,
   );
+}
+
+/** Tells Temporal of a worker's death. Without an answer the activities wait for their heartbeat timeout, as on a machine that is lost. */
+function deathNotice(
+  role: WorkerRole,
+  {
+    place,
+    environment,
+    surroundings,
+  }: {
+    readonly place: StackPlace;
+    readonly environment: Readonly<NodeJS.ProcessEnv>;
+    readonly surroundings: Surroundings;
+  },
+): (pid: number, how: string) => void {
+  const tell = async (pid: number, how: string): Promise<void> => {
+    const [{ connect }, { tellDeath }] = await Promise.all([
+      import('../temporal/client.ts'),
+      import('../temporal/tell-death.ts'),
+    ]);
+    const { temporalAddress: address, uiUrl } = place;
+    const { client, close } = await connect(
+      uiUrl === null ? remoteTemporal(address, environment) : localTemporal(address),
+    );
+    try {
+      await tellDeath(client, { role, pid, how });
+    } finally {
+      await close();
+    }
+  };
+  return (pid, how) =>
+    void tell(pid, how).catch((error: unknown) => {
+      const reason = error instanceof Error ? error.message : String(error);
+      surroundings.log(
+        `Temporal was not told that a worker died (its work waits for its heartbeat timeout): ${reason}`,
+      );
+    });
 }

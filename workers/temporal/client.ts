@@ -1,4 +1,3 @@
-import os from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   Client,
@@ -10,13 +9,14 @@ import {
 } from '@temporalio/client';
 import proto from '@temporalio/proto';
 import { RatchetError } from '../../core/errors.ts';
-import { nameOfUser } from '../../host/file-owners.ts';
+import type { Person } from '../../core/roles.ts';
 import { runNamePattern, taskQueues } from '../../core/names.ts';
 import { dataConverterFor, readPayloadKeys } from './payload-codec.ts';
 import { readRunningStack, type RunningStack } from '../stack/project-lock.ts';
 import { connectionOptions, notConnected } from './temporal-connection.ts';
 import { localTemporal, remoteTemporal, type TemporalSettings } from './temporal-settings.ts';
 import { rootMessage } from './root-message.ts';
+import { identityHere } from './who-may.ts';
 
 /** Address of Temporal: TEMPORAL_ADDRESS, else the stack of this folder; null without either. */
 export async function temporalHere(projectFolder: string): Promise<TemporalSettings | null> {
@@ -53,8 +53,13 @@ const callAttemptsMax = 4;
 /** Most milliseconds by which a timer fires late. */
 const timerLagMs = 20;
 
-export async function connect(settings: TemporalSettings): Promise<{ client: Client; close: () => Promise<void> }> {
+/** Connects as whoever runs this process, or `as` somebody whose key it has checked. */
+export async function connect(
+  settings: TemporalSettings,
+  as?: Person,
+): Promise<{ client: Client; close: () => Promise<void> }> {
   const { namespace } = settings;
+  const identity = await identityHere(as);
   const dataConverter = dataConverterFor(readPayloadKeys());
   const retries = callRetries();
   try {
@@ -64,7 +69,7 @@ export async function connect(settings: TemporalSettings): Promise<{ client: Cli
       interceptors: [retries.interceptor],
     });
     return {
-      client: new Client({ connection, namespace, dataConverter, identity: whoAsks() }),
+      client: new Client({ connection, namespace, dataConverter, identity }),
       close: async () => {
         await retries.end();
         await connection.close();
@@ -73,14 +78,6 @@ export async function connect(settings: TemporalSettings): Promise<{ client: Cli
   } catch (cause) {
     throw await notConnected(settings, cause);
   }
-}
-
-/**
- * Whoever types a command, such as `ratchet ann@laptop 4711`. Temporal keeps it with each update, cancellation and
- * termination of a run: its history says who asked.
- */
-function whoAsks(): string {
-  return `ratchet ${nameOfUser() || `user ${process.getuid?.() ?? '?'}`}@${os.hostname()} ${process.pid}`;
 }
 
 /**

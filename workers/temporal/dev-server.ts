@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import type { Connection } from '@temporalio/client';
+import { searchAttributes } from './search-attributes.ts';
 
 interface ServerPorts {
   readonly grpc: number;
@@ -15,9 +16,6 @@ export const defaultPorts: ServerPorts = { grpc: 7233, ui: 8233 };
 
 /** How long a finished run stays in the UI; the server's own default is a day. */
 const retentionDays = 30;
-
-/** Search attributes by which `status` and the UI filter runs; a workflow that sets an unregistered one hangs. */
-const searchAttributes = { RatchetRun: 'Keyword', RatchetStep: 'Int', RatchetReward: 'Double' } as const;
 
 /** Files of one embedded server. */
 export function serverFiles(stateFolder: string) {

@@ -6,6 +6,7 @@ import {
   WorkflowUpdateRPCTimeoutOrCancelledError,
 } from '@temporalio/client';
 import { RatchetError } from '../../core/errors.ts';
+import { grpcCode, grpcCodeOf } from './grpc-code.ts';
 import { rootMessage } from './root-message.ts';
 
 /** Explains failures of a Temporal server; returns any other error unchanged. */
@@ -25,11 +26,20 @@ export function temporalTrouble(error: unknown): unknown {
     );
   }
   if (!(error instanceof Error && isServers(error))) return error;
-  return new RatchetError(
-    'ServerUnavailable',
-    `The Temporal server did not do what it was asked: ${rootMessage(error)}. Is it running, and reachable from here?`,
-    { cause: error },
-  );
+  return new RatchetError('ServerUnavailable', `The Temporal server ${whatItDid(error)}`, { cause: error });
+}
+
+function whatItDid(error: Error): string {
+  const said = rootMessage(error).replace(/\.$/, '');
+  switch (grpcCodeOf(error)) {
+    case grpcCode.permissionDenied:
+    case grpcCode.unauthenticated:
+      return `does not let these credentials do this: ${said}. TEMPORAL_NAMESPACE names the namespace, TEMPORAL_API_KEY or TEMPORAL_API_KEY_FILE has a key that may write there; the administrator of the namespace gives it.`;
+    case grpcCode.resourceExhausted:
+      return `takes no more requests of this namespace at the moment: ${said}. Type this again; if it stays so, its administrator has to raise the limit.`;
+    default:
+      return `did not do what it was asked: ${said}. Is it running, and reachable from here?`;
+  }
 }
 
 function isServers(error: Error): boolean {

@@ -6,6 +6,7 @@ import {
   type WorkflowHandle,
 } from '@temporalio/client';
 import { RatchetError } from '../../core/errors.ts';
+import { type Asking, ownerOf, requireRole } from './who-may.ts';
 import { rootMessage } from './root-message.ts';
 
 /** Updates take one argument, or none: null. */
@@ -14,8 +15,16 @@ export type Argument = [string | number | Record<string, number> | null];
 /** Long enough for a run on a busy machine, short enough for a person at a terminal. */
 const answerWithinMs = 30_000;
 
-/** Asks a run to change; returns its own words about what it did. Throws if it refuses, has ended, or does not answer. */
-export async function updateRun(handle: WorkflowHandle, run: string, update: string, args: Argument): Promise<string> {
+/**
+ * Asks a run to change; returns its own words about what it did. Throws if the file of roles does not let the person do
+ * that, or if the run refuses, has ended, or does not answer.
+ */
+export async function updateRun(
+  handle: WorkflowHandle,
+  run: string,
+  { update, args, ...who }: { readonly update: string; readonly args: Argument } & Asking,
+): Promise<string> {
+  await requireRole(update, { of: 'run', run, owner: ownerOf(handle) }, who);
   try {
     return await handle.client.withDeadline(Date.now() + answerWithinMs, () =>
       handle.executeUpdate<string, Argument>(update, { args }),

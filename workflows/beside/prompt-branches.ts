@@ -30,7 +30,6 @@ import { PromptTrials } from './prompt-trials.ts';
 import type { Publishing } from '../step/publishing.ts';
 import { rootCause } from './root-cause.ts';
 import type { RunContext } from '../run-context.ts';
-import { onUpdate } from '../control/listen.ts';
 import { refusal } from '../control/refusal.ts';
 import type { ServingSchedule } from '../step/serving-schedule.ts';
 
@@ -66,12 +65,12 @@ export class PromptBranches {
     this.#children = new ChildWork(promptBranchEndedSignal, options.control);
     this.#inUse = options.state?.prompts ?? {};
     this.#offered = options.state?.offeredPrompts ?? {};
-    onUpdate(
+    options.control.changes.on(
       branchUpdate,
       (environment = null) => this.#asked(environment),
       (environment = null) => this.#requireBranchable(environment),
     );
-    onUpdate(
+    options.control.changes.on(
       adoptPromptUpdate,
       (environment = null) => this.#adoptOffered(environment),
       (environment = null) => this.#requireOffered(environment),

@@ -172,7 +172,22 @@ export const signalShapes = {
     }),
   ],
   'trainer-standing': [
-    fieldsOf({ trainer: text, labels: recordOf(text, 'labels by name'), heldBy: orNull(text), leaves: flag }),
+    fieldsOf({
+      trainer: text,
+      labels: recordOf(text, 'labels by name'),
+      heldBy: orNull(text),
+      leaves: flag,
+      kept: optional(
+        fieldsOf({
+          settings: fieldsOf({
+            slice: number,
+            aging: number,
+            teams: recordOf(fieldsOf({ quota: orNull(whole), weight: number }), 'settings by team'),
+          }),
+          setAt: whole,
+        }),
+      ),
+    }),
   ],
   turn: [fieldsOf({ pool: text, turn: whole, trainer: text, giveBack: orNull(text), asks: flag })],
   'give-up': [listOf(whole)],

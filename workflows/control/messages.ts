@@ -3,6 +3,7 @@ import type { TrainerLeased } from '../../activities/index.ts';
 import type { EvaluationNotice } from '../../core/eval/evaluation.ts';
 import type { Regression } from '../../core/eval/regression.ts';
 import type { EvalSpec } from '../../config/run-spec.ts';
+import type { RunOwner } from '../../core/roles.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import type { EvalFigures, StepTrend } from '../../core/rl/figures.ts';
 import type { PartsNotice, PlayedPart } from '../../core/rl/rollout/played-part.ts';
@@ -41,6 +42,8 @@ export interface RunStatus {
   /** Absolute URI of the folder with the run folders, and the settings that a client needs to reach it. */
   readonly storeUri: string;
   readonly warnings: readonly string[];
+  /** Who started it, and its team. Absent where that is not known. */
+  readonly owner?: RunOwner;
   readonly model: string;
   readonly environments: readonly string[];
   /** How often the run has been opened: this is the attempt since `since` (ISO time). */
@@ -189,6 +192,7 @@ export interface RunEvent {
     | 'refused'
     | 'paused'
     | 'set'
+    | 'change'
     | 'stopping'
     | 'resumed'
     | 'warning'

@@ -1,5 +1,11 @@
 import { defineQuery, defineSignal, defineUpdate } from '@temporalio/workflow';
-import type { PoolStatus, RunStanding, TrainerStanding, TurnNotice } from '../../core/fleet/pool-types.ts';
+import type {
+  KnownTrainer,
+  PoolStatus,
+  RunStanding,
+  TrainerStanding,
+  TurnNotice,
+} from '../../core/fleet/pool-types.ts';
 import {
   poolHolderQueryName,
   poolStatusQueryName,
@@ -22,8 +28,6 @@ export const turnSignal = defineSignal<[TurnNotice], typeof turnSignalName>(turn
 
 export const poolStatusQuery = defineQuery<PoolStatus>(poolStatusQueryName);
 export const poolWhyQuery = defineQuery<string | null, [run: string]>(poolWhyQueryName);
-export const poolHolderQuery = defineQuery<{ readonly heldBy: string | null } | null, [trainer: string]>(
-  poolHolderQueryName,
-);
+export const poolHolderQuery = defineQuery<KnownTrainer | null, [trainer: string]>(poolHolderQueryName);
 /** Changes settings of the pool; returns them in words. */
 export const poolSetUpdate = defineUpdate<string, [settings: Readonly<Record<string, number | null>>]>('set');

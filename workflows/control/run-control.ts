@@ -1,6 +1,7 @@
 import { condition, setCurrentDetails, setHandler, upsertMemo, workflowInfo } from '@temporalio/workflow';
 import { eventsKept, longPauseMs } from '../../core/limits.ts';
 import { memoKeys, versionName } from '../../core/names.ts';
+import type { RunOwner } from '../../core/roles.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import {
   budgetIn,
@@ -21,9 +22,10 @@ import {
 import type { BudgetLimits } from '../../core/settings/budgets.ts';
 import { onOneLine } from '../../core/steering.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
+import { type AskedChange, AskedChanges } from './asked-changes.ts';
 import { type RunFigures, figuresAfter, withRegression } from './figures.ts';
 import { storyOf } from './lines.ts';
-import { onEventsQuery, onUpdate } from './listen.ts';
+import { onEventsQuery } from './listen.ts';
 import {
   eventsQuery,
   pauseUpdate,
@@ -60,6 +62,7 @@ interface ControlOptions {
   readonly store: string;
   readonly storeUri: string;
   readonly warnings: readonly string[];
+  readonly owner?: RunOwner;
   readonly hasSearchAttributes: boolean;
   readonly overrides: Overrides;
   readonly events: readonly RunEvent[];
@@ -71,6 +74,8 @@ interface ControlOptions {
   readonly lost: () => LostWork;
   /** Tells all workers the limits of the run's budget that a person has set. */
   readonly setBudget: (limits: Partial<BudgetLimits>) => Promise<unknown>;
+  /** Keeps an accepted update in the run's folder; returns who asked for it. */
+  readonly recordChange: (change: AskedChange) => Promise<string>;
   /** Refuses a step that the run cannot continue from, and names those it can. */
   readonly checkRewind: (step: number) => Promise<unknown>;
 }
@@ -100,6 +105,7 @@ export class RunControl {
   #figures: RunFigures;
   readonly progress = new ProgressOfSteps();
   readonly #ignored = new Set<string>();
+  readonly changes: AskedChanges;
   readonly #storesMissed: StoresMissed;
   #rewind: RewindRequest | null = null;
   /** A paused run was asked to end: its present step is given up. */
@@ -124,6 +130,11 @@ export class RunControl {
     this.#figures = { since: now(), latest: {}, trend: [], evals: [], regressions: {}, ...options.figures };
     this.#noted = JSON.stringify(workflowInfo().memo?.[memoKeys.asked] ?? nothingAsked);
     this.#noteAsked();
+    this.changes = new AskedChanges({
+      record: options.recordChange,
+      emit: (kind, text, values) => this.emit(kind, null, text, values),
+      step: () => this.#step,
+    });
     this.#listen();
     this.#storesMissed = new StoresMissed(
       (line, isBack) => this.emit(isBack ? 'recovery' : 'warning', null, line),
@@ -312,7 +323,7 @@ export class RunControl {
   #listen(): void {
     setHandler(statusQuery, () => this.#status());
     onEventsQuery(eventsQuery, (after) => this.#events.filter(({ sequence }) => sequence > after));
-    onUpdate(pauseUpdate, (given?: string | null) => {
+    this.changes.on(pauseUpdate, (given?: string | null) => {
       const reason = given ?? 'asked to';
       const before = this.#pausedBecause;
       this.pause(reason, 'person');
@@ -320,7 +331,7 @@ export class RunControl {
       if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
       return `running → paused: ${reason}. What is under way is finished and stored${this.#underWayText()}; no further step begins. ${goOn}`;
     });
-    onUpdate(
+    this.changes.on(
       stopUpdate,
       () => this.#stop(),
       () => {
@@ -328,7 +339,7 @@ export class RunControl {
         if (isOver) throw refusal(`The run is ending already, after step ${this.#step}.`);
       },
     );
-    onUpdate(
+    this.changes.on(
       setUpdate,
       (settings) => this.#set(settings),
       (settings) => {
@@ -336,14 +347,14 @@ export class RunControl {
         if (refused !== null) throw refusal(refused);
       },
     );
-    onUpdate(
+    this.changes.on(
       resumeUpdate,
       () => this.#resume(),
       () => {
         if (!this.isPaused) throw refusal(`The run is not paused; it is at step ${this.#step}.`);
       },
     );
-    onUpdate(
+    this.changes.on(
       rewindUpdate,
       (step) => this.#rewindTo(step),
       (step) => {
@@ -444,7 +455,7 @@ export class RunControl {
   }
 
   #status(): RunStatus {
-    const { spec, handle, store, storeUri, warnings, lost } = this.#options;
+    const { spec, handle, store, storeUri, warnings, owner, lost } = this.#options;
     const { name, model, environments, learningRate } = spec;
     const workersAway = this.#storesMissed.read();
     return {
@@ -464,6 +475,7 @@ export class RunControl {
       store,
       storeUri,
       warnings,
+      ...(owner === undefined ? {} : { owner }),
       model,
       environments: environments.map((environment) => environment.name),
       attempt: handle.attempt,

@@ -16,7 +16,7 @@ import type { RunSpec } from '../../config/run-spec.ts';
 import type { TrainerLeased } from '../../activities/index.ts';
 import type { CarriedTurn } from './pool-turn.ts';
 import { PoolTurn } from './pool-turn.ts';
-import { holdingOn, eager, lookup, trainingOn, uploadsOn } from '../options.ts';
+import { givingBackOn, holdingOn, eager, lookup, trainingOn, uploadsOn } from '../options.ts';
 import { awaitedLater } from '../beside/beside.ts';
 import { isReport } from '../beside/root-cause.ts';
 import { onSignal } from '../control/listen.ts';
@@ -373,6 +373,7 @@ export class TrainerLease {
       over,
       giveBack: () => {
         isGivenBack = true;
+        if (this.#turn) void awaitedLater(givingBackOn(held.holder).giveBackTrainer({ run: this.#run, epoch }));
         scope.cancel();
       },
     };

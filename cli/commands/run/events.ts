@@ -3,6 +3,9 @@ import type { WorkflowHandle } from '@temporalio/client';
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { eventsKept } from '../../../core/limits.ts';
+import { changeLine, whoAsked } from '../../../core/rl/changes.ts';
+import { readChanges } from '../../../runs/changes.ts';
+import { storeOf } from '../../../runs/run-access.ts';
 import type { RunEvent } from '../../../workflows/control/messages.ts';
 import { findRun, temporalHere } from '../../../workers/temporal/client.ts';
 import { onOneLine } from '../../output/plain-text.ts';
@@ -16,6 +19,7 @@ export const eventsCommand = new Command('events')
   .argument('<run>')
   .option('-f, --follow', 'continue until the run ends or you press Ctrl-C')
   .option('--since <n>', 'those after event number n', '0')
+  .option('--changes', 'who changed what and when: everything that was asked of the run, from its folder')
   .option(...storeOption)
   .option('--json', 'one JSON object per event and line: sequence, time, kind, step, text, values')
   .action(async (run, options) => {
@@ -25,8 +29,10 @@ export const eventsCommand = new Command('events')
         `--since: expected the number of an event, got ${JSON.stringify(options.since)}.`,
       );
     }
+    if (options.changes === true) return printChanges(run, options);
     if (await printFromServer(run, options)) return;
-    const { findStoredPlace, storedEvents } = await import('../../stored/stored-runs.ts');
+    const { findStoredPlace } = await import('../../stored/stored-runs.ts');
+    const { storedEvents } = await import('../../stored/stored-events.ts');
     const place = await findStoredPlace(run, options.store);
     if (place === null) await withTemporal((client) => findRun(client, run)); // throws with a message that says what is missing
     else {
@@ -34,6 +40,23 @@ export const eventsCommand = new Command('events')
       printEvents(await storedEvents(place), options);
     }
   });
+
+/** All changes that are in the run's folder: a workflow keeps its newest events only. */
+async function printChanges(run: string, { store, json, since }: EventsOptions): Promise<void> {
+  if (since !== '0')
+    throw new RatchetError('ConfigInvalid', 'expected --since or --changes: changes have no number, but their time.');
+  const { findRunFolder } = await import('../../stored/run-place.ts');
+  const { changes, damaged } = await readChanges(storeOf(await findRunFolder(run, store)));
+  if (changes.length === 0 && json !== true) print(`${run}: nothing was asked of it yet`);
+  for (const why of damaged) printAside(`a change was not read: ${why}`);
+  for (const change of changes) {
+    if (json) printJson({ ...change, who: whoAsked(change) });
+    else {
+      const step = change.step === null ? '' : `step ${change.step}`;
+      print(`${timeText(change.time)}  ${step.padEnd(10)}  ${onOneLine(changeLine(change))}`);
+    }
+  }
+}
 
 /** False when there is no server, or it does not know the run. */
 async function printFromServer(run: string, options: EventsOptions): Promise<boolean> {
@@ -53,6 +76,7 @@ interface EventsOptions {
   readonly since: string;
   readonly json?: boolean;
   readonly store?: string;
+  readonly changes?: boolean;
 }
 
 const pollMs = 500;
@@ -113,5 +137,9 @@ async function runs(handle: WorkflowHandle): Promise<boolean> {
 
 /** An event is one line, so that the lines are as many as the events. */
 export function lineOf({ sequence, time, kind, text }: RunEvent): string {
-  return `${String(sequence).padStart(5)}  ${time.slice(0, 19).replace('T', ' ')}  ${kind.padEnd(10)}  ${onOneLine(text)}`;
+  return `${String(sequence).padStart(5)}  ${timeText(time)}  ${kind.padEnd(10)}  ${onOneLine(text)}`;
+}
+
+function timeText(time: string): string {
+  return time.slice(0, 19).replace('T', ' ');
 }

@@ -6,6 +6,8 @@ import { loadRunConfig } from '../../../load/load-run-config.ts';
 import type { RunPlace } from '../../../runs/run-access.ts';
 import { allowSource } from '../../start/allow-source.ts';
 import type { Asker, GrantOptions } from '../../start/ask-grants.ts';
+import type { Person } from '../../../core/roles.ts';
+import { requireRole } from '../../../workers/temporal/who-may.ts';
 import { fromHere } from '../../output/from-here.ts';
 import { readOverrides } from '../../typed/overrides.ts';
 import { findRunFolder, readStep } from '../../stored/run-place.ts';
@@ -52,9 +54,10 @@ interface Fork {
 export async function forkFrom(
   place: RunPlace,
   { step, name, overrides: own, config, rewards }: Fork,
-  options: GrantOptions & { readonly store?: string | undefined },
+  { as, ...options }: GrantOptions & { readonly store?: string | undefined; readonly as?: Person | undefined },
   asker?: Asker,
 ): Promise<{ readonly warnings: readonly string[]; readonly said: string }> {
+  await requireRole(`fork of ${place.name}`, { of: 'own' }, { as });
   const { overrides: before, ...read } = await requireSource(place, config);
   const overrides = { ...before, ...own };
   const file = fromHere(read.config);

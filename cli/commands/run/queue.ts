@@ -1,11 +1,9 @@
 import { Command } from '@commander-js/extra-typings';
-import type { Client } from '@temporalio/client';
-import type { PoolStatus } from '../../../core/fleet/pool-types.ts';
-import { poolStatusQueryName, poolWorkflowPrefix } from '../../../core/names.ts';
+import type { FoundPool } from '../../../core/fleet/pool-types.ts';
+import { askPools } from '../../../workers/temporal/ask-pools.ts';
 import { inColumns } from '../../output/in-columns.ts';
 import { onOneLine } from '../../output/plain-text.ts';
 import { print, printJson } from '../../output/print.ts';
-import { rootMessage } from '../../../workers/temporal/root-message.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
 
 export const queueCommand = new Command('queue')
@@ -13,7 +11,7 @@ export const queueCommand = new Command('queue')
   .argument('[pool]', 'only this pool')
   .option('--json', 'as a JSON array, one object for each pool')
   .action(async (pool, { json = false }) => {
-    const found = await withTemporal((client) => poolsOf(client, pool));
+    const found = await withTemporal((client) => askPools(client, pool));
     if (json) printJson(found, 2);
     else if (found.length === 0) print(pool === undefined ? noPools : `no pool ${pool} is open; ${noPools}`);
     else for (const line of found.flatMap(linesOf)) print(line);
@@ -22,45 +20,20 @@ export const queueCommand = new Command('queue')
 const noPools =
   'a pool begins with the first worker that joins it (npx ratchet-rl worker --role train --pool NAME), or the first run whose [queue] names it';
 
-/** A pool that answers within this time is shown with all that it knows. */
-const answerWithinMs = 5_000;
-
-/** A pool; `trouble` where its workflow does not answer. */
-export type FoundPool = PoolStatus | { readonly pool: string; readonly trouble: string };
-
-/** The open pools of a server, by name. */
-export async function poolsOf(client: Client, only?: string): Promise<FoundPool[]> {
-  const found: FoundPool[] = [];
-  const query = "WorkflowType='pool' AND ExecutionStatus='Running'";
-  for await (const { workflowId } of client.workflow.list({ query })) {
-    const pool = workflowId.slice(poolWorkflowPrefix.length);
-    if (only === undefined || only === pool) found.push(await statusOf(client, workflowId, pool));
-  }
-  return found.toSorted((a, b) => (a.pool < b.pool ? -1 : 1));
-}
-
-async function statusOf(client: Client, workflowId: string, pool: string): Promise<FoundPool> {
-  try {
-    return await client.withDeadline(Date.now() + answerWithinMs, () =>
-      client.workflow.getHandle(workflowId).query<PoolStatus>(poolStatusQueryName),
-    );
-  } catch (error) {
-    return { pool, trouble: rootMessage(error) };
-  }
-}
-
 /** The lines that `ratchet queue` prints for a pool. */
 export function linesOf(found: FoundPool): string[] {
   if ('trouble' in found) return [`pool ${found.pool}: no orchestrator answers for it (${onOneLine(found.trouble)})`];
-  const { pool, settings, trainers, waiting, teams } = found;
+  const { pool, settings, trainers, waiting, teams, gone, workers, played } = found;
   const held = trainers.filter(({ run }) => run !== null).length;
+  const atWork = workers.filter(({ plays }) => plays.length > 0).length;
+  const lost = gone.length === 0 ? '' : `, ${gone.length} gone`;
   return [
-    `pool ${pool}: ${trainers.length} ${trainers.length === 1 ? 'trainer' : 'trainers'}, ${held} held; ${waiting.length} ${waiting.length === 1 ? 'run waits' : 'runs wait'}; turns of ${settings.slice} s`,
+    `pool ${pool}: ${trainers.length} ${trainers.length === 1 ? 'trainer' : 'trainers'}, ${held} held${lost}; ${workers.length} rollout ${workers.length === 1 ? 'worker' : 'workers'}, ${atWork} at work; ${waiting.length} ${waiting.length === 1 ? 'run waits' : 'runs wait'}; turns of ${settings.slice} s`,
     ...inColumns(
       trainers.map(({ trainer, labels, run, since, giveBack }) => [
         `  ${trainer}`,
         labelsText(labels),
-        run === null ? 'free' : `${run} since ${timeText(since!)}`,
+        gone.includes(trainer) ? 'gone' : run === null ? 'free' : `${run} since ${timeText(since!)}`,
         giveBack === null ? '' : `asked for: ${giveBack.why}`,
       ]),
     ),
@@ -71,6 +44,14 @@ export function linesOf(found: FoundPool): string[] {
         `priority ${priority}`,
         `since ${timeText(since)}`,
         why,
+      ]),
+    ),
+    ...inColumns(
+      played.map(({ workflow, kind, since, waitsFor }) => [
+        `  ${workflow}`,
+        kind,
+        `since ${timeText(since)}`,
+        waitsFor === null ? 'plays' : `waits: ${waitsFor}`,
       ]),
     ),
     ...inColumns(

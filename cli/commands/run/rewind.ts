@@ -8,6 +8,7 @@ import { currentLineage } from '../../../runs/run-access.ts';
 import type { RunSpec } from '../../../config/run-spec.ts';
 import { allowSource } from '../../start/allow-source.ts';
 import { connect, findRunning, temporalHere } from '../../../workers/temporal/client.ts';
+import { ownerInFolder, ownerOf, requireRole } from '../../../workers/temporal/who-may.ts';
 import { fromHere } from '../../output/from-here.ts';
 import { rootMessage } from '../../../workers/temporal/root-message.ts';
 import { findRunFolder, readStep } from '../../stored/run-place.ts';
@@ -30,6 +31,7 @@ export const rewindCommand = new Command('rewind')
       return;
     }
     const place = await findRunFolder(run, options.store);
+    await requireRole('rewind', { of: 'run', run, owner: ownerInFolder(place) });
     await requireReachable({ ...place, lineage: await currentLineage(place) }, step);
     const { config, over = [], dialect, overrides } = await requireSource(place, options.config);
     const line = {
@@ -57,7 +59,9 @@ async function askRunning(run: string, step: number): Promise<string | null> {
   const { client, close } = await connect(place);
   try {
     const handle = await findRunning(client, run);
-    return handle && (await handle.executeUpdate<string, [number]>('rewind', { args: [step] }));
+    if (handle === null) return null;
+    await requireRole('rewind', { of: 'run', run, owner: ownerOf(handle) });
+    return await handle.executeUpdate<string, [number]>('rewind', { args: [step] });
   } catch (error) {
     if (!(error instanceof WorkflowUpdateFailedError)) throw error;
     throw new RatchetError('ConfigInvalid', rootMessage(error), { cause: error });

@@ -5,6 +5,8 @@ import { RatchetError } from '../../../core/errors.ts';
 import { keysAt } from '../../../config/toml/schema-reader.ts';
 import { RatchetConfig } from '../../../config/settings/index.ts';
 import { type LiveSetting, liveSettingNames, liveSettings, unknownSetting } from '../../../core/rl/live-settings.ts';
+import type { Person } from '../../../core/roles.ts';
+import { ownerOf, requireRole } from '../../../workers/temporal/who-may.ts';
 import { findRun } from '../../../workers/temporal/client.ts';
 import { type Argument, updateRun } from '../../../workers/temporal/update-run.ts';
 import { type Stuck, whyStuck } from '../../../workers/temporal/why-stuck.ts';
@@ -82,8 +84,8 @@ export async function tell(run: string, update: string, args: Argument): Promise
 }
 
 /** Returns the run's own words about what it did. */
-export function askUpdate(run: string, update: string, args: Argument): Promise<string> {
-  return withTemporal(async (client) => updateRun(await findRun(client, run), run, update, args));
+export function askUpdate(run: string, update: string, args: Argument, as?: Person): Promise<string> {
+  return withTemporal(async (client) => updateRun(await findRun(client, run), run, { update, args, as }), as);
 }
 
 /** How long one waits to see a cancelled run end. */
@@ -100,6 +102,7 @@ async function stopNow(run: string): Promise<void> {
         `The run ${run} is not running; \`npx ratchet-rl status ${run}\` says how far it is.`,
       );
     }
+    await requireRole('stop --now', { of: 'run', run, owner: ownerOf(handle) });
     await handle.cancel();
     const status = await untilEnded(handle, run);
     const goOn = 'What is committed stays; `ratchet train` with its file continues from there.';

@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Client, WorkflowHandle } from '@temporalio/client';
+import type { WorkflowHandle } from '@temporalio/client';
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { sweepWorkflowId, taskQueues } from '../../../core/names.ts';
@@ -11,38 +11,55 @@ import { openReporter, type Reporter } from '../../output/reporter.ts';
 import { print, printJson } from '../../output/print.ts';
 import { needsOf, uiLine, withProcesses } from '../../start/processes.ts';
 import { planSweep } from '../../sweep/plan-sweep.ts';
+import { refuseOtherSweep } from '../../sweep/same-sweep.ts';
+import { steerSweep, type SweepSteering } from '../../sweep/steer-sweep.ts';
 import { sweepLines } from '../../sweep/sweep-table.ts';
 import { watchWorkflow } from '../../temporal/watch-workflow.ts';
-import { withTemporal } from '../../temporal/with-temporal.ts';
+import { requirePairs } from '../../typed/option-pairs.ts';
 
 const help = `
-FILE ends in .toml. What has its name alone is a sweep that was begun: --status, --pause, --resume, --cancel.
 The same command continues a sweep that was interrupted: no step is trained twice.
+--status, --pause, --resume and --cancel take the file, or the name of the sweep.
 `;
 
 export const sweepCommand = new Command('sweep')
   .description('train a table of settings, and drop what is behind at each rung')
-  .argument('<file>', 'file of a sweep (TOML), or the name of one that was begun')
+  .argument('<file>', 'file of a sweep (TOML); with one of the last options, or alone to see how it stands, its name')
   .option('--dry-run', 'list the runs and rungs; start nothing')
   .option('--yes', 'as in ratchet train: get what is not here, and train where a step takes hours')
-  .option('--status', 'how the sweep NAME stands')
-  .option('--pause [reason]', 'begin no further run of the sweep NAME; those that train go on to their rung')
-  .option('--resume', 'continue the sweep NAME after a pause')
-  .option('--cancel', 'end the sweep NAME and its runs; what is committed stays')
+  .option('--status', 'how the sweep stands')
+  .option('--pause [reason]', 'begin no further run; those that train go on to their rung')
+  .option('--resume', 'continue after a pause')
+  .option('--cancel', 'end the sweep and its runs; what is committed stays')
+  .option('--no-page', 'without the page that compares its runs, which is served on this machine alone')
   .option('--json', 'objects in place of text')
   .addHelpText('after', help)
   .action(async (what, options) => {
-    process.exitCode = what.endsWith('.toml') ? await start(what, options) : await steer(what, options);
+    const isFile = what.endsWith('.toml');
+    const isSteered = [options.status, options.pause, options.resume, options.cancel].some((one) => one !== undefined);
+    if (options.dryRun && !isFile) throw needsFile(what);
+    process.exitCode = isFile && !isSteered ? await start(what, options) : await steerSweep(what, options);
   });
 
-interface Options {
+requirePairs(sweepCommand, {
+  apart: pairsOf(['--status', '--pause', '--resume', '--cancel', '--dry-run']),
+});
+
+function pairsOf(options: readonly string[]): [string, string][] {
+  return options.flatMap((one, i) => options.slice(i + 1).map((other): [string, string] => [one, other]));
+}
+
+function needsFile(what: string): RatchetError {
+  return new RatchetError(
+    'ConfigInvalid',
+    `--dry-run: expected the file of a sweep, FILE.toml, got ${JSON.stringify(what)}.`,
+  );
+}
+
+interface Options extends SweepSteering {
   readonly dryRun?: boolean;
   readonly yes?: boolean;
-  readonly status?: boolean;
-  readonly pause?: string | true;
-  readonly resume?: boolean;
-  readonly cancel?: boolean;
-  readonly json?: boolean;
+  readonly page?: boolean;
 }
 
 /** One line of `ratchet sweep FILE --json` between its first and its last. */
@@ -50,7 +67,7 @@ type SweepLine =
   | ({ readonly type: 'progress'; readonly time: string } & SweepStatus)
   | ({ readonly type: 'result'; readonly time: string } & SweepResult);
 
-async function start(file: string, { dryRun, yes = false, json = false }: Options): Promise<number> {
+async function start(file: string, { dryRun, yes = false, page, json = false }: Options): Promise<number> {
   const reporter = openReporter<SweepLine>({ json });
   const { input, spec } = await planSweep(file, { projectFolder: process.cwd(), yes, say: reporter.say });
   if (dryRun) {
@@ -60,6 +77,8 @@ async function start(file: string, { dryRun, yes = false, json = false }: Option
   }
   const quiet = { say: reporter.say, part: () => '' };
   const exitCode = await withProcesses(needsOf(spec), quiet, async ({ client, stack, uiUrl, interrupted, gone }) => {
+    await refuseOtherSweep(client, input, file);
+    const shown = page === false ? null : await openPage(input, reporter.say);
     const handle = await client.workflow.start<typeof sweep>('sweep', {
       workflowId: sweepWorkflowId(input.name),
       taskQueue: taskQueues.orchestrator,
@@ -71,20 +90,30 @@ async function start(file: string, { dryRun, yes = false, json = false }: Option
     });
     if (uiUrl) reporter.say(uiLine(uiUrl, handle));
     const options = { reporter, hasOwnStack: stack !== null, interrupted: interrupted.signal, gone };
-    return watchWorkflow(handle, options, {
-      noun: 'sweep',
-      toEnd: `npx ratchet-rl sweep ${input.name} --cancel`,
-      follow: (signal) => follow(handle, reporter, signal),
-      tellResult: async (result) => {
-        reporter.emit({ type: 'result', time: new Date().toISOString(), ...result });
-        reporter.print(sweepLines(result).join('\n'));
-        if (result.best !== null)
-          reporter.print(`best: row ${result.best + 1}: ${describeRow(result.rows[result.best])}`);
-        return 0;
-      },
-    });
+    try {
+      return await watchWorkflow(handle, options, {
+        noun: 'sweep',
+        toEnd: `npx ratchet-rl sweep ${input.name} --cancel`,
+        follow: (signal) => follow(handle, reporter, signal),
+        tellResult: async (result) => {
+          reporter.emit({ type: 'result', time: new Date().toISOString(), ...result });
+          reporter.print(sweepLines(result).join('\n'));
+          if (result.best !== null)
+            reporter.print(`best: row ${result.best + 1}: ${describeRow(result.rows[result.best])}`);
+          return 0;
+        },
+      });
+    } finally {
+      await shown?.close();
+    }
   });
   return exitCode ?? 130;
+}
+
+/** Loads the page's code only when it is wanted. */
+async function openPage({ store, runs }: SweepInput, say: (line: string) => void) {
+  const { openRunPage } = await import('../../page/run-page.ts');
+  return openRunPage({ store, run: null, compare: runs.map(({ name }) => name) }, process.cwd(), say);
 }
 
 function planLines({ name, config, rows, runs, metric, maxSteps, halving }: SweepInput): string[] {
@@ -135,38 +164,4 @@ function changeLines(before: SweepStatus | null, { runs, rows, metric, decided }
     return `rung at step ${step}: ${survivors.length} of ${ranking.length} rows go on`;
   });
   return [...changed, ...rungs];
-}
-
-async function steer(name: string, { pause, resume, cancel, json }: Options): Promise<number> {
-  return withTemporal(async (client) => {
-    const handle = await find(client, name);
-    if (pause !== undefined)
-      print(await handle.executeUpdate<string, [string | null]>('pause', { args: [pause === true ? null : pause] }));
-    else if (resume) print(await handle.executeUpdate<string, []>('resume'));
-    else if (cancel) {
-      await handle.cancel();
-      print(
-        `${name}: asked to end, and its runs with it; what is committed stays. The same ratchet sweep FILE continues it`,
-      );
-    } else {
-      const status = await handle.query<SweepStatus>('status');
-      if (json) printJson(status);
-      else print(sweepLines(status).join('\n'));
-    }
-    return 0;
-  });
-}
-
-async function find(client: Client, name: string): Promise<WorkflowHandle> {
-  const handle = client.workflow.getHandle(sweepWorkflowId(name));
-  try {
-    await handle.describe();
-    return handle;
-  } catch (cause) {
-    throw new RatchetError(
-      'RunNotFound',
-      `There is no sweep ${name} on this Temporal server. npx ratchet-rl sweep FILE.toml begins one.`,
-      { cause },
-    );
-  }
 }

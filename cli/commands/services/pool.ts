@@ -4,10 +4,11 @@ import { RatchetError } from '../../../core/errors.ts';
 import { poolNamePattern, poolWorkflowId, taskQueues } from '../../../core/names.ts';
 import { print } from '../../output/print.ts';
 import { rootMessage } from '../../../workers/temporal/root-message.ts';
+import { requireRole } from '../../../workers/temporal/who-may.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
 
 const setCommand = new Command('set')
-  .description('change a pool; it keeps its settings until its workflow is terminated')
+  .description('change a pool; its trainers keep the settings where its workflow is lost')
   .argument('<pool>')
   .argument('<settings...>', 'name=value …')
   .addHelpText(
@@ -23,6 +24,7 @@ What can be set:
   .action(async (pool, pairs) => {
     if (!poolNamePattern.test(pool))
       throw new RatchetError('ConfigInvalid', `expected the name of a pool, letters, digits and . _ -; got "${pool}"`);
+    await requireRole(`setting the pool ${pool}`, { of: 'all' });
     print(`${pool}: ${await setPool(pool, readPairs(pairs))}`);
   });
 

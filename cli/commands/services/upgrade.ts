@@ -2,6 +2,7 @@ import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { findRunning } from '../../../workers/temporal/client.ts';
 import { orchestratorsOf, whyStuck } from '../../../workers/temporal/why-stuck.ts';
+import { ownerOf, requireRole } from '../../../workers/temporal/who-may.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
 import { print } from '../../output/print.ts';
 
@@ -23,12 +24,14 @@ async function upgrade(client: Parameters<Parameters<typeof withTemporal>[0]>[0]
       `orchestrators of other versions poll there too (${others.map((one) => one.slice(0, 8)).join(', ')}): end those, or a run may continue under one of them`,
     );
   }
+  if (run === undefined) await requireRole('upgrading all runs', { of: 'all' });
   if (run === undefined) return takeOverOpen({ client, version, say });
   const handle = await findRunning(client, run);
   if (!handle) {
     const message = `The run ${run} is not running: \`ratchet train\` with its file continues from its newest commit, under the present version.`;
     throw new RatchetError('RunNotFound', message);
   }
+  await requireRole('upgrade', { of: 'run', run, owner: ownerOf(handle) });
   const isWedged = (await whyStuck(handle, run))?.is === 'wedged';
   const taken = await takeOverRun({ client, version, isWedged }, handle.workflowId);
   say(

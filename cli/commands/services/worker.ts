@@ -6,6 +6,7 @@ import { RatchetError } from '../../../core/errors.ts';
 import { present } from '../../../core/present.ts';
 import { type HostAndPort, readHostAndPort } from '../../typed/read-host-and-port.ts';
 import { readCount } from '../../typed/read-count.ts';
+import { readShare } from '../../typed/read-share.ts';
 import { graceSecondsDefault, readGrace } from '../../typed/read-grace.ts';
 import { print, printAside } from '../../output/print.ts';
 
@@ -14,6 +15,8 @@ interface WorkerOptions {
   readonly policyUrl: string;
   readonly grace?: number;
   readonly maxRollouts?: number;
+  readonly targetCpu?: number;
+  readonly targetMemory?: number;
   readonly pool?: string;
   readonly label?: string[];
   readonly program?: string;
@@ -42,6 +45,14 @@ export const workerCommand = new Command('worker')
     '--max-rollouts <n>',
     'rollouts that a rollout worker plays at once; it asks for more when it has room',
     (text) => readCount('--max-rollouts', text),
+  )
+  .option(
+    '--target-cpu <share>',
+    'of an orchestrator or rollout worker: it asks for more work while less than this share of the CPUs is in use, such as 0.9',
+    (text) => readShare('--target-cpu', text),
+  )
+  .option('--target-memory <share>', 'the same of memory, of the machine or of its container', (text) =>
+    readShare('--target-memory', text),
   )
   .option(
     '--pool <name>',
@@ -88,6 +99,13 @@ const lastWordMs = 2_000;
 
 async function work(options: WorkerOptions): Promise<void> {
   const { role, policyUrl, grace, maxRollouts, program, trainer, pool, label, health, drainFile, drainHook } = options;
+  const { targetCpu: cpu, targetMemory: memory } = options;
+  if ((cpu ?? memory) !== undefined && role !== 'rollout' && role !== 'orchestrator')
+    throw new RatchetError(
+      'ConfigInvalid',
+      `--target-cpu and --target-memory are of --role rollout and orchestrator; this worker is --role ${role}.`,
+    );
+  const loadTarget = (cpu ?? memory) === undefined ? undefined : present({ cpu, memory });
   if (maxRollouts !== undefined && role !== 'rollout')
     throw new RatchetError('ConfigInvalid', `--max-rollouts is of --role rollout; this worker is --role ${role}.`);
   for (const [name, value] of Object.entries({ program, trainer }))
@@ -139,7 +157,7 @@ async function work(options: WorkerOptions): Promise<void> {
     projectFolder,
     policyUrl,
     graceMs: (grace ?? graceSecondsDefault[role]) * 1000,
-    ...present({ maxRollouts, joined }),
+    ...present({ maxRollouts, joined, loadTarget }),
   });
   const { address, namespace } = credentials.temporal;
   whyNotReady = () => worker.whyNotReady();

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import pwd
 import socket
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,33 @@ async def connect(address: str | None, namespace: str | None, folder: str | os.P
     if namespace is not None:
         options["namespace"] = namespace
     try:
-        return await Client.connect(found, identity=f"ratchet-rl python {os.getpid()}", **options)
+        return await Client.connect(found, identity=f"ratchet {_login()} {os.getpid()}", **options)
     except RuntimeError as error:
         raise RatchetError(
             "ServerUnavailable",
             f"No Temporal server answers at {found} ({error}). Is it running, and is TEMPORAL_ADDRESS right?",
         ) from error
+
+
+def refuse_with_roles(what: str, folder: str | os.PathLike[str]) -> None:
+    """Who may do what is asked by the npm package alone: where there is a file of roles, nothing is changed from here."""
+    named = os.environ.get("RATCHET_ROLES")
+    if not named and not (Path(folder) / "roles.toml").exists():
+        return
+    raise RatchetError(
+        "NotAllowed",
+        f"{what}: the Python client does not read {named or 'roles.toml'}, which says who may do that. "
+        "Use the command ratchet, or ratchet-rl/client of the npm package.",
+    )
+
+
+def _login() -> str:
+    """The user of this process at its operating system, which no variable changes."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = f"user {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 def _options_of_environment() -> dict[str, Any]:

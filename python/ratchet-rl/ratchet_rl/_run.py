@@ -27,7 +27,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, FailureError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from ._connect import connect
+from ._connect import connect, refuse_with_roles
 from ._errors import RatchetError
 from ._loop import wait_for
 from ._stored import Row, Rows, StoredRun, read_run
@@ -117,6 +117,7 @@ def start_run(
     Raises RatchetError: `ConfigInvalid` if the file cannot be read or the run is running, `ServerUnavailable` without a
     server or an orchestrator. What is wrong in the file is the failure of `wait()`; `npx ratchet-rl check FILE` tells it.
     """
+    refuse_with_roles("start_run", folder)
     text = _read_text(Path(folder) / file)
     run = name or _name_in(text, Path(file))
     asked = {
@@ -145,7 +146,7 @@ def start_run(
             raise RatchetError(
                 "ConfigInvalid", f"The run {run} is running. attach({run!r}) steers it; another name starts another run."
             ) from error
-        return Run(run, client.get_workflow_handle(handle.id))
+        return Run(run, client.get_workflow_handle(handle.id), folder)
 
     return wait_for(_explained(start()))
 
@@ -167,7 +168,7 @@ def attach(
                 "RunNotFound",
                 f"There is no run {run} on this Temporal server. `npx ratchet-rl status` lists those there are.",
             ) from error
-        return Run(run, handle)
+        return Run(run, handle, folder)
 
     return wait_for(_explained(find()))
 
@@ -175,8 +176,9 @@ def attach(
 class Run:
     """A run at a Temporal server."""
 
-    def __init__(self, name: str, handle: WorkflowHandle[Any, Any]) -> None:
+    def __init__(self, name: str, handle: WorkflowHandle[Any, Any], folder: Folder) -> None:
         self.name = name
+        self._folder = folder
         self._handle = handle
 
     def __repr__(self) -> str:
@@ -279,6 +281,8 @@ class Run:
         return Result(run=told["run"], step=told["step"], weights=told["weights"], ledger=told["ledger"])
 
     def _update(self, update: str, argument: Any) -> str:
+        refuse_with_roles(update, self._folder)
+
         async def ask() -> str:
             await self._ask("status")  # a run that has just been started does not listen yet
             try:

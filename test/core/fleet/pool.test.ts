@@ -254,3 +254,25 @@ test('settings of a pool are read by name, all or none', () => {
   assert.match(refusal({ 'a.quota': -1 }), /whole number of trainers from 0/);
   assert.match(refusal({ quota: 1 }), /no such setting of a pool; what can be set/);
 });
+
+test('a pool that is begun anew has its settings from a trainer that kept them, and the newest of them', () => {
+  const first = new Pool('gpus', {}, beganMs);
+  const joins = { trainer: 'gpu-1', labels: {}, heldBy: null, leaves: false };
+  first.trainer(joins, beganMs);
+  assert.equal(first.whoHas('gpu-1')!.kept, undefined, 'nobody has made any');
+  const settings = withPoolSettings(poolDefaults, { slice: 60, 'research.quota': 2 }) as PoolSettings;
+  first.set(settings, beganMs + 1_000);
+  const { kept } = first.whoHas('gpu-1')!;
+  assert.deepEqual(kept, { settings, setAt: beganMs + 1_000 });
+  const anew = new Pool('gpus', {}, beganMs + 5_000);
+  anew.trainer({ ...joins, kept }, beganMs + 5_000);
+  assert.deepEqual(anew.settings, settings);
+  const changed = { ...settings, slice: 90 };
+  anew.set(changed, beganMs + 6_000);
+  anew.trainer({ ...joins, trainer: 'gpu-2', kept }, beganMs + 7_000);
+  assert.deepEqual(anew.settings, changed, 'older ones are not taken');
+  assert.deepEqual(new Pool('gpus', anew.carry(), beganMs + 8_000).whoHas('gpu-1')!.kept!.settings, changed);
+  const takenOver = new Pool('gpus', { settings }, beganMs);
+  takenOver.trainer(joins, beganMs);
+  assert.deepEqual(takenOver.whoHas('gpu-1')!.kept!.settings, settings);
+});

@@ -6,6 +6,7 @@ import { createInterface, type Interface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { environmentForAll, selectEnvironment, trustedRootsVariable } from '../core/child-environment.ts';
+import type { WorkerRole } from '../core/names.ts';
 import type { Stack } from '../workers/stack/supervisor.ts';
 import { ticksPerSecond } from './cpu-meter.ts';
 import { codeRoots, command } from './run-project.ts';
@@ -50,26 +51,30 @@ async function said(
     lines.on('line', (line) => line.startsWith(words) && resolve(true));
   });
   if (!(await Promise.race([heard, ended]))) {
-    throw new Error(`a rollout worker ended before it said "${words}": ${readFileSync(log, 'utf8')}`);
+    throw new Error(`a worker ended before it said "${words}": ${readFileSync(log, 'utf8')}`);
   }
 }
 
 /** How long processes may take to end that are asked to. */
 const endMsMax = 5_000;
 
-/** Rollout workers of a stack that are started and killed one by one, and not started again by anybody else. */
-export class RolloutProcesses {
+/** Workers of a stack and of one role that are started and ended one by one, and not started again by anybody else. */
+export class WorkerProcesses {
   /** All workers that ever became ready. */
   readonly lives: WorkerLife[] = [];
   readonly #stack: Stack;
+  readonly #role: WorkerRole;
   readonly #args: readonly string[];
+  readonly #program: string | undefined;
   readonly #children = new Map<number, ChildProcess>();
   readonly #standing: Process[] = [];
 
-  /** `args`: arguments for `ratchet worker`. */
-  constructor(stack: Stack, args: readonly string[]) {
+  /** `args`: arguments for `ratchet worker`, or for another program, which says that it is ready in the same words. */
+  constructor(stack: Stack, role: WorkerRole, args: readonly string[], program?: string) {
     this.#stack = stack;
+    this.#role = role;
     this.#args = args;
+    this.#program = program;
   }
 
   get alive(): readonly WorkerLife[] {
@@ -90,7 +95,7 @@ export class RolloutProcesses {
     const process = this.#standing.shift() ?? this.#spawn([]);
     const { pid, child, ended } = process;
     child.stdin.end('begin\n');
-    await process.said('rollout worker ready');
+    await process.said(`${this.#role} worker ready`);
     const life: WorkerLife = { pid, readyAt: Date.now(), endedAt: Infinity };
     this.lives.push(life);
     void ended.then(() => (life.endedAt = Math.min(life.endedAt, Date.now())));
@@ -99,7 +104,11 @@ export class RolloutProcesses {
 
   #spawn(nodeArgs: readonly string[]): Process {
     const { projectFolder, logFolder, temporalAddress } = this.#stack;
-    const child = spawn(process.execPath, [...nodeArgs, command, 'worker', '--role', 'rollout', ...this.#args], {
+    const program =
+      this.#program === undefined
+        ? [command, 'worker', '--role', this.#role]
+        : ['--import', import.meta.resolve('tsx'), this.#program];
+    const child = spawn(process.execPath, [...nodeArgs, ...program, ...this.#args], {
       cwd: projectFolder,
       stdio: 'pipe',
       env: {
@@ -110,7 +119,7 @@ export class RolloutProcesses {
     });
     const pid = child.pid!;
     this.#children.set(pid, child);
-    const log = path.join(logFolder, `rollout-worker-${pid}.log`);
+    const log = path.join(logFolder, `${this.#role}-worker-${pid}.log`);
     const written = createWriteStream(log);
     child.stdin.on('error', () => undefined); // its process is gone, which `ended` reports
     child.stderr.pipe(written, { end: false });
@@ -125,6 +134,15 @@ export class RolloutProcesses {
   kill(life: WorkerLife): void {
     life.endedAt = Date.now();
     this.#children.get(life.pid)?.kill('SIGKILL');
+  }
+
+  /** Announces its end to a worker, which finishes what it is in; resolves when it has ended. */
+  async end(life: WorkerLife): Promise<void> {
+    const child = this.#children.get(life.pid);
+    if (child === undefined) return;
+    const ended = once(child, 'exit');
+    child.kill('SIGTERM');
+    await ended;
   }
 
   async stop(): Promise<void> {

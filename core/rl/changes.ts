@@ -1,0 +1,49 @@
+import { shortened } from '../steering.ts';
+
+/** What a person asked of a run, and was done: `runs/changes.ts` keeps it. */
+export interface RunChange {
+  /** When Temporal took it, ISO. */
+  readonly time: string;
+  /** Name that the client of the person gave itself, such as `ratchet ann@laptop 4711`. Nobody checks it. */
+  readonly identity: string;
+  /** Who it was by the certificate or the token of the connection; null where the Temporal server does not say. */
+  readonly principal: string | null;
+  /** The update (`pause`, `set`, …), or `start`, `cancel` and `terminate`. */
+  readonly what: string;
+  /** What it asked for, for people: `learning_rate=0.0001`; empty where its name says all. */
+  readonly asked: string;
+  /** Last committed step; null where it is not known. */
+  readonly step: number | null;
+  /** The workflow and its execution. */
+  readonly workflow: string;
+  readonly execution: string;
+  /** Id of the update; else what it was, which an execution has once. */
+  readonly id: string;
+}
+
+const askedMax = 500;
+
+/** The input of an update in words. */
+export function askedText(input: unknown): string {
+  if (input === null || input === undefined) return '';
+  if (typeof input !== 'object') return shortened(typeof input === 'string' ? input : JSON.stringify(input), askedMax);
+  const pairs = Object.entries(input).map(([name, value]) => `${name}=${String(value)}`);
+  return shortened(pairs.join(' '), askedMax);
+}
+
+/** The name within an identity: `ann@laptop` in `ratchet ann@laptop 4711`. */
+export function nameIn(identity: string): string {
+  return /^ratchet (.+) \d+$/.exec(identity)?.[1] ?? identity;
+}
+
+/** Who asked, for people: `ann@laptop`, behind it the name that the Temporal server knows, if it says one. */
+export function whoAsked({ identity, principal }: Pick<RunChange, 'identity' | 'principal'>): string {
+  const who = nameIn(identity);
+  const said = who === '' ? 'somebody without a name' : shortened(who, askedMax);
+  return principal === null ? said : `${said} [${shortened(principal, askedMax)}]`;
+}
+
+/** One line. */
+export function changeLine(change: Pick<RunChange, 'identity' | 'principal' | 'what' | 'asked'>): string {
+  return `${whoAsked(change)} asked: ${change.what}${change.asked === '' ? '' : ` ${change.asked}`}`;
+}

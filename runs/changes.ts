@@ -1,0 +1,80 @@
+import type { RunSpec } from '../config/run-spec.ts';
+import { teamDefault } from '../core/fleet/pool-types.ts';
+import { nameIn, type RunChange } from '../core/rl/changes.ts';
+import type { RunOwner } from '../core/roles.ts';
+import { sha256 } from '../store/file-store.ts';
+import type { Store } from '../store/types.ts';
+import { orIfDamaged } from '../store/objects.ts';
+import { decodeStored, encodeStored } from './forms/stored-forms.ts';
+import { storedSpec } from './forms/stored-spec.ts';
+import { layout } from './layout.ts';
+import { type RunPlace, storeOf } from './run-access.ts';
+
+/** Keeps a change. Idempotent: one of an execution is written once. */
+export async function writeChange(run: RunPlace, change: RunChange): Promise<void> {
+  const key = layout.change(change.execution, sha256(Buffer.from(change.id)));
+  await storeOf(run).putIfAbsent(key, encodeStored(key, change));
+}
+
+export interface RecordedChanges {
+  /** Oldest first. */
+  readonly changes: readonly RunChange[];
+  /** One line for each that cannot be read; the others can. */
+  readonly damaged: readonly string[];
+}
+
+/** All that people changed in a run. */
+export async function readChanges(store: Store): Promise<RecordedChanges> {
+  const changes: RunChange[] = [];
+  const damaged: string[] = [];
+  await Promise.all(
+    (await store.list(layout.changes())).map((key) =>
+      orIfDamaged(
+        async () => {
+          const bytes = await store.read(key);
+          if (bytes !== null) changes.push(changeIn(bytes, store.uri + key));
+        },
+        (why) => void damaged.push(why),
+      ),
+    ),
+  );
+  changes.sort((a, b) => a.time.localeCompare(b.time));
+  return { changes, damaged };
+}
+
+/**
+ * Who started the run first; null for a run that was begun before that was kept, or where a change cannot be read: it may
+ * be that start.
+ */
+export function ownerIn({ changes, damaged }: RecordedChanges): string | null {
+  if (damaged.length > 0) return null;
+  const first = changes.find(({ what }) => what === 'start');
+  return first === undefined || first.identity === '' ? null : nameIn(first.identity);
+}
+
+/** The owner of a run, from its folder; null where it is not known. */
+export async function storedOwner(run: RunPlace): Promise<RunOwner | null> {
+  const who = ownerIn(await readChanges(storeOf(run)));
+  return who === null ? null : { who, team: teamNamedBy((await storedSpec(run)).spec) };
+}
+
+/** The team that a run's settings name; null for the one of those that name none. */
+export function teamNamedBy({ queue }: Pick<RunSpec, 'queue'>): string | null {
+  return queue === undefined || queue.team === teamDefault ? null : queue.team;
+}
+
+function changeIn(bytes: Uint8Array, place: string): RunChange {
+  const change = decodeStored<RunChange>(bytes, place, ({ time, identity, what, asked, execution, id, ...more }) => ({
+    'a time, an identity, what was asked, an execution and an id, as texts': [
+      time,
+      identity,
+      what,
+      asked,
+      execution,
+      id,
+    ].every((value) => typeof value === 'string'),
+    'a principal, or null': more['principal'] === null || typeof more['principal'] === 'string',
+  }));
+  const { time, identity, principal, what, asked, step, workflow, execution, id } = change;
+  return { time, identity, principal, what, asked, step, workflow, execution, id };
+}
