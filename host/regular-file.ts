@@ -8,6 +8,7 @@ import {
   readlinkSync,
   realpathSync,
   type Stats,
+  statSync,
 } from 'node:fs';
 import { type FileHandle, open, realpath } from 'node:fs/promises';
 import path from 'node:path';
@@ -130,6 +131,11 @@ function openedSync(file: string, opening: Opening): number {
   }
 }
 
+/** Whether other processes of this user may not look at the open files of this one: they are root's then. */
+function isHidden(): boolean {
+  return statSync('/proc/self/fd').uid !== process.geteuid?.();
+}
+
 /**
  * A folder that is opened once. Names resolved with `at` are in this folder, even if its path leads elsewhere by then.
  * On a system without /proc the path is used, which was checked at opening.
@@ -151,9 +157,12 @@ export class OpenedFolder {
     return name === undefined ? this.#at : `${this.#at}${path.sep}${name}`;
   }
 
-  /** A path for other processes of this user, valid while the folder is open. */
+  /**
+   * A path for other processes of this user, valid while the folder is open. Linux lets none of them into the open files of
+   * a process that hides its secrets (`hideSecrets`), but root's: they get the folder's own path.
+   */
   get atForOthers(): string {
-    return this.#at === this.path ? this.path : `/proc/${process.pid}/fd/${this.#handle.fd}`;
+    return this.#at === this.path || isHidden() ? this.path : `/proc/${process.pid}/fd/${this.#handle.fd}`;
   }
 
   get fd(): number {

@@ -15,7 +15,7 @@ import {
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../core/errors.ts';
-import { ownersHere } from '../host/file-owners.ts';
+import { isOthers, ownersHere } from '../host/file-owners.ts';
 import {
   NotAFile,
   openFolder,
@@ -229,6 +229,10 @@ export class FileStore implements Store {
     const folder = this.#pathOf(prefix);
     try {
       const opened = await this.#openMaking(folder, prefix);
+      if (process.platform === 'linux' && opened.atForOthers === opened.path && isOthers(opened.path)) {
+        await opened.close();
+        throw replaceable(folder);
+      }
       return { at: opened.atForOthers, path: folder, close: () => opened.close() };
     } catch (error) {
       throw await this.#whatIsWrong(prefix, error);
@@ -631,6 +635,14 @@ export function requireSha256(ref: ObjectRef, uri: string, found: string | null)
   throw new RatchetError(
     'CheckpointDamaged',
     `${ref.key} in ${uri} is damaged: expected sha256 ${ref.sha256.slice(0, 12)}…, found ${found.slice(0, 12)}…. Restore it from a copy.`,
+  );
+}
+
+/** A program would write by a path, which may lead elsewhere by then. */
+function replaceable(folder: string): RatchetError {
+  return new RatchetError(
+    'Unsupported',
+    `${folder}: expected a folder that other users of this machine cannot replace, since a program of its own writes weights there; found one that some can, or a folder above it. Take their right to write away (chmod go-w), or name another store.`,
   );
 }
 
