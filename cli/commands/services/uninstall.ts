@@ -162,8 +162,8 @@ function planHere(projectFolder: string): ReturnType<typeof planService> | null 
 async function whyItStays(file: string, isShared: boolean, projectFolder: string): Promise<string | null> {
   if (isShared) return 'other programs use it, too';
   if (file === path.join(projectFolder, 'node_modules')) return 'npm’s: npm uninstall ratchet-rl';
-  const isOurs = (await lstat(file)).uid === process.getuid?.();
-  return isOurs ? null : 'another user’s';
+  const found = await lstat(file).catch(() => null); // a process that ends removes its temporary files meanwhile
+  return found === null || found.uid === process.getuid?.() ? null : 'another user’s';
 }
 
 /** Processes of this user's hold sockets in one folder, whatever project they are of. */
