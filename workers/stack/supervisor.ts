@@ -20,6 +20,7 @@ import {
 import { startGuard } from './guard.ts';
 import { readPayloadKeys } from '../temporal/payload-codec.ts';
 import { choosePort } from './ports.ts';
+import { workerTag, workerTagVar } from '../roles/worker-identity.ts';
 import { holdProject } from './project-lock.ts';
 import { secretsOfProject, splitSecrets } from './secrets-pipe.ts';
 import { type AliveWhile, SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
@@ -307,6 +308,7 @@ function superviseRole(
     readonly surroundings: Surroundings;
   },
 ): SupervisedProcess {
+  const tag = workerTag();
   const names = [...environmentForRoles, ...(role.passEnv ?? [])];
   // Variables for a server elsewhere do not apply to our own.
   const dropped = [...(role.dropEnv ?? []), ...(place.uiUrl === null ? [] : ['TEMPORAL_*'])];
@@ -318,6 +320,7 @@ function superviseRole(
       ? {}
       : { [trustedRootsVariable]: trustedRoots(place.projectFolder, environment) }),
     ...role.env,
+    ...(role.worker === undefined ? {} : { [workerTagVar]: tag }),
   };
   const { open, secrets } =
     role.takesSecrets === true ? splitSecrets({ ...env, ...handed }) : { open: env, secrets: undefined };
@@ -336,7 +339,9 @@ function superviseRole(
       startAttemptsMax: role.startAttemptsMax,
       steadyMs: role.steadyMs,
       alive: role.alive,
-      ...(role.worker === undefined ? {} : { onDeath: deathNotice(role.worker, { place, environment, surroundings }) }),
+      ...(role.worker === undefined
+        ? {}
+        : { onDeath: deathNotice(role.worker, { tag, place, environment, surroundings }) }),
     },
     surroundings,
   );
@@ -346,10 +351,12 @@ function superviseRole(
 function deathNotice(
   role: WorkerRole,
   {
+    tag,
     place,
     environment,
     surroundings,
   }: {
+    readonly tag: string;
     readonly place: StackPlace;
     readonly environment: Readonly<NodeJS.ProcessEnv>;
     readonly surroundings: Surroundings;
@@ -365,7 +372,7 @@ function deathNotice(
       uiUrl === null ? remoteTemporal(address, environment) : localTemporal(address),
     );
     try {
-      await tellDeath(client, { role, pid, how });
+      await tellDeath(client, { role, pid, tag, how });
     } finally {
       await close();
     }
