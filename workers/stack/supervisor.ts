@@ -20,13 +20,12 @@ import {
 import { startGuard } from './guard.ts';
 import { readPayloadKeys } from '../temporal/payload-codec.ts';
 import { choosePort } from './ports.ts';
-import { workerTag, workerTagVar } from '../roles/worker-identity.ts';
+import { deathNotice } from './death-notice.ts';
 import { holdProject } from './project-lock.ts';
 import { secretsOfProject, splitSecrets } from './secrets-pipe.ts';
 import { type AliveWhile, SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
 import { ensureTemporalCli } from '../temporal/temporal-cli.ts';
-import { localTemporal, remoteTemporal } from '../temporal/temporal-settings.ts';
-import type { WorkerRole } from '../../core/names.ts';
+import { remoteTemporal } from '../temporal/temporal-settings.ts';
 import { hiddenLoopback, openUiFront, type UiFront } from '../temporal/ui-front.ts';
 import { builtProgram } from '../built.mjs';
 
@@ -56,7 +55,7 @@ export interface Role {
   /** Check after it was ready: a process that is alive but stuck is restarted. */
   readonly alive?: AliveWhile;
   /** The role of a worker: Temporal is told at once when its process dies. */
-  readonly worker?: WorkerRole;
+  readonly worker?: Parameters<typeof deathNotice>[0];
 }
 
 /** Folders and addresses of a stack that its roles need. */
@@ -308,7 +307,8 @@ function superviseRole(
     readonly surroundings: Surroundings;
   },
 ): SupervisedProcess {
-  const tag = workerTag();
+  const notice =
+    role.worker === undefined ? null : deathNotice(role.worker, { ...place, environment, log: surroundings.log });
   const names = [...environmentForRoles, ...(role.passEnv ?? [])];
   // Variables for a server elsewhere do not apply to our own.
   const dropped = [...(role.dropEnv ?? []), ...(place.uiUrl === null ? [] : ['TEMPORAL_*'])];
@@ -320,7 +320,7 @@ function superviseRole(
       ? {}
       : { [trustedRootsVariable]: trustedRoots(place.projectFolder, environment) }),
     ...role.env,
-    ...(role.worker === undefined ? {} : { [workerTagVar]: tag }),
+    ...notice?.env,
   };
   const { open, secrets } =
     role.takesSecrets === true ? splitSecrets({ ...env, ...handed }) : { open: env, secrets: undefined };
@@ -339,49 +339,8 @@ function superviseRole(
       startAttemptsMax: role.startAttemptsMax,
       steadyMs: role.steadyMs,
       alive: role.alive,
-      ...(role.worker === undefined
-        ? {}
-        : { onDeath: deathNotice(role.worker, { tag, place, environment, surroundings }) }),
+      onDeath: notice?.onDeath,
     },
     surroundings,
   );
-}
-
-/** Tells Temporal of a worker's death. Without an answer the activities wait for their heartbeat timeout, as on a machine that is lost. */
-function deathNotice(
-  role: WorkerRole,
-  {
-    tag,
-    place,
-    environment,
-    surroundings,
-  }: {
-    readonly tag: string;
-    readonly place: StackPlace;
-    readonly environment: Readonly<NodeJS.ProcessEnv>;
-    readonly surroundings: Surroundings;
-  },
-): (pid: number, how: string) => void {
-  const tell = async (pid: number, how: string): Promise<void> => {
-    const [{ connect }, { tellDeath }] = await Promise.all([
-      import('../temporal/client.ts'),
-      import('../temporal/tell-death.ts'),
-    ]);
-    const { temporalAddress: address, uiUrl } = place;
-    const { client, close } = await connect(
-      uiUrl === null ? remoteTemporal(address, environment) : localTemporal(address),
-    );
-    try {
-      await tellDeath(client, { role, pid, tag, how });
-    } finally {
-      await close();
-    }
-  };
-  return (pid, how) =>
-    void tell(pid, how).catch((error: unknown) => {
-      const reason = error instanceof Error ? error.message : String(error);
-      surroundings.log(
-        `Temporal was not told that a worker died (its work waits for its heartbeat timeout): ${reason}`,
-      );
-    });
 }
