@@ -18,14 +18,13 @@ import {
   defaultPorts,
 } from '../temporal/dev-server.ts';
 import { startGuard } from './guard.ts';
-import { readPayloadKeys } from '../temporal/payload-codec.ts';
 import { choosePort } from './ports.ts';
 import { deathNotice } from './death-notice.ts';
 import { holdProject } from './project-lock.ts';
 import { secretsOfProject, splitSecrets } from './secrets-pipe.ts';
 import { type AliveWhile, SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
 import { ensureTemporalCli } from '../temporal/temporal-cli.ts';
-import { remoteTemporal } from '../temporal/temporal-settings.ts';
+import { refuseBadCredentials } from '../temporal/refuse-bad-credentials.ts';
 import { hiddenLoopback, openUiFront, type UiFront } from '../temporal/ui-front.ts';
 import { builtProgram } from '../built.mjs';
 
@@ -274,13 +273,6 @@ function superviseServer({
     surroundings,
   );
   return server;
-}
-
-/** Reports once, before anything starts, what would stop every worker. */
-function refuseBadCredentials(environment: Readonly<NodeJS.ProcessEnv>): void {
-  readPayloadKeys(environment);
-  const elsewhere = environment['TEMPORAL_ADDRESS'];
-  if (elsewhere) remoteTemporal(elsewhere, environment);
 }
 
 /**
