@@ -1,10 +1,10 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
+import { type Client, type WorkflowExecutionDescription, WorkflowNotFoundError } from '@temporalio/client';
 import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
 import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import type proto from '@temporalio/proto';
 import type { OpenedRun, TakenOver, TrainRunInput } from '../../activities/index.ts';
-import { memoKeys, poolWorkflowPrefix, rolloutsWorkflowPrefix } from '../../core/names.ts';
+import { isRolloutsWorkflowOf, memoKeys, poolWorkflowPrefix } from '../../core/names.ts';
 import { present } from '../../core/present.ts';
 import type { AskedOfRun, RunHandle } from '../../core/rl/run-state.ts';
 import { takeOverEvaluations } from './take-over-evaluations.ts';
@@ -104,8 +104,12 @@ async function endFlows(
   })) {
     if (!isWanted(workflowId)) continue;
     const flow = client.workflow.getHandle(workflowId);
-    const written = writtenBy(await flow.describe());
-    if (written !== null && written !== version) await flow.terminate('taken over by other workflow code');
+    try {
+      const written = writtenBy(await flow.describe());
+      if (written !== null && written !== version) await flow.terminate('taken over by other workflow code');
+    } catch (error) {
+      if (!(error instanceof WorkflowNotFoundError)) throw error; // it ended meanwhile
+    }
   }
 }
 
@@ -200,7 +204,7 @@ export async function takeOverRun(
     ...timeoutsOf(raw.executionConfig),
   });
   // Their run has given them up, and no execution of it would end them.
-  await endFlows(client, version, writtenBy, (flow) => flow.startsWith(rolloutsWorkflowPrefix(workflowId)));
+  await endFlows(client, version, writtenBy, (flow) => isRolloutsWorkflowOf(workflowId, flow));
   return again.takesOver.handle?.name ?? workflowId;
 }
 

@@ -64,11 +64,12 @@ export async function walkFleet(options: WalkOptions): Promise<string[]> {
   await walk.untilAllAreHere();
   if (only === null) {
     const writtenBy = options.isUnversioned ? orPinned : versionOf;
-    const failed = (workflowId: string, reason: unknown): void => walk.failed(workflowId, reason);
+    const failed = (workflowId: string, reason: unknown): void => walk.failedBeside(workflowId, reason);
     const said = (what: string): void => say(`${what} under the wanted version`);
     await takeOverBeside({ client, version, writtenBy, said, failed });
     await delay(lastLookMs);
     await walk.untilAllAreHere();
+    walk.beginBeside(); // what failed is tried once more
     await takeOverBeside({ client, version, writtenBy, said, failed });
   }
   return walk.given;
@@ -83,6 +84,8 @@ class Walk {
   readonly #options: WalkOptions;
   readonly #seen = new Map<string, FirstSeen>();
   readonly #tries = new Map<string, number>();
+  /** Pools, evaluations, searches and sweeps that could not be moved. */
+  readonly #beside = new Set<string>();
   #moved = 0;
   #saidAt = -Infinity;
   #said = '';
@@ -93,17 +96,24 @@ class Walk {
 
   /** What could not be moved. */
   get given(): string[] {
-    return [...this.#tries].filter(([, tries]) => tries >= triesMax).map(([id]) => id);
+    return [...this.#tries].flatMap(([id, tries]) => (tries >= triesMax ? id : [])).concat([...this.#beside]);
   }
 
   async untilAllAreHere(): Promise<void> {
     for (;;) {
       const runs = await this.look();
       // One that begins may continue, as new, an execution of another version.
-      for (const run of runs) if (run.is === 'due' || run.is === 'begins') await this.#move(run.workflowId);
+      const moved = new Set<string>();
+      for (const { is, workflowId } of runs) {
+        if ((is !== 'due' && is !== 'begins') || this.given.includes(workflowId)) continue;
+        if (await this.#move(workflowId)) moved.add(workflowId);
+      }
       const left = runs.filter(({ is, workflowId }) => is !== 'here' && !this.given.includes(workflowId));
       if (left.length === 0) return;
-      this.#tell(runs, left);
+      this.#tell(
+        runs,
+        left.filter(({ workflowId }) => !moved.has(workflowId)),
+      );
       await delay(lookMs);
     }
   }
@@ -120,8 +130,17 @@ class Walk {
   failed(workflowId: string, reason: unknown): void {
     const tries = (this.#tries.get(workflowId) ?? 0) + 1;
     this.#tries.set(workflowId, tries);
-    if (tries < triesMax) return;
+    if (tries !== triesMax) return;
     this.#options.say(`${workflowId}: could not be moved, and stays as it is: ${innermostMessage(reason)}`);
+  }
+
+  beginBeside(): void {
+    this.#beside.clear();
+  }
+
+  failedBeside(workflowId: string, reason: unknown): void {
+    this.#beside.add(workflowId);
+    this.#options.say(`${workflowId}: could not be moved: ${innermostMessage(reason)}`);
   }
 
   async #open(): Promise<string[]> {
@@ -160,18 +179,20 @@ class Walk {
     return due;
   }
 
-  async #move(workflowId: string): Promise<void> {
+  async #move(workflowId: string): Promise<boolean> {
     const { client, version, isUnversioned, say } = this.#options;
     try {
       const writtenBy = isUnversioned ? orPinned : versionOf;
       const stuck = await whyStuck(client.workflow.getHandle(workflowId), workflowId);
       const isWedged = stuck?.is === 'wedged';
       const run = await takeOverRun({ client, version, writtenBy, isWedged }, workflowId);
-      if (run === null) return; // it is over, or was moved by somebody else
+      if (run === null) return false; // it is over, or was moved by somebody else
       this.#moved += 1;
       say(`${run}: continues from its newest commit under the wanted version`);
+      return true;
     } catch (error) {
       this.failed(workflowId, error);
+      return false;
     }
   }
 
@@ -182,7 +203,7 @@ class Walk {
       .map(({ workflowId, what }) => (what === '' ? workflowId : `${workflowId} (${what})`));
     const more = left.length > namedMax ? ` and ${left.length - namedMax} more` : '';
     const line = `${here} of ${runs.length} runs at work under it, ${this.#moved} moved; waits for: ${named.join(', ')}${more}`;
-    if (line === this.#said || performance.now() - this.#saidAt < progressMs) return;
+    if (left.length === 0 || line === this.#said || performance.now() - this.#saidAt < progressMs) return;
     [this.#said, this.#saidAt] = [line, performance.now()];
     this.#options.say(line);
   }
