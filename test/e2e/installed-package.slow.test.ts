@@ -158,7 +158,7 @@ step = run.wait().step
 stored = read_run("outputs/again")
 worst = sorted(stored.rollouts(step=2), key=lambda rollout: rollout["reward"] or 0)[0]
 print(json.dumps([step, [row["step"] for row in stored.steps()], type(worst["turns"][-1]["text"]).__name__]))`);
-    assert.deepEqual(told, [2, [1, 2], 'str']);
+    assert.deepEqual(told, [2, [0, 1, 2], 'str']);
     process.kill(-dev.pid!, 'SIGINT');
     if (dev.exitCode === null) await once(dev, 'exit');
   });
