@@ -9,6 +9,9 @@ export const taskQueues = {
   train: 'ratchet-train',
 } as const satisfies Record<WorkerRole, string>;
 
+/** How the label of a wait begins in which a run has no trainer. */
+export const trainerWaits = { alone: 'a GPU worker', ofPool: 'a trainer of the pool' } as const;
+
 /** Failure type of a chunk that a worker gave back before it began, so that another one gets it. */
 export const passedOnType = 'PassedOn';
 

@@ -382,7 +382,8 @@ export class SharedBudget {
   /** Refuses the call once nobody can give enough back any more. False: it waits on. */
   async #goOnWaiting(next: Waiting): Promise<boolean> {
     const isMoreToCome = await this.#takeFromDead();
-    const { entry, sinceMs } = this.#waits!;
+    if (this.#waits === null) return true; // all that waited were given up meanwhile
+    const { entry, sinceMs } = this.#waits;
     const left = leftIn(this.#state!, this.limits);
     if (isWithin(next.needed, add(left, this.#free))) return true; // something was given back meanwhile
     const leftIfAllComesBack = add(left, this.#state!.held);

@@ -234,7 +234,8 @@ describe('a server that holds one model', () => {
   });
 
   test('killed in the middle of a step: its newest checkpoint is loaded, and the step is made once, to the same weights', async (t) => {
-    const options = { ...fsdp, callMs: { forward_backward: 300, optim_step: 200 } };
+    // Long enough for a busy machine to kill the server within the step.
+    const options = { ...fsdp, callMs: { forward_backward: 1_500, optim_step: 200 } };
     const home = await mkdtemp(path.join(root, 'killed-'));
     const server = await StandInProcess.start({ folder: home, model, ...options });
     t.after(() => server.kill());

@@ -142,6 +142,80 @@ test('where the server has worker deployments an open run stays with its version
   assert.equal(ledger.isSound, true);
 });
 
+test('a fleet of 20 open runs goes to another version and back while they train, with nothing lost', async (t) => {
+  const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-fleet-'));
+  t.after(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
+  await mkdir(path.join(folder, 'outputs'));
+  const newer = await otherOrder(folder);
+  const { address, client, ...cluster } = await start(t, folder, null, { hasOrchestrator: false });
+  const environment = {
+    ...process.env,
+    TEMPORAL_ADDRESS: address,
+    RATCHET_CODE_ROOTS: path.join(repositoryFolder, 'test'),
+  };
+  const orchestrator = async (version: OtherVersion): Promise<RunningCommand> => {
+    const command = new RunningCommand(version, ['worker', '--role', 'orchestrator'], { folder, environment });
+    t.after(() => command.stop());
+    await command.says(/of the workflow code: new runs begin under/);
+    return command;
+  };
+  const ratchet = async (version: OtherVersion, ...args: string[]): Promise<[number | null, string]> => {
+    const command = new RunningCommand(version, args, { folder, environment });
+    return [await command.ended, command.said];
+  };
+  const handleOf = (name: string) => client.workflow.getHandle<typeof trainRun>(name);
+  const versionsOfOpen = async (): Promise<Set<string>> => {
+    const found = new Set<string>();
+    for (const name of names) {
+      const { raw, status } = await handleOf(name).describe();
+      if (status.name === 'RUNNING')
+        found.add(raw.workflowExecutionInfo?.versioningInfo?.deploymentVersion?.buildId ?? '');
+    }
+    return found;
+  };
+  const names = Array.from({ length: 20 }, (_, i) => `run-${i + 1}`);
+  const steps = 16; // two GPU workers train two runs, and the others wait
+  for (const name of ['alone', ...names])
+    await writeFile(
+      path.join(folder, `${name}.toml`),
+      fakeRun({ steps, log: path.join(folder, `${name}.sampled`), stepMs: 500 }),
+    );
+
+  await orchestrator(thisVersion);
+  await cluster.start('alone');
+  const alone = await handleOf('alone').result();
+  for (const name of names) await cluster.start(name);
+  for (const name of names) await cluster.status(name, ({ step }) => step >= 0);
+  const before = await versionsOfOpen();
+  const newest = await orchestrator(newer);
+
+  const [, planned] = await ratchet(newer, 'upgrade', '--dry-run');
+  assert.match(planned, /^run-\d+ \(step \d+, version [0-9a-f]{8}\): moves after the end of its step \d+$/m);
+  assert.match(planned, /^run-\d+ \(step 0, version [0-9a-f]{8}\): moves at once$/m);
+  assert.deepEqual(await versionsOfOpen(), before, 'a dry run moves nothing');
+  const [code, said] = await ratchet(newer, 'upgrade');
+  assert.equal(code, 0, said);
+  const after = await versionsOfOpen();
+  assert.equal(after.size, 1, said);
+  assert.notDeepEqual(after, before);
+
+  await newest.stop(); // its successor does not take the runs back after the downgrade
+  await orchestrator(newer);
+  const [back, saidBack] = await ratchet(thisVersion, 'upgrade');
+  assert.equal(back, 0, saidBack);
+  assert.deepEqual(await versionsOfOpen(), before, saidBack);
+  await orchestrator(newer);
+  t.diagnostic(`${said}\n${saidBack}`);
+
+  for (const name of names) {
+    const { step, ledger, policyDigest } = await handleOf(name).result();
+    assert.deepEqual([step, ledger.isSound, policyDigest], [steps, true, alone.policyDigest], name);
+  }
+  const [again, left] = await ratchet(thisVersion, 'upgrade');
+  assert.equal(again, 0);
+  assert.match(left, /^version [0-9a-f]{8}: nothing is pinned to it; end its orchestrators/);
+});
+
 test('a rollout worker of another version is named with its machine; another worker does its work', async (t) => {
   const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-versions-'));
   t.after(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));

@@ -64,7 +64,7 @@ export async function withoutActivity(within: string, activity: string): Promise
 }
 
 const rooms =
-  'activities backends cli config core engine environments host learn load play runs store workers workflows'.split(
+  'activities backends cli client config core engine environments host learn load play runs store ui workers workflows'.split(
     ' ',
   );
 

@@ -24,7 +24,8 @@ describe('the identity of a worker', () => {
   });
 
   test('of an older version has no code, and other identities are not parsed', () => {
-    assert.deepEqual(workerIn('train worker 7@box-1 a1b2c3'), { role: 'train', place: '7@box-1', code: null });
+    const old = { role: 'train', place: '7@box-1', tag: 'a1b2c3', code: null };
+    assert.deepEqual(workerIn('train worker 7@box-1 a1b2c3'), old);
     assert.equal(workerIn('7@box-1'), null);
     assert.equal(workerIn('metrics worker 7@box-1 a1b2c3'), null);
   });

@@ -67,14 +67,17 @@ test('a stack beside a stranger on the usual ports: other ports, a killed server
 });
 
 test('Temporal is told at once that a worker of the stack was killed', async (t) => {
-  const roles = [{ ...worker, worker: 'rollout' as const }];
+  const told = { line: 'up' };
+  const args = ['-e', `setInterval(() => {}, 1000); console.log('tag ' + process.env.RATCHET_WORKER_TAG + ' up')`];
+  const roles = [{ ...worker, args, ready: told, worker: 'rollout' as const }];
   const stack = await startStack({ projectFolder: temporaryFolder(t), roles, log: () => undefined });
   t.after(() => stack.stop());
   const connection = await Connection.connect({ address: stack.temporalAddress });
   t.after(() => connection.close());
   const { poll } = await startActivity(connection);
   const pid = stack.pids()['meek worker'] ?? 0;
-  assert.equal((await poll(`rollout worker ${pid}@${hostname()} abcdef code abcdef01`)).attempt, 1);
+  const tag = /tag ([0-9a-f]{6}) up/.exec(readFileSync(join(stack.logFolder, 'meek-worker.log'), 'utf8'))?.[1];
+  assert.equal((await poll(`rollout worker ${pid}@${hostname()} ${tag} code abcdef01`)).attempt, 1);
   process.kill(pid, 'SIGKILL');
   assert.equal((await poll('another')).attempt, 2); // its heartbeat timeout is an hour
 });

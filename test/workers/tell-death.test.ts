@@ -2,12 +2,14 @@ import assert from 'node:assert/strict';
 import os from 'node:os';
 import { test, type TestContext } from 'node:test';
 import { Connection } from '@temporalio/client';
-import { workerIdentity } from '../../workers/roles/worker-identity.ts';
+import { workerIdentity, workerTagVar } from '../../workers/roles/worker-identity.ts';
 import { tellDeath } from '../../workers/temporal/tell-death.ts';
 import { startActivity } from './fixtures/one-activity.ts';
 import { startTemporalServer } from './fixtures/temporal-server.ts';
 
-const died = { role: 'rollout', pid: process.pid, how: 'was killed (SIGKILL)' } as const;
+const tag = 'abc123';
+process.env[workerTagVar] = tag;
+const died = { role: 'rollout', pid: process.pid, tag, how: 'was killed (SIGKILL)' } as const;
 
 async function withActivity(t: TestContext) {
   const connection = await Connection.connect({ address: await startTemporalServer(t) });
@@ -34,6 +36,7 @@ test('activities of other workers, roles and programs are left alone', async (t)
   await poll(workerIdentity('rollout', 'abcdef01'));
   assert.equal(await tellDeath(client, { ...died, pid: process.pid + 1 }), 0);
   assert.equal(await tellDeath(client, { ...died, role: 'orchestrator' }), 0);
+  assert.equal(await tellDeath(client, { ...died, tag: 'def456' }), 0, 'the same process number in another container');
   assert.equal(await tellDeath(client, died), 1);
   await poll('somebody else');
   assert.equal(await tellDeath(client, died), 0, 'another has it by now');

@@ -3,21 +3,27 @@ import { test } from 'node:test';
 import { msToTs } from '@temporalio/common/lib/time.js';
 import {
   beCurrent,
+  currentVersion,
   deploymentName,
   type DeploymentService,
   hasDeployments,
+  makeCurrent,
 } from '../../workers/temporal/worker-deployment.ts';
 
 /** A server that knows versions, each since a second, and which of them is current. */
 function server(createdAt: Readonly<Record<string, number>>, current = '') {
-  const state = { current, looks: 0 };
+  // In seconds, as the server's clock gives them.
+  const state = { current, chosenAt: createdAt[current] ?? 0, looks: 0 };
   const service = {
     listWorkerDeployments: async () => ({}),
     describeWorkerDeployment: async () => {
       state.looks += 1;
       return {
         workerDeploymentInfo: {
-          routingConfig: { currentDeploymentVersion: state.current ? { buildId: state.current } : null },
+          routingConfig: {
+            currentDeploymentVersion: state.current ? { buildId: state.current } : null,
+            currentVersionChangedTime: msToTs(state.chosenAt * 1000),
+          },
           versionSummaries: Object.entries(createdAt).map(([buildId, seconds]) => ({
             deploymentVersion: { deploymentName, buildId },
             createTime: msToTs(seconds * 1000),
@@ -27,6 +33,7 @@ function server(createdAt: Readonly<Record<string, number>>, current = '') {
     },
     setWorkerDeploymentCurrentVersion: async ({ buildId }: { buildId: string }) => {
       state.current = buildId;
+      state.chosenAt = Math.max(...Object.values(createdAt)) + 1;
       return {};
     },
   } as unknown as DeploymentService;
@@ -43,6 +50,18 @@ test('new runs begin under the version that came last, whichever orchestrator is
   assert.equal(await beCurrent(upgraded, 'old'), false, 'an older one that is started again changes nothing');
   assert.equal(upgraded.state.current, 'new');
   assert.equal(await beCurrent(upgraded, 'new'), true, 'done twice it changes nothing');
+});
+
+test('a version that was gone back to stays current when orchestrators of the newer one are started again', async () => {
+  const upgraded = server({ old: 1, new: 2 }, 'new');
+  await makeCurrent(upgraded, 'old');
+  assert.equal(await currentVersion(upgraded), 'old');
+  assert.equal(await beCurrent(upgraded, 'new'), false);
+  assert.equal(await beCurrent(upgraded, 'old'), true);
+  assert.equal(upgraded.state.current, 'old');
+
+  const again = server({ old: 1, new: 2, newest: 9 }, 'old');
+  assert.equal(await beCurrent(again, 'newest'), true, 'a version that came after the choice is the next choice');
 });
 
 test('a version that the server does not know yet is looked for again, and given up when the worker ends', async () => {

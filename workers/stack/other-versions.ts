@@ -53,7 +53,9 @@ export async function otherVersions(client: Client): Promise<readonly string[]> 
   }
 }
 
-export function linesOf(workers: readonly NamedWorker[], code = codeDigest): string[] {
+type SeenWorker = Omit<NamedWorker, 'tag'>;
+
+export function linesOf(workers: readonly SeenWorker[], code = codeDigest): string[] {
   const codes = new Set(workers.map(({ code }) => code));
   if (codes.size < 2) return [];
   const ours = code(); // read lazily: it takes all source files
@@ -66,13 +68,13 @@ export function linesOf(workers: readonly NamedWorker[], code = codeDigest): str
 }
 
 /** A worker that reports no code version is older. If both report one, their order is unknown. */
-function lineOf(worker: NamedWorker, wanted: string): string {
+function lineOf(worker: SeenWorker, wanted: string): string {
   const toDo = worker.code === null ? 'restart it with theirs' : 'restart it or them, so that all are of one version';
   return `${workerName(worker)} is of another version (${codeOf(worker.code)}) than the others (code ${wanted}): ${toDo}, if it still runs`;
 }
 
 /** The common code version; null if they differ or report none. */
-function onlyOne(workers: readonly NamedWorker[]): string | null {
+function onlyOne(workers: readonly SeenWorker[]): string | null {
   const [code = null, ...more] = new Set(workers.map((worker) => worker.code));
   return more.length === 0 ? code : null;
 }

@@ -18,14 +18,13 @@ import {
   defaultPorts,
 } from '../temporal/dev-server.ts';
 import { startGuard } from './guard.ts';
-import { readPayloadKeys } from '../temporal/payload-codec.ts';
 import { choosePort } from './ports.ts';
+import { deathNotice } from './death-notice.ts';
 import { holdProject } from './project-lock.ts';
 import { secretsOfProject, splitSecrets } from './secrets-pipe.ts';
 import { type AliveWhile, SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
 import { ensureTemporalCli } from '../temporal/temporal-cli.ts';
-import { localTemporal, remoteTemporal } from '../temporal/temporal-settings.ts';
-import type { WorkerRole } from '../../core/names.ts';
+import { refuseBadCredentials } from '../temporal/refuse-bad-credentials.ts';
 import { hiddenLoopback, openUiFront, type UiFront } from '../temporal/ui-front.ts';
 import { builtProgram } from '../built.mjs';
 
@@ -55,7 +54,7 @@ export interface Role {
   /** Check after it was ready: a process that is alive but stuck is restarted. */
   readonly alive?: AliveWhile;
   /** The role of a worker: Temporal is told at once when its process dies. */
-  readonly worker?: WorkerRole;
+  readonly worker?: Parameters<typeof deathNotice>[0];
 }
 
 /** Folders and addresses of a stack that its roles need. */
@@ -276,13 +275,6 @@ function superviseServer({
   return server;
 }
 
-/** Reports once, before anything starts, what would stop every worker. */
-function refuseBadCredentials(environment: Readonly<NodeJS.ProcessEnv>): void {
-  readPayloadKeys(environment);
-  const elsewhere = environment['TEMPORAL_ADDRESS'];
-  if (elsewhere) remoteTemporal(elsewhere, environment);
-}
-
 /**
  * Our own server authenticates no client, so its workers take configs and code only from these folders
  * (`host/trusted-files.ts`).
@@ -307,6 +299,8 @@ function superviseRole(
     readonly surroundings: Surroundings;
   },
 ): SupervisedProcess {
+  const notice =
+    role.worker === undefined ? null : deathNotice(role.worker, { ...place, environment, log: surroundings.log });
   const names = [...environmentForRoles, ...(role.passEnv ?? [])];
   // Variables for a server elsewhere do not apply to our own.
   const dropped = [...(role.dropEnv ?? []), ...(place.uiUrl === null ? [] : ['TEMPORAL_*'])];
@@ -318,6 +312,7 @@ function superviseRole(
       ? {}
       : { [trustedRootsVariable]: trustedRoots(place.projectFolder, environment) }),
     ...role.env,
+    ...notice?.env,
   };
   const { open, secrets } =
     role.takesSecrets === true ? splitSecrets({ ...env, ...handed }) : { open: env, secrets: undefined };
@@ -336,45 +331,8 @@ function superviseRole(
       startAttemptsMax: role.startAttemptsMax,
       steadyMs: role.steadyMs,
       alive: role.alive,
-      ...(role.worker === undefined ? {} : { onDeath: deathNotice(role.worker, { place, environment, surroundings }) }),
+      onDeath: notice?.onDeath,
     },
     surroundings,
   );
-}
-
-/** Tells Temporal of a worker's death. Without an answer the activities wait for their heartbeat timeout, as on a machine that is lost. */
-function deathNotice(
-  role: WorkerRole,
-  {
-    place,
-    environment,
-    surroundings,
-  }: {
-    readonly place: StackPlace;
-    readonly environment: Readonly<NodeJS.ProcessEnv>;
-    readonly surroundings: Surroundings;
-  },
-): (pid: number, how: string) => void {
-  const tell = async (pid: number, how: string): Promise<void> => {
-    const [{ connect }, { tellDeath }] = await Promise.all([
-      import('../temporal/client.ts'),
-      import('../temporal/tell-death.ts'),
-    ]);
-    const { temporalAddress: address, uiUrl } = place;
-    const { client, close } = await connect(
-      uiUrl === null ? remoteTemporal(address, environment) : localTemporal(address),
-    );
-    try {
-      await tellDeath(client, { role, pid, how });
-    } finally {
-      await close();
-    }
-  };
-  return (pid, how) =>
-    void tell(pid, how).catch((error: unknown) => {
-      const reason = error instanceof Error ? error.message : String(error);
-      surroundings.log(
-        `Temporal was not told that a worker died (its work waits for its heartbeat timeout): ${reason}`,
-      );
-    });
 }

@@ -1,10 +1,10 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
+import { type Client, type WorkflowExecutionDescription, WorkflowNotFoundError } from '@temporalio/client';
 import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
 import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import type proto from '@temporalio/proto';
 import type { OpenedRun, TakenOver, TrainRunInput } from '../../activities/index.ts';
-import { memoKeys, poolWorkflowPrefix } from '../../core/names.ts';
+import { isRolloutsWorkflowOf, memoKeys, poolWorkflowPrefix } from '../../core/names.ts';
 import { present } from '../../core/present.ts';
 import type { AskedOfRun, RunHandle } from '../../core/rl/run-state.ts';
 import { takeOverEvaluations } from './take-over-evaluations.ts';
@@ -42,7 +42,7 @@ export async function takeOverRuns(options: Omit<TakeOverOptions, 'isUnversioned
 }
 
 /** The same with a single look. */
-export async function takeOverOpen({ client, version, say, isUnversioned = false }: TakeOverOptions): Promise<void> {
+async function takeOverOpen({ client, version, say, isUnversioned = false }: TakeOverOptions): Promise<void> {
   const writtenBy = isUnversioned ? orPinned : versionOf;
   const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
   try {
@@ -57,30 +57,59 @@ export async function takeOverOpen({ client, version, say, isUnversioned = false
         );
       }
     }
-    const failed = (workflowId: string, reason: unknown): void =>
-      say(`upgrade: ${workflowId} was begun by other code and could not be taken over: ${innermostMessage(reason)}`);
-    await endFlows(client, version, writtenBy);
-    for (const pool of await takeOverPools(client, version, writtenBy))
-      say(`upgrade: the pool ${pool} continues under the new code`);
-    for (const evaluation of await takeOverEvaluations(client, { version, versionOf: writtenBy, failed })) {
-      say(`upgrade: ${evaluation} continues with what it has finished, under the new code`);
-    }
+    await takeOverBeside({
+      client,
+      version,
+      writtenBy,
+      said: (what) => say(`upgrade: ${what} under the new code`),
+      failed: (workflowId, reason) =>
+        say(`upgrade: ${workflowId} was begun by other code and could not be taken over: ${innermostMessage(reason)}`),
+    });
   } catch (error) {
     say(`upgrade: whether there are runs of other code could not be found out: ${innermostMessage(error)}`);
   }
+}
+
+/** Takes over what is open beside runs: pools, evaluations, searches and sweeps; ends what generated rounds of runs. */
+export async function takeOverBeside({
+  client,
+  version,
+  writtenBy,
+  said,
+  failed,
+}: Pick<TakeOverOptions, 'client' | 'version'> & {
+  readonly writtenBy: typeof versionOf;
+  readonly said: (what: string) => void;
+  /** Called for each that cannot be taken over; the others still are. */
+  readonly failed: (workflowId: string, reason: unknown) => void;
+}): Promise<void> {
+  await endFlows(client, version, writtenBy);
+  for (const pool of await takeOverPools(client, { version, writtenBy, failed })) said(`the pool ${pool} continues`);
+  for (const evaluation of await takeOverEvaluations(client, { version, versionOf: writtenBy, failed }))
+    said(`${evaluation} continues with what it has finished,`);
 }
 
 /**
  * Ends the workflows that generate rounds: runs that are taken over give their rounds to workflows of their own code,
  * which continue from what is stored.
  */
-async function endFlows(client: Client, version: string, writtenBy: typeof versionOf): Promise<void> {
+async function endFlows(
+  client: Client,
+  version: string,
+  writtenBy: typeof versionOf,
+  isWanted = (_flow: string): boolean => true,
+): Promise<void> {
   for await (const { workflowId } of client.workflow.list({
     query: "WorkflowType='playRounds' AND ExecutionStatus='Running'",
   })) {
+    if (!isWanted(workflowId)) continue;
     const flow = client.workflow.getHandle(workflowId);
-    const written = writtenBy(await flow.describe());
-    if (written !== null && written !== version) await flow.terminate('taken over by other workflow code');
+    try {
+      const written = writtenBy(await flow.describe());
+      if (written !== null && written !== version) await flow.terminate('taken over by other workflow code');
+    } catch (error) {
+      if (!(error instanceof WorkflowNotFoundError)) throw error; // it ended meanwhile
+    }
   }
 }
 
@@ -88,31 +117,49 @@ async function endFlows(client: Client, version: string, writtenBy: typeof versi
  * Begins pools anew that were begun by other code, with their settings, which are in the memo. All else their runs and
  * GPU workers tell again by themselves.
  */
-async function takeOverPools(client: Client, version: string, writtenBy: typeof versionOf): Promise<string[]> {
+async function takeOverPools(
+  client: Client,
+  {
+    version,
+    writtenBy,
+    failed,
+  }: {
+    readonly version: string;
+    readonly writtenBy: typeof versionOf;
+    readonly failed: (workflowId: string, reason: unknown) => void;
+  },
+): Promise<string[]> {
   const taken: string[] = [];
   for await (const { workflowId } of client.workflow.list({
     query: "WorkflowType='pool' AND ExecutionStatus='Running'",
   })) {
-    const found = await client.workflow.getHandle(workflowId).describe();
-    const written = writtenBy(found);
-    if (written === null || written === version) continue;
-    const { memo = {}, taskQueue, runId } = found;
-    const name = workflowId.slice(poolWorkflowPrefix.length);
-    const settings = memo[memoKeys.poolSettings] as PoolInput['settings'];
-    const input: PoolInput = { name, ...present({ settings }) };
-    const summary = await found.staticSummary();
-    await client.workflow.start('pool', {
-      workflowId,
-      taskQueue,
-      args: [input],
-      workflowIdConflictPolicy: 'TERMINATE_EXISTING',
-      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-      memo: { ...memo, [memoKeys.takenOverFrom]: runId },
-      ...present({ staticSummary: summary }),
-    });
-    taken.push(name);
+    try {
+      const found = await client.workflow.getHandle(workflowId).describe();
+      const written = writtenBy(found);
+      if (written === null || written === version) continue;
+      await beginPoolAgain(client, found);
+      taken.push(workflowId.slice(poolWorkflowPrefix.length));
+    } catch (error) {
+      failed(workflowId, error);
+    }
   }
   return taken;
+}
+
+async function beginPoolAgain(client: Client, found: WorkflowExecutionDescription): Promise<void> {
+  const { memo = {}, taskQueue, runId, workflowId } = found;
+  const settings = memo[memoKeys.poolSettings] as PoolInput['settings'];
+  const input: PoolInput = { name: workflowId.slice(poolWorkflowPrefix.length), ...present({ settings }) };
+  const summary = await found.staticSummary();
+  await client.workflow.start('pool', {
+    workflowId,
+    taskQueue,
+    args: [input],
+    workflowIdConflictPolicy: 'TERMINATE_EXISTING',
+    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+    memo: { ...memo, [memoKeys.takenOverFrom]: runId },
+    ...present({ staticSummary: summary }),
+  });
 }
 
 /** The run's name if it was taken over; null if our code can continue it as it is. `isWedged`: it certainly cannot. */
@@ -156,6 +203,8 @@ export async function takeOverRun(
     ...present({ staticSummary: summary }),
     ...timeoutsOf(raw.executionConfig),
   });
+  // Their run has given them up, and no execution of it would end them.
+  await endFlows(client, version, writtenBy, (flow) => isRolloutsWorkflowOf(workflowId, flow));
   return again.takesOver.handle?.name ?? workflowId;
 }
 
@@ -171,7 +220,7 @@ export function versionOf({ raw }: WorkflowExecutionDescription): string | null 
 /**
  * The same, when no worker has a deployment version: a run pinned to one was written by other code, whatever that was.
  */
-function orPinned(found: WorkflowExecutionDescription): string | null {
+export function orPinned(found: WorkflowExecutionDescription): string | null {
   const pinned = found.raw.workflowExecutionInfo?.versioningInfo?.deploymentVersion?.buildId;
   return pinned ? `pinned to ${pinned}` : versionOf(found);
 }

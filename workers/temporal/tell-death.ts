@@ -14,6 +14,8 @@ const workflowsMax = 500;
 interface Death {
   readonly role: WorkerRole;
   readonly pid: number;
+  /** The tag in its identity: in another container a worker may have its process number and host name. */
+  readonly tag: string;
   /** `was killed (SIGKILL)` */
   readonly how: string;
 }
@@ -28,12 +30,12 @@ interface Death {
  */
 export async function tellDeath(
   client: Pick<Client, 'workflow' | 'activity'>,
-  { role, pid, how }: Death,
+  { role, pid, tag, how }: Death,
 ): Promise<number> {
   const place = `${pid}@${os.hostname()}`;
   const held = (await pendingActivities(client, workflowsMax)).filter(({ isRunning, worker }) => {
     const named = isRunning ? workerIn(worker) : null;
-    return named !== null && named.role === role && named.place === place;
+    return named !== null && named.role === role && named.place === place && named.tag === tag;
   });
   const failure = ApplicationFailure.create({
     type: 'WorkerDied',

@@ -7,7 +7,8 @@ import { codeDigest } from '../program/code-version.ts';
 import { versionOf } from '../stack/take-over.ts';
 import { workerIn, workerName } from '../roles/worker-identity.ts';
 
-const { PendingWorkflowTaskState, TaskQueueType, WorkflowTaskFailedCause } = proto.temporal.api.enums.v1;
+const { PendingWorkflowTaskState, TaskQueueType, WorkflowTaskFailedCause, WorkerVersioningMode } =
+  proto.temporal.api.enums.v1;
 
 /** Number of newest events searched for the reason. */
 const lastEvents = 20;
@@ -61,21 +62,33 @@ function ignoredSinceMs({ state, scheduledTime }: PendingWorkflowTask): number {
  * Workflow code versions of orchestrators that poll; '' for one without a version. The server lists pollers for minutes
  * after they are gone; `sinceMs`: only those that polled since, as a waiting one would have been given the task.
  */
-export async function orchestratorsOf(
-  client: Pick<WorkflowClient, 'workflowService'> & Namespaced,
-  sinceMs = 0,
-): Promise<string[]> {
+export async function orchestratorsOf(client: AskedClient, sinceMs = 0): Promise<string[]> {
+  return [...new Set((await orchestratorPollers(client, sinceMs)).map(({ version }) => version))];
+}
+
+type AskedClient = Pick<WorkflowClient, 'workflowService'> & Namespaced;
+
+export interface Orchestrator {
+  /** Its workflow code version; '' without one. */
+  readonly version: string;
+  readonly identity: string;
+  /** Whether it is a version of a worker deployment: runs are pinned to it. */
+  readonly isDeployed: boolean;
+}
+
+/** The same, each with its process. */
+export async function orchestratorPollers(client: AskedClient, sinceMs = 0): Promise<Orchestrator[]> {
   const { pollers } = await client.workflowService.describeTaskQueue({
     namespace: client.options.namespace,
     taskQueue: { name: taskQueues.orchestrator },
     taskQueueType: TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
   });
   const there = (pollers ?? []).filter(({ lastAccessTime }) => (optionalTsToMs(lastAccessTime) ?? 0) >= sinceMs);
-  const versions = there.map(
-    ({ deploymentOptions, workerVersionCapabilities }) =>
-      deploymentOptions?.buildId || workerVersionCapabilities?.buildId || '',
-  );
-  return [...new Set(versions)];
+  return there.map(({ deploymentOptions, workerVersionCapabilities, identity }) => ({
+    version: deploymentOptions?.buildId || workerVersionCapabilities?.buildId || '',
+    identity: identity ?? '',
+    isDeployed: deploymentOptions?.workerVersioningMode === WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED,
+  }));
 }
 
 interface TaskFailure {

@@ -49,8 +49,9 @@ export function pinnedTo(version: string): Pick<WorkerOptions, 'workerDeployment
 }
 
 /**
- * Lets new runs begin under this version, unless a later one is set already by an upgrade whose older orchestrators may
- * be restarted meanwhile. Idempotent. Resolves to whether new runs begin under this version now.
+ * Lets new runs begin under this version, if it is newer than the choice of the present one: orchestrators of an older
+ * version may be restarted after an upgrade, and of a newer one after `ratchet upgrade` went back. Idempotent. Resolves
+ * to whether new runs begin under this version now.
  */
 export async function beCurrent(
   { service, namespace }: Asked,
@@ -67,9 +68,9 @@ export async function beCurrent(
     const createdAt = (buildId: string) => optionalTsToMs(summaryOf(buildId)?.createTime) ?? null;
     const ours = createdAt(version);
     if (ours !== null) {
-      if (current !== '' && (createdAt(current) ?? 0) > ours) return false;
-      const asked = { namespace, deploymentName, buildId: version, ignoreMissingTaskQueues: true };
-      const isDone = await service.setWorkerDeploymentCurrentVersion(asked).then(
+      const chosenAt = optionalTsToMs(routingConfig?.currentVersionChangedTime) ?? 0;
+      if (current !== '' && chosenAt > ours) return false;
+      const isDone = await makeCurrent({ service, namespace }, version).then(
         () => true,
         () => false, // another worker was first, or its poll is not known yet: looked at again
       );
@@ -80,25 +81,31 @@ export async function beCurrent(
   }
 }
 
+/** Lets new runs begin under this version, which the server has to know; '': under orchestrators without one. */
+export async function makeCurrent({ service, namespace }: Asked, version: string): Promise<void> {
+  const asked = { namespace, deploymentName, buildId: version, ignoreMissingTaskQueues: true };
+  await service.setWorkerDeploymentCurrentVersion(asked);
+}
+
+/** The version under which new runs begin; '' for orchestrators without one, null on a server without versions. */
+export async function currentVersion({ service, namespace }: Asked): Promise<string | null> {
+  const found = await service.describeWorkerDeployment({ namespace, deploymentName }).catch(() => null);
+  if (!found) return null;
+  return found.workerDeploymentInfo?.routingConfig?.currentDeploymentVersion?.buildId ?? '';
+}
+
 /**
  * Lets new runs begin under orchestrators without a deployment version, on a server that had versions before: the
  * orchestrator was started by hand without one. A failure means that the server has no versions.
  */
-export async function beUnversioned({ service, namespace }: Asked): Promise<void> {
-  const found = await service.describeWorkerDeployment({ namespace, deploymentName }).catch(() => null);
-  if ((found?.workerDeploymentInfo?.routingConfig?.currentDeploymentVersion?.buildId ?? '') === '') return;
-  await service.setWorkerDeploymentCurrentVersion({
-    namespace,
-    deploymentName,
-    buildId: '',
-    ignoreMissingTaskQueues: true,
-  });
+export async function beUnversioned(asked: Asked): Promise<void> {
+  if (((await currentVersion(asked)) ?? '') !== '') await makeCurrent(asked, '');
 }
 
 /** Log line of an orchestrator. */
 export function currentLine(version: string, isCurrent: boolean): string {
   const name = `version ${version.slice(0, 8)} of the workflow code`;
   return isCurrent
-    ? `${name}: new runs begin under it; open ones stay with orchestrators of their own version (ratchet upgrade RUN moves one)`
-    : `${name}: new runs begin under another version of the worker deployment "${deploymentName}"; temporal worker deployment describe --name ${deploymentName} shows which`;
+    ? `${name}: new runs begin under it; open ones stay with orchestrators of their own version (ratchet upgrade moves them)`
+    : `${name}: new runs begin under another version of the worker deployment "${deploymentName}"; ratchet upgrade --dry-run shows which, and ratchet upgrade --to ${version.slice(0, 8)} goes to this one`;
 }

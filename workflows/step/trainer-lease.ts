@@ -8,7 +8,7 @@ import {
 } from '@temporalio/workflow';
 import { trainerTraits } from '../../core/kinds/trainers.ts';
 import { engineFailuresMax } from '../../core/limits.ts';
-import { notRegisteredType, taskQueues, trainerQueues } from '../../core/names.ts';
+import { trainerWaits, notRegisteredType, taskQueues, trainerQueues } from '../../core/names.ts';
 import { nextWaitMs } from '../../core/patience.ts';
 import { memoryRemedies } from '../../core/rl/failures.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
@@ -380,7 +380,7 @@ export class TrainerLease {
   }
 
   get #waitingAtFirst(): string {
-    return this.#turn ? `a trainer of the pool ${this.#turn.pool}` : 'a GPU worker';
+    return this.#turn ? `${trainerWaits.ofPool} ${this.#turn.pool}` : trainerWaits.alone;
   }
 
   async #whomFor(): Promise<string> {
@@ -401,8 +401,8 @@ export class TrainerLease {
       } catch (error) {
         if (isCancellation(error)) throw error;
         this.#waitingFor = this.#turn
-          ? `a trainer of the pool ${this.#turn.pool}, which does not answer`
-          : 'a GPU worker (Temporal did not list them)';
+          ? `${this.#waitingAtFirst}, which does not answer`
+          : `${this.#waitingAtFirst} (Temporal did not list them)`;
       }
       if (lookMs === firstLookMs && !looking.isOver)
         this.#control.emit('warning', null, `waiting for ${this.#waitingFor}`);

@@ -1,0 +1,220 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
+import { defineSearchAttributeKey } from '@temporalio/common';
+import { memoKeys, trainerWaits } from '../../core/names.ts';
+import type { AskedOfRun } from '../../core/rl/run-state.ts';
+import { askStatus } from '../temporal/ask-status.ts';
+import { innermostMessage } from '../temporal/innermost-message.ts';
+import { whyStuck } from '../temporal/why-stuck.ts';
+import { orPinned, takeOverBeside, takeOverRun, versionOf } from './take-over.ts';
+
+const stepAttribute = defineSearchAttributeKey('RatchetStep', 'INT');
+
+/** Interval between looks at all open runs. */
+const lookMs = 1_000;
+/** Least interval between lines that say what is waited for. */
+const progressMs = 10_000;
+/** Attempts to move a run before it is left where it is. */
+const triesMax = 3;
+/** The list of workflows lags a little behind: it is asked once more before the walk is over. */
+const lastLookMs = 2_000;
+/** Runs named in a line; the others are counted. */
+const namedMax = 8;
+
+export interface WalkOptions {
+  readonly client: Client;
+  /** Workflow code version that all runs are to be at work under; new runs begin under it already. */
+  readonly version: string;
+  /** Its orchestrators have no deployment version. */
+  readonly isUnversioned: boolean;
+  /** One run by its workflow id; null: all runs, and what is beside them. */
+  readonly only: string | null;
+  /** Moves a run in the midst of a step as well. */
+  readonly isNow: boolean;
+  readonly say: (line: string) => void;
+}
+
+/** An open run, as far as the walk goes. */
+export interface WalkedRun {
+  readonly workflowId: string;
+  /** Last committed step; null before it has begun. */
+  readonly step: number | null;
+  /** Version that wrote its history; null before its first task. */
+  readonly version: string | null;
+  /** `here`: at work under the wanted version. */
+  readonly is: 'here' | 'begins' | 'due' | 'waits';
+  /** What it waits for; '' for the others. */
+  readonly what: string;
+}
+
+/** Where a run was when the walk saw it first. */
+interface FirstSeen {
+  readonly runId: string;
+  readonly step: number;
+}
+
+/**
+ * Moves open runs to another version of Ratchet, in either direction, while they are at work. A run moves when it has
+ * committed a step, or at once where it makes none: so no training is thrown away. All that the walk knows is in
+ * Temporal: one that was killed is begun again, and goes on. Resolves to the ids of what could not be moved.
+ */
+export async function walkFleet(options: WalkOptions): Promise<string[]> {
+  const { client, version, say, only } = options;
+  const walk = new Walk(options);
+  await walk.untilAllAreHere();
+  if (only === null) {
+    const writtenBy = options.isUnversioned ? orPinned : versionOf;
+    const failed = (workflowId: string, reason: unknown): void => walk.failedBeside(workflowId, reason);
+    const said = (what: string): void => say(`${what} under the wanted version`);
+    await takeOverBeside({ client, version, writtenBy, said, failed });
+    await delay(lastLookMs);
+    await walk.untilAllAreHere();
+    walk.beginBeside(); // what failed is tried once more
+    await takeOverBeside({ client, version, writtenBy, said, failed });
+  }
+  return walk.given;
+}
+
+/** How all open runs stand, without moving one. */
+export async function lookAtFleet(options: Omit<WalkOptions, 'say'>): Promise<readonly WalkedRun[]> {
+  return new Walk({ ...options, say: () => undefined }).look();
+}
+
+class Walk {
+  readonly #options: WalkOptions;
+  readonly #seen = new Map<string, FirstSeen>();
+  readonly #tries = new Map<string, number>();
+  /** Pools, evaluations, searches and sweeps that could not be moved. */
+  readonly #beside = new Set<string>();
+  #moved = 0;
+  #saidAt = -Infinity;
+  #said = '';
+
+  constructor(options: WalkOptions) {
+    this.#options = options;
+  }
+
+  /** What could not be moved. */
+  get given(): string[] {
+    return [...this.#tries].flatMap(([id, tries]) => (tries >= triesMax ? id : [])).concat([...this.#beside]);
+  }
+
+  async untilAllAreHere(): Promise<void> {
+    for (;;) {
+      const runs = await this.look();
+      // One that begins may continue, as new, an execution of another version.
+      const moved = new Set<string>();
+      for (const { is, workflowId } of runs) {
+        if ((is !== 'due' && is !== 'begins') || this.given.includes(workflowId)) continue;
+        if (await this.#move(workflowId)) moved.add(workflowId);
+      }
+      const left = runs.filter(({ is, workflowId }) => is !== 'here' && !this.given.includes(workflowId));
+      if (left.length === 0) return;
+      this.#tell(
+        runs,
+        left.filter(({ workflowId }) => !moved.has(workflowId)),
+      );
+      await delay(lookMs);
+    }
+  }
+
+  async look(): Promise<WalkedRun[]> {
+    const runs: WalkedRun[] = [];
+    for (const workflowId of await this.#open()) {
+      const run = await this.#standing(workflowId);
+      if (run !== null) runs.push(run);
+    }
+    return runs;
+  }
+
+  failed(workflowId: string, reason: unknown): void {
+    const tries = (this.#tries.get(workflowId) ?? 0) + 1;
+    this.#tries.set(workflowId, tries);
+    if (tries !== triesMax) return;
+    this.#options.say(`${workflowId}: could not be moved, and stays as it is: ${innermostMessage(reason)}`);
+  }
+
+  beginBeside(): void {
+    this.#beside.clear();
+  }
+
+  failedBeside(workflowId: string, reason: unknown): void {
+    this.#beside.add(workflowId);
+    this.#options.say(`${workflowId}: could not be moved: ${innermostMessage(reason)}`);
+  }
+
+  async #open(): Promise<string[]> {
+    const { client, only } = this.#options;
+    if (only !== null) return [only];
+    const ids = new Set<string>();
+    const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
+    for await (const { workflowId } of client.workflow.list({ query, pageSize: 100 })) ids.add(workflowId);
+    return [...ids];
+  }
+
+  /** null for a run that is over. */
+  async #standing(workflowId: string): Promise<WalkedRun | null> {
+    const { client, version, isUnversioned, isNow } = this.#options;
+    const handle = client.workflow.getHandle(workflowId);
+    const found = await handle.describe();
+    if (found.status.name !== 'RUNNING') return null;
+    const { memo = {}, runId } = found;
+    const step = stepOf(found);
+    const written = (isUnversioned ? orPinned : versionOf)(found);
+    const run = { workflowId, step, version: written };
+    const stuck = found.raw.pendingWorkflowTask ? await whyStuck(handle, workflowId) : null;
+    if (written === version && stuck?.is !== 'wedged') return { ...run, is: 'here', what: '' };
+    if (written === null) return { ...run, is: 'begins', what: 'its first task by an orchestrator of that version' };
+    const due: WalkedRun = { ...run, is: 'due', what: '' };
+    const isPaused = (memo[memoKeys.asked] as AskedOfRun | undefined)?.pausedBecause;
+    if (isNow || step === null || stuck !== null || typeof isPaused === 'string') return due;
+    const status = await askStatus(handle);
+    // Without a trainer it may wait for the steps of other runs; what it has sampled is stored.
+    if (status?.waitingOn.some(({ what }) => hasNoTrainer(what)) === true) return due;
+    const first = this.#seen.get(workflowId) ?? { runId, step };
+    this.#seen.set(workflowId, first);
+    if (step === first.step && runId === first.runId)
+      return { ...run, is: 'waits', what: `the end of its step ${step + 1}` };
+    if (status !== null && status.step >= status.maxSteps) return { ...run, is: 'waits', what: 'its own end' };
+    return due;
+  }
+
+  async #move(workflowId: string): Promise<boolean> {
+    const { client, version, isUnversioned, say } = this.#options;
+    try {
+      const writtenBy = isUnversioned ? orPinned : versionOf;
+      const stuck = await whyStuck(client.workflow.getHandle(workflowId), workflowId);
+      const isWedged = stuck?.is === 'wedged';
+      const run = await takeOverRun({ client, version, writtenBy, isWedged }, workflowId);
+      if (run === null) return false; // it is over, or was moved by somebody else
+      this.#moved += 1;
+      say(`${run}: continues from its newest commit under the wanted version`);
+      return true;
+    } catch (error) {
+      this.failed(workflowId, error);
+      return false;
+    }
+  }
+
+  #tell(runs: readonly WalkedRun[], left: readonly WalkedRun[]): void {
+    const here = runs.length - left.length;
+    const named = left
+      .slice(0, namedMax)
+      .map(({ workflowId, what }) => (what === '' ? workflowId : `${workflowId} (${what})`));
+    const more = left.length > namedMax ? ` and ${left.length - namedMax} more` : '';
+    const line = `${here} of ${runs.length} runs at work under it, ${this.#moved} moved; waits for: ${named.join(', ')}${more}`;
+    if (left.length === 0 || line === this.#said || performance.now() - this.#saidAt < progressMs) return;
+    [this.#said, this.#saidAt] = [line, performance.now()];
+    this.#options.say(line);
+  }
+}
+
+function hasNoTrainer(wait: string): boolean {
+  return Object.values(trainerWaits).some((label) => wait.startsWith(label));
+}
+
+/** Last committed step: a search attribute, or in the memo where the namespace has none; null before the first. */
+function stepOf({ memo, typedSearchAttributes }: WorkflowExecutionDescription): number | null {
+  const step = typedSearchAttributes.get(stepAttribute) ?? memo?.['step'];
+  return typeof step === 'number' ? step : null;
+}
