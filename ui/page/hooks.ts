@@ -79,6 +79,7 @@ export function useRoute(): Route {
   useEffect(() => {
     const look = (): void => setHash(location.hash);
     addEventListener('hashchange', look);
+    look(); // it may have changed since it was read
     return () => removeEventListener('hashchange', look);
   }, []);
   return routeOf(hash);
