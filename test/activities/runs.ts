@@ -278,7 +278,11 @@ export function openRoles(
     findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
     countRolloutWorkers: () => Promise.resolve(workers),
     otherVersions: () => Promise.resolve([]),
-    history: { update: () => Promise.resolve(null), around: () => Promise.resolve([]) },
+    history: {
+      update: () => Promise.resolve(null),
+      around: () => Promise.resolve([]),
+      cancelled: () => Promise.resolve(null),
+    },
   });
   const activities = {
     ...orchestrator,
