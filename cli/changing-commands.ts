@@ -110,7 +110,7 @@ export function askRolesFirst(program: CommandUnknownOpts): void {
     const words = wordsOf(command, program);
     const changes = changingCommands[words];
     if (changes === undefined) throw new Error(`ratchet ${words} is missing in cli/changing-commands.ts`);
-    if (changes === 'no' || (changes !== 'yes' && !changes(command.opts() as Options, command.args))) return;
+    if (changes === 'no' || (changes !== 'yes' && !changes(command.opts(), command.args))) return;
     const { requireRole } = await import('../workers/temporal/who-may.ts');
     await requireRole(words, { of: 'own' });
   });
