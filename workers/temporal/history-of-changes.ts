@@ -14,11 +14,11 @@ const pagesMax = 1_100;
 /** Executions of a workflow, the newest first, that are looked at for who ended them. */
 const executionsMax = 20;
 
-/** Reads from Temporal's histories who asked for what. */
-export function historyOfChanges(client: Client): HistoryOfChanges {
+/** Reads from Temporal's histories who asked for what. `client`: that of the current connection. */
+export function historyOfChanges(client: () => Client): HistoryOfChanges {
   return {
-    update: (execution, id) => updateIn(client, execution, id),
-    around: (execution) => around(client, execution),
+    update: (execution, id) => updateIn(client(), execution, id),
+    around: (execution) => around(client(), execution),
   };
 }
 
