@@ -4,6 +4,7 @@ import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { test, type TestContext } from 'node:test';
 import { isRolloutsWorkflowOf } from '../../core/names.ts';
 import { auditLedger } from '../../core/rl/ledger.ts';
@@ -49,13 +50,21 @@ test('orchestrators of both versions, a rollout worker and a GPU worker are kill
   await fleet.orchestrator(newer);
   for (const to of [newer, thisVersion]) {
     const walk = fleet.command(to, 'upgrade');
-    for (const strike of [
+    await walk.says(/continues from|waits for/);
+    const strikes = [
       () => fleet.killOrchestrator(to === newer ? thisVersion : newer),
+      () => fleet.killOrchestrator(to),
       () => fleet.killWorker('rollout worker'),
       () => fleet.killWorker('train worker'),
-      () => fleet.killOrchestrator(to),
-    ])
-      await strike();
+    ];
+    // All are away at the same time.
+    const back: Promise<void>[] = [];
+    for (const strike of strikes) {
+      assert.ok(walk.isRunning, `the walk was over before ${strike.toString()}\n${walk.said}`);
+      back.push(strike());
+      await delay(200);
+    }
+    await Promise.all(back);
     assert.equal(await walk.ended, 0, walk.said);
     await fleet.isAllUnder(to, walk.said);
     t.diagnostic(walk.said);

@@ -58,7 +58,8 @@ interface FirstSeen {
 
 /**
  * Moves open runs to another version of Ratchet, in either direction, while they are at work. A run moves when it has
- * committed a step, or at once where it makes none: so no training is thrown away. All that the walk knows is in
+ * committed a step, or at once where it makes none: so little training is repeated, that of a second. If another GPU
+ * worker takes the run, it makes the steps since the newest checkpoint again, as after every change of workers. All that the walk knows is in
  * Temporal: one that was killed is begun again, and goes on. Resolves to the ids of what could not be moved.
  */
 export async function walkFleet(options: WalkOptions): Promise<string[]> {
