@@ -112,7 +112,6 @@ test('a client certificate is replaced while `ratchet dev` and `ratchet attach` 
     taskQueue: 'ratchet',
     args: [{ config: 'long.toml' }],
   });
-  t.after(() => run.terminate());
   await dev.says('long begins');
   const attached = startRatchet(t, folder, variables, 'attach', 'long', '--plain');
   await attached.says('step 2');
