@@ -18,13 +18,8 @@ export async function connectClient(
     ...(apiKey === null ? {} : { apiKey: renewedKey(settings, apiKey) }),
   });
   if (settings.tls !== null) renewCertificates(connection, settings);
-  try {
-    await connection.ensureConnected();
-    return connection;
-  } catch (error) {
-    await connection.close();
-    throw error;
-  }
+  await connection.ensureConnected();
+  return connection;
 }
 
 /** gRPC has no public way to other certificates for a channel. This is where it asks for each TLS connection. */

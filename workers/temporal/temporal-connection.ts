@@ -49,6 +49,8 @@ async function whyNotPlain({ address }: TemporalSettings): Promise<string | null
 /** TLS over a socket to the server, which is verified. Rejects with the socket's error. */
 export async function overTls(settings: TemporalSettings, socket: Socket): Promise<Socket> {
   const secure = connectTls({ ...tlsOptions(settings), socket });
+  // Between `once` and the next user of the socket an error without a listener would end the process.
+  secure.on('error', () => undefined);
   await once(secure, 'secureConnect');
   return secure;
 }
