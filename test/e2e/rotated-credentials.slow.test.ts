@@ -1,6 +1,7 @@
 /** Keys and certificates of Temporal are changed, the old ones become invalid, and a worker that was started long ago works on. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { copyFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
@@ -78,6 +79,9 @@ test('an authority and its client certificates are replaced while a worker polls
 });
 
 test('a client certificate is replaced while `ratchet dev` and `ratchet attach` are connected', { skip }, async (t) => {
+  const started: ReturnType<typeof startRatchet>[] = [];
+  // Before their folder is removed.
+  t.after(() => Promise.all(started.map((one) => one.end())));
   const upstream = await startTemporalServer(t);
   const first = makeCertificates(t);
   const second = makeCertificates(t);
@@ -102,6 +106,7 @@ test('a client certificate is replaced while `ratchet dev` and `ratchet attach` 
   };
   writeFileSync(path.join(folder, 'long.toml'), fakeRun({ steps: 1_000, log: path.join(folder, 'sampled') }));
   const dev = startRatchet(t, folder, variables, 'dev', '--no-page');
+  started.push(dev);
   await dev.says('start a run:');
   await works(upstream, 'with-the-first');
   await dev.says('with-the-first failed');
@@ -114,6 +119,7 @@ test('a client certificate is replaced while `ratchet dev` and `ratchet attach` 
   });
   await dev.says('long begins');
   const attached = startRatchet(t, folder, variables, 'attach', 'long', '--plain');
+  started.push(attached);
   await attached.says('step 2');
 
   proxy.requireCertificateOf(second.authority.certificate);
@@ -157,6 +163,11 @@ function startRatchet(t: TestContext, cwd: string, variables: Readonly<Record<st
   return {
     exitCode: () => child.exitCode,
     said: () => said,
+    end: async () => {
+      const exited = child.exitCode === null ? once(child, 'exit') : null;
+      child.kill('SIGTERM');
+      await exited;
+    },
     says: (what: string) =>
       eventually(
         `"${what}"`,
