@@ -184,7 +184,7 @@ async function whatItWaitsFor(handle: WorkflowHandle): Promise<Waiting> {
 async function stuckText(handle: WorkflowHandle, is: RunSnapshot['is']): Promise<string | null> {
   if (is === 'answer') return null;
   const stuck = await whyStuck(handle, handle.workflowId).catch(() => null);
-  return stuck?.is === 'wedged' ? stuck.text : null;
+  return stuck === null || stuck.is === 'nobody there' ? null : stuck.text;
 }
 
 export function waitingOf(

@@ -36,7 +36,7 @@ async function beginRecorded(t: TestContext, of: Begun): Promise<Recorded> {
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-changes-'));
   t.after(() => rm(folder, { recursive: true }));
   const { client } = await openServer();
-  const history = historyOfChanges(client);
+  const history = historyOfChanges(() => client);
   const record = createRecordChange(history);
   const at = (name: string) => ({ name, store: `${pathToFileURL(folder).href}/` });
   const run = await begin({
@@ -230,7 +230,7 @@ describe('the changes of a run', { concurrency: 8 }, () => {
       findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
       countRolloutWorkers: () => Promise.resolve(0),
       otherVersions: () => Promise.resolve([]),
-      history: historyOfChanges(client),
+      history: historyOfChanges(() => client),
     });
     const workflowId = freshName();
     await writeFile(path.join(projectFolder, 'words.toml'), configText);

@@ -49,7 +49,8 @@ async function storeOfTest(t: TestContext): Promise<string> {
 
 /** The activities that keep changes, as they are shipped. */
 async function recording(): Promise<Fakes> {
-  const history = historyOfChanges((await openServer()).client);
+  const { client } = await openServer();
+  const history = historyOfChanges(() => client);
   return {
     recordChange: createRecordChange(history),
     nameChange: createNameChange(history),

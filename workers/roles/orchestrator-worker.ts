@@ -86,9 +86,9 @@ function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
     codeVersion,
     inference: inferenceFor(settings),
     findTrainers: () => findTrainers(link.client),
-    countRolloutWorkers: pollerCounts(link.client),
-    otherVersions: watchVersions(link.client),
-    history: historyOfChanges(link.client),
+    countRolloutWorkers: pollerCounts(() => link.client),
+    otherVersions: watchVersions(() => link.client),
+    history: historyOfChanges(() => link.client),
     whatSearchAttributesLack,
     beginSweeps: (store) => scheduleSweeps(link.client, store),
     isWorkflowRunning: async (workflowId) => {

@@ -18,12 +18,12 @@ const pagesSinceCancel = 20;
 /** A person cancels an evaluation by the workflow of its file, whose parent may be one of a schedule. */
 const parentsMax = 4;
 
-/** Reads from Temporal's histories who asked for what. */
-export function historyOfChanges(client: Client): HistoryOfChanges {
+/** Reads from Temporal's histories who asked for what. `client`: that of the current connection. */
+export function historyOfChanges(client: () => Client): HistoryOfChanges {
   return {
-    update: (execution, id) => updateIn(client, execution, id),
-    around: (execution) => around(client, execution),
-    cancelled: (execution) => cancelledBy(client, execution),
+    update: (execution, id) => updateIn(client(), execution, id),
+    around: (execution) => around(client(), execution),
+    cancelled: (execution) => cancelledBy(client(), execution),
   };
 }
 
