@@ -57,13 +57,16 @@ export async function rolloutsWithRewards(asked: RewardedRollouts): Promise<Fork
   const scores = await scoresOf(from, rewards, { first: places[0]?.first ?? 0, last: places.at(-1)?.last ?? 0 });
   const leases: { readonly key: string; readonly of: RoundLeases }[] = [];
   const parts: { readonly key: string; readonly bytes: Uint8Array }[] = [];
+  const groups = await groupsIn(from, keys);
+  const ofStep = groups.map(({ group }) => group);
+  const isMixed = before.environments.length > 1;
   for (const place of places) {
-    const groups = await groupsOfRound(from, keys.filter((one) => roundOf(one)?.first === place.first)); // prettier-ignore
-    const of = await leasesOfRound(from, place, groups.map(({ group }) => group)); // prettier-ignore
+    const of = await leasesOfRound(from, place, { ofStep, isMixed });
     if (of === null) continue;
     leases.push({ key: layout.leases(firstLineage, place), of });
     const folder = layout.round(firstLineage, place.step, place.first, place.last);
-    const rollouts = await rolloutsWithJudgements(from, groups, scores);
+    const own = groups.filter(({ key }) => roundOf(key)!.first === place.first);
+    const rollouts = await rolloutsWithJudgements(from, own, scores);
     for (const chunk of of.chunks) {
       const found = groupsOfChunk(of.leases, chunk).flatMap(({ ordinal }) => rollouts.get(ordinal) ?? []);
       const part = `${folder}${chunkName(chunk)}/part_1.jsonl`;
@@ -86,8 +89,8 @@ interface StoredGroup {
   readonly group: ScoredGroup;
 }
 
-/** The scored groups of a round, in their order. */
-async function groupsOfRound(from: LineagePlace, keys: readonly string[]): Promise<readonly StoredGroup[]> {
+/** The scored groups in these objects, in their order. */
+async function groupsIn(from: LineagePlace, keys: readonly string[]): Promise<readonly StoredGroup[]> {
   const store = storeOf(from);
   const found: StoredGroup[] = [];
   for (const key of layout.scoredIn(keys)) {

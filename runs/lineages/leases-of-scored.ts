@@ -2,6 +2,7 @@ import { encodeRanges } from '../../core/rl/ledger.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
 import type { LeasedChunk } from '../../core/rl/sampling/chunks.ts';
+import { stateWithin } from '../../core/rl/sampling/curriculum.ts';
 import type { GroupLease, ScoredGroup } from '../../core/rl/rollout/rollout.ts';
 import type { LeasedGroups } from '../../core/rl/run-state.ts';
 import { layout, type roundOf } from '../layout.ts';
@@ -12,15 +13,19 @@ import { type LineagePlace, requireCommit, storeOf } from '../run-access.ts';
 export type RoundLeases = Omit<LeasedGroups, 'policy'>;
 
 /**
- * The leases of a round: what its scored groups say, with the examples that the commit of their step ends with. The
- * leases themselves are removed with a later checkpoint. null = nothing of the round is there.
+ * The leases of a round, from all scored groups of its step, between the commits around it: the leases themselves are
+ * removed with a later checkpoint. null = nothing of the round is there.
  */
 export async function leasesOfRound(
   from: LineagePlace,
   place: Pick<NonNullable<ReturnType<typeof roundOf>>, 'step' | 'first' | 'last'>,
-  groups: readonly ScoredGroup[],
+  {
+    ofStep,
+    isMixed,
+  }: { readonly ofStep: readonly ScoredGroup[]; /** Of a run with several environments. */ readonly isMixed: boolean },
 ): Promise<RoundLeases | null> {
   const { step, first, last } = place;
+  const groups = ofStep.filter(({ ordinal }) => ordinal >= first && ordinal <= last);
   if (groups.length < last - first + 1) {
     const store = storeOf(from);
     const key = layout.leases(from.lineage, place);
@@ -39,10 +44,9 @@ export async function leasesOfRound(
   const chunks = [...ofEach].toSorted().map((environment): LeasedChunk => {
     const own = leases.filter((lease) => lease.environment === environment);
     const ordinals = encodeRanges(own.map(({ ordinal }) => ordinal));
-    return { index: 0, count: 1, ...(ofEach.size > 1 ? { environment } : {}), groups: own.length, ordinals };
+    return { index: 0, count: 1, ...(isMixed ? { environment } : {}), groups: own.length, ordinals };
   });
-  const { environments } = made.state.curriculum;
-  const curriculum = { ...begun.state.curriculum, nextOrdinal: last + 1, environments };
+  const curriculum = stateWithin([begun.state.curriculum, made.state.curriculum], ofStep, last);
   return { leases, chunks, ...present({ prompts }), curriculum };
 }
 
