@@ -25,6 +25,7 @@ import { addTallies, averageReward, emptyTally } from '../core/eval/tally.ts';
 import { evaluationChunksInPlayMax, evaluationsSideBySide } from '../core/limits.ts';
 import { chunkLeftSignalName } from '../core/names.ts';
 import { tellingItsEnd } from './beside/child-work.ts';
+import { recordingItsCancel } from './beside/recorded.ts';
 import { rootCause } from './beside/root-cause.ts';
 import { onSignal } from './control/listen.ts';
 import { readEvaluateInput } from './inputs.ts';
@@ -49,7 +50,9 @@ export async function evaluate(
 ): Promise<Evaluated> {
   const input = readEvaluateInput(given);
   if ('config' in input || 'inputs' in input) return evaluateAll(input);
-  return { results: [await tellingItsEnd(input, () => evaluateOne(input))] };
+  // An evaluation of a run is cancelled by the run, whose own changes say who ended that.
+  const of = input.notify === undefined ? ({ kind: 'evaluation', place: input.results } as const) : null;
+  return { results: [await tellingItsEnd(input, () => recordingItsCancel(of, () => evaluateOne(input)))] };
 }
 
 async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {

@@ -132,6 +132,16 @@ export const opening = proxyActivities<Pick<OrchestratorActivities, OpeningActiv
   retry,
 });
 
+/** Records of who changed what that a workflow waits for, which goes on without them after this time. */
+export const records = proxyActivities<
+  Pick<OrchestratorActivities, 'nameChange' | 'recordStart' | 'recordCancel' | 'keepPoolChanges'>
+>({
+  taskQueue: taskQueues.orchestrator,
+  startToCloseTimeout: '20s',
+  scheduleToCloseTimeout: '1m',
+  retry,
+});
+
 export function rolloutsFor(spec: Pick<RunSpec, 'heartbeatTimeoutS' | 'queue'>) {
   return proxyActivities<RolloutActivities>({
     taskQueue: queueOfPool(taskQueues.rollout, spec.queue?.pool),

@@ -6,7 +6,7 @@ import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { onOneLine } from '../output/plain-text.ts';
 import { type EvaluationProgress, evaluationProgress } from '../eval/evaluation-progress.ts';
-import { type PendingActivity, pendingActivities, pendingWork } from '../temporal/pending-activities.ts';
+import { type PendingActivity, pendingActivities, pendingWork } from '../temporal/pending-work.ts';
 import { whyStuck } from '../../workers/temporal/why-stuck.ts';
 
 /** Interval between queries for events; a query costs its worker a few milliseconds. */

@@ -34,6 +34,10 @@ type Training = Pick<
   | 'checkRewind'
   | 'setBudget'
   | 'recordChange'
+  | 'nameChange'
+  | 'recordStart'
+  | 'recordCancel'
+  | 'keepPoolChanges'
   | 'checkBehind'
   | 'beginLineage'
   | 'leaseGroups'
@@ -61,6 +65,8 @@ type Training = Pick<
   | 'publishVersion'
 >;
 
+const nobody = { time: '2026-12-01T00:00:00.000Z', identity: '', principal: null, workflow: '', execution: '' };
+
 export function fakeTraining(run: FakeRun, tell: TellLeased): Training {
   return { ...opening(run), ...collecting(run), ...training(run, tell), ...after(run) };
 }
@@ -69,7 +75,17 @@ function opening(
   run: FakeRun,
 ): Pick<
   Training,
-  'openRun' | 'readSpec' | 'checkRewind' | 'setBudget' | 'recordChange' | 'checkBehind' | 'beginLineage'
+  | 'openRun'
+  | 'readSpec'
+  | 'checkRewind'
+  | 'setBudget'
+  | 'recordChange'
+  | 'nameChange'
+  | 'recordStart'
+  | 'recordCancel'
+  | 'keepPoolChanges'
+  | 'checkBehind'
+  | 'beginLineage'
 > {
   return {
     openRun: () => {
@@ -90,6 +106,10 @@ function opening(
     readSpec: () => run.spec,
     setBudget: () => undefined,
     recordChange: () => 'ann@laptop',
+    nameChange: ({ update, ...change }) => ({ ...change, ...nobody, id: update }),
+    recordStart: () => undefined,
+    recordCancel: () => undefined,
+    keepPoolChanges: () => [],
     checkRewind: ({ step }) => {
       if (run.commitOf(step) === undefined) throw new RatchetError('Unsupported', `no step ${step}`);
       return { step, checkpoint: step, hasWeights: true };
