@@ -79,6 +79,13 @@ export async function releaseAll(pool: ServerPool, { name }: ServedPolicy, holde
   await Promise.allSettled(membersHere(pool).map(({ server }) => server.release(name, holder)));
 }
 
+/** Throws if none of the available servers can be told. */
+export async function leaveAll(pool: ServerPool, run: string): Promise<void> {
+  const outcomes = await Promise.allSettled(membersHere(pool).map(({ server }) => server.leave(run)));
+  const failed = outcomes.find((outcome) => outcome.status === 'rejected');
+  if (failed && outcomes.every(({ status }) => status === 'rejected')) throw failed.reason;
+}
+
 async function hold(member: PoolMember, policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome> {
   const { server } = member;
   const first = await server.hold(policy.name, holder, seconds);
