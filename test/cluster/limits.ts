@@ -14,8 +14,4 @@ export const limits: Limits = {
   // Requests per second of a namespace, and those that list or count workflows.
   'frontend.namespaceRPS': 400,
   'frontend.namespaceRPS.visibility': 10,
-  // No limits, but what a cluster with pools has: fair queues.
-  'matching.enableFairness': true,
-  'matching.numTaskqueueReadPartitions': 1,
-  'matching.numTaskqueueWritePartitions': 1,
 };
