@@ -237,7 +237,7 @@ async function cancelAll(runs: readonly FakeRun[]): Promise<void> {
   await Promise.allSettled(runs.map(({ handle }) => handle.result())); // cancelled
 }
 
-/** What was trained of the runs and is committed. */
+/** The committed steps of these runs, each as it was trained first. */
 function trainedOf(folder: string, runs: readonly FakeRun[]) {
   return runs.flatMap((run) =>
     countedSteps(run.trained(), newestStep(folder, run.name)).map((line) => ({ ...line, run: run.name })),

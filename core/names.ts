@@ -60,6 +60,8 @@ export const poolHolderQueryName = 'who-has';
 export const poolWhyQueryName = 'why-waits';
 /** Query of a pool: `PoolStatus`. */
 export const poolStatusQueryName = 'status';
+/** Query of a pool: the newest `RunChange`s. */
+export const poolChangesQueryName = 'changes';
 
 /** Signal from a GPU worker's activity: it holds the run. */
 export const trainerLeasedSignalName = 'trainer-leased';

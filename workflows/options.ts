@@ -149,6 +149,16 @@ export const opening = proxyActivities<Pick<OrchestratorActivities, OpeningActiv
   retry,
 });
 
+/** Records of who changed what that a workflow waits for, which goes on without them after this time. */
+export const records = proxyActivities<
+  Pick<OrchestratorActivities, 'nameChange' | 'recordStart' | 'recordCancel' | 'keepPoolChanges'>
+>({
+  taskQueue: taskQueues.orchestrator,
+  startToCloseTimeout: '20s',
+  scheduleToCloseTimeout: '1m',
+  retry,
+});
+
 /** Of a run's own work for rollout workers. `share`: of its pool's, relative to other runs; 1 when missing. */
 export function priorityOfRun(
   { queue }: Pick<RunSpec, 'queue'>,

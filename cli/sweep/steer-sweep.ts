@@ -5,13 +5,14 @@ import { temporalHere } from '../../workers/temporal/client.ts';
 import { starterOf } from '../../workers/temporal/history-of-changes.ts';
 import { requireRole } from '../../workers/temporal/who-may.ts';
 import { print, printJson } from '../output/print.ts';
+import { refusedUpdate } from '../temporal/refused-update.ts';
 import { withTemporal } from '../temporal/with-temporal.ts';
 import { planSweep, readSweepFile } from './plan-sweep.ts';
 import { nothingThere } from './same-sweep.ts';
 import { storedSweep } from './stored-sweep.ts';
 import { sweepLines } from './sweep-table.ts';
 
-/** Without any: how it stands. */
+/** What is asked of a sweep; without any of it, how the sweep stands. */
 export interface SweepSteering {
   readonly status?: boolean;
   readonly pause?: string | true;
@@ -23,43 +24,47 @@ export interface SweepSteering {
 /** Asks the sweep of a file, or of that name, how it stands, or asks something of it; the exit code. */
 export async function steerSweep(what: string, { pause, resume, cancel, json }: SweepSteering): Promise<number> {
   const file = what.endsWith('.toml') ? what : null;
-  const name = file === null ? what : await nameIn(file);
-  const isAsked = pause === undefined && !resume && !cancel;
+  const name = file === null ? what : await sweepNameIn(file);
+  const onlyLooks = pause === undefined && !resume && !cancel;
   const tell = (status: SweepStatus): number => {
     if (json) printJson(status);
     else print(sweepLines(status).join('\n'));
     return 0;
   };
   // Without a server, what is committed says how it stands: the file names the runs to look at.
-  if (isAsked && file !== null && (await temporalHere(process.cwd())) === null) return tell(await storedStatus(file));
+  if (onlyLooks && file !== null && (await temporalHere(process.cwd())) === null) return tell(await storedStatus(file));
   return withTemporal(async (client) => {
     const handle = client.workflow.getHandle(sweepWorkflowId(name));
     const found = await handle.describe().catch(nothingThere);
-    if (found === null && isAsked && file !== null) return tell(await storedStatus(file));
+    if (found === null && onlyLooks && file !== null) return tell(await storedStatus(file));
     if (found === null) throw noSweep(name);
-    if (isAsked) {
+    if (onlyLooks) {
       const status = await handle.query<SweepStatus>('status');
       const isOpen = found.status.name === 'RUNNING' || status.phase === 'finished';
       return tell(isOpen ? status : { ...status, phase: 'not running' });
     }
     if (found.status.name !== 'RUNNING') throw hasEnded(name, found.status.name);
     await requireRole(`steering the sweep ${name}`, { of: 'run', run: name, owner: () => starterOf(handle) });
-    if (pause !== undefined)
-      print(
-        `${name}: ${await handle.executeUpdate<string, [string | null]>('pause', { args: [pause === true ? null : pause] })}`,
-      );
-    else if (resume) print(`${name}: ${await handle.executeUpdate<string, []>('resume')}`);
-    else {
+    if (cancel) {
       await handle.cancel();
       print(
         `${name}: asked to end, and its runs with it; what is committed stays. The same ratchet sweep FILE continues it`,
       );
+      return 0;
     }
-    return 0;
+    try {
+      const answer = resume
+        ? await handle.executeUpdate<string, []>('resume')
+        : await handle.executeUpdate<string, [string | null]>('pause', { args: [pause === true ? null : pause!] });
+      print(`${name}: ${answer}`);
+      return 0;
+    } catch (error) {
+      throw refusedUpdate(name, error);
+    }
   });
 }
 
-async function nameIn(file: string): Promise<string> {
+async function sweepNameIn(file: string): Promise<string> {
   return (await readSweepFile(file, process.cwd())).name;
 }
 

@@ -38,6 +38,10 @@ type Training = Pick<
   | 'checkRewind'
   | 'setBudget'
   | 'recordChange'
+  | 'nameChange'
+  | 'recordStart'
+  | 'recordCancel'
+  | 'keepPoolChanges'
   | 'checkBehind'
   | 'beginLineage'
   | 'leaseGroups'
@@ -65,6 +69,8 @@ type Training = Pick<
   | 'publishVersion'
 >;
 
+const nobody = { time: '2026-12-01T00:00:00.000Z', identity: '', principal: null, workflow: '', execution: '' };
+
 export function fakeTraining(run: FakeRun, tell: TellLeased): Training {
   return { ...opening(run), ...collecting(run), ...training(run, tell), ...after(run) };
 }
@@ -73,7 +79,17 @@ function opening(
   run: FakeRun,
 ): Pick<
   Training,
-  'openRun' | 'readSpec' | 'checkRewind' | 'setBudget' | 'recordChange' | 'checkBehind' | 'beginLineage'
+  | 'openRun'
+  | 'readSpec'
+  | 'checkRewind'
+  | 'setBudget'
+  | 'recordChange'
+  | 'nameChange'
+  | 'recordStart'
+  | 'recordCancel'
+  | 'keepPoolChanges'
+  | 'checkBehind'
+  | 'beginLineage'
 > {
   return {
     openRun: () => {
@@ -94,6 +110,10 @@ function opening(
     readSpec: () => run.spec,
     setBudget: () => undefined,
     recordChange: () => 'ann@laptop',
+    nameChange: ({ update, ...change }) => ({ ...change, ...nobody, id: update }),
+    recordStart: () => undefined,
+    recordCancel: () => undefined,
+    keepPoolChanges: () => [],
     checkRewind: ({ step }) => {
       if (run.commitOf(step) === undefined) throw new RatchetError('Unsupported', `no step ${step}`);
       return { step, checkpoint: step, hasWeights: true };

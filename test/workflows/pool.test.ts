@@ -16,10 +16,10 @@ import type { QueueSpec } from '../../config/run-spec.ts';
 import { stepsOfHistory } from '../../bench/history.ts';
 import { askPools } from '../../workers/temporal/ask-pools.ts';
 import { evaluating, evaluationOf } from './fake-evaluation.ts';
-import { type Fakes, Gate, holdingStep, specWith } from './fake-run.ts';
+import { FakeRun, type Fakes, Gate, holdingStep, specWith } from './fake-run.ts';
 import { failureOf, timesContinued, until } from './look.ts';
 import { testPools } from './fake-training.ts';
-import { begin, type BegunRun, closeServer, openServer, shortHistoryQueue } from './server.ts';
+import { answersFor, begin, type BegunRun, closeServer, openServer, shortHistoryQueue } from './server.ts';
 
 after(closeServer);
 
@@ -40,6 +40,7 @@ class TestPool {
   }
 
   async set(settings: Readonly<Record<string, number | null>>): Promise<string> {
+    await answersFor(new FakeRun(specWith(poolWorkflowId(this.name), {})));
     return (await this.#handle()).executeUpdate<string, [typeof settings]>('set', { args: [settings] });
   }
 

@@ -87,10 +87,10 @@ function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
     codeVersion,
     inference: inferenceFor(settings),
     findTrainers: () => findTrainers(link.client),
-    countRolloutWorkers: pollerCounts(link.client),
+    countRolloutWorkers: pollerCounts(() => link.client),
     shareInPool: sharesInPools(() => link.client, say),
-    otherVersions: watchVersions(link.client),
-    history: historyOfChanges(link.client),
+    otherVersions: watchVersions(() => link.client),
+    history: historyOfChanges(() => link.client),
     whatSearchAttributesLack,
     beginSweeps: (store) => scheduleSweeps(link.client, store),
     isWorkflowRunning: async (workflowId) => {

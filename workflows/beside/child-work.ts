@@ -8,6 +8,7 @@ import {
   isCancellation,
   ParentClosePolicy,
   type SignalDefinition,
+  sleep,
   workflowInfo,
 } from '@temporalio/workflow';
 import type { RunSpec } from '../../config/run-spec.ts';
@@ -26,6 +27,9 @@ import { rootCause } from './root-cause.ts';
  * continued or restarted begins it again by that name: it is still running, continues from the store, or has already
  * signalled its end.
  */
+
+/** Wait for an id that another execution has; it doubles. */
+const idTakenFirstMs = 500;
 
 /** Signal of a child's end. */
 type ChildNotice<Result> = { readonly workflowId: string } & (
@@ -152,6 +156,20 @@ export async function tellingItsEnd<Result>({ notify }: Notified, work: () => Pr
     const failed = isCancellation(error) ? 'it was cancelled' : rootCause(error).message;
     await CancellationScope.nonCancellable(() => tell({ workflowId, failed }));
     throw error;
+  }
+}
+
+/**
+ * Begins a child once no other execution has its id: after an upgrade that of the parent before may still be ended.
+ */
+export async function onceItsIdIsFree<T>(child: () => Promise<T>): Promise<T> {
+  for (let waitMs = idTakenFirstMs; ; waitMs = Math.min(2 * waitMs, evaluationLookAgainMs)) {
+    try {
+      return await child();
+    } catch (error) {
+      if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
+    }
+    await sleep(waitMs);
   }
 }
 

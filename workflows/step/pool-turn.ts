@@ -115,6 +115,7 @@ export class PoolTurn {
       state: this.#trainer !== null ? 'holds' : this.#isWanted ? 'waits' : 'none',
       trainer: this.#trainer,
       lost: this.#lost,
+      store: this.#control.storeUri,
     };
     this.#lost = null;
     await eager.tellStanding({ pool, standing });
