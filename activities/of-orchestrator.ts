@@ -9,7 +9,7 @@ import { createPlanEvaluations } from './evaluation/plan-evaluations.ts';
 import { createCloseEvaluation, createNoteProgress } from './evaluation/write-results.ts';
 import { judgeEvaluation } from './evaluation/judge-evaluation.ts';
 import { createPlanNewest } from './evaluation/plan-newest.ts';
-import { createHoldVersion, findEvaluation } from './hold-version.ts';
+import { createHoldVersion, createLeaveServers, findEvaluation } from './hold-version.ts';
 import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterAgain } from './filter-groups.ts';
 import { createLeaseGroups, leaseBeside, type LeaseDependencies } from './lease-groups.ts';
@@ -118,6 +118,7 @@ export const createOrchestratorActivities = (
     planNewest: createPlanNewest(dependencies),
     judgeEvaluation,
     holdVersion: createHoldVersion(dependencies.inference),
+    leaveServers: createLeaveServers(dependencies.inference),
     findEvaluation,
     recordEvaluation: createRecordEvaluation(dependencies.inference),
     measureSweepRun,

@@ -96,8 +96,8 @@ export const regressionFoundSignalName = 'regression-found';
 
 /**
  * Keys of the memo of a run's workflow: `AskedOfRun`, the execution from which an upgrade took over, and by environment
- * the newest evaluations that were worse than the best before them. A pool's has its settings, and that of a run's evaluations and searches the run's pool. Evaluations and searches that were taken over have
- * a memo as well.
+ * the newest evaluations that were worse than the best before them. A pool's has its settings, and that of a run's evaluations and searches the run's pool,
+ * and its priority unless that is 0. Evaluations and searches that were taken over have a memo as well.
  */
 export const memoKeys = {
   asked: 'asked',
@@ -105,6 +105,7 @@ export const memoKeys = {
   regression: 'regression',
   poolSettings: 'pool_settings',
   pool: 'pool',
+  priority: 'priority',
 } as const;
 
 /** One lineage is one unbroken chain of commits; rewind and fork start another. */

@@ -137,14 +137,19 @@ async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
 }
 
 function evaluateChunk(handle: EvaluationHandle, chunk: number): Promise<ChunkResult> {
-  return evaluationChunks().evaluateChunk.executeWithOptions({ summary: describeChunk(handle, chunk) }, [
-    { handle, chunk },
-  ]);
+  const [from, to] = examplesOf(handle, chunk);
+  const chunks = evaluationChunks((to - from) * handle.rolloutsPerExample);
+  return chunks.evaluateChunk.executeWithOptions({ summary: describeChunk(handle, chunk) }, [{ handle, chunk }]);
 }
 
-function describeChunk({ chunkExamples, examples, rolloutsPerExample }: EvaluationHandle, chunk: number): string {
+function examplesOf({ chunkExamples, examples }: EvaluationHandle, chunk: number): readonly [from: number, to: number] {
   const from = chunk * chunkExamples;
-  const to = Math.min(examples, from + chunkExamples);
+  return [from, Math.min(examples, from + chunkExamples)];
+}
+
+function describeChunk(handle: EvaluationHandle, chunk: number): string {
+  const { examples, rolloutsPerExample } = handle;
+  const [from, to] = examplesOf(handle, chunk);
   return `examples ${from + 1}–${to} of ${examples} × ${rolloutsPerExample}`;
 }
 

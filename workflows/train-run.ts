@@ -60,6 +60,7 @@ export async function trainRun(...given: [TrainRunInput | ContinuedRun]): Promis
       if (!(error instanceof ContinueAsNew)) await CancellationScope.nonCancellable(() => rollouts.leave());
       if (!(error instanceof ContinueAsNew) && lease.takesTurns)
         await CancellationScope.nonCancellable(() => lease.leave());
+      if (!(error instanceof ContinueAsNew)) await CancellationScope.nonCancellable(() => weights.leave());
       throw await whyItFails(error, parts);
     }
   });

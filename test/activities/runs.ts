@@ -292,6 +292,7 @@ export function openRoles(
     isWorkflowRunning: () => Promise.resolve(false),
     findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
     countRolloutWorkers: () => Promise.resolve(workers),
+    shareInPool: () => undefined,
     otherVersions: () => Promise.resolve([]),
     history,
   });

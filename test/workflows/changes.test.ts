@@ -229,6 +229,7 @@ describe('the changes of a run', { concurrency: 8 }, () => {
       isWorkflowRunning: () => Promise.resolve(false),
       findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
       countRolloutWorkers: () => Promise.resolve(0),
+      shareInPool: () => undefined,
       otherVersions: () => Promise.resolve([]),
       history: historyOfChanges(() => client),
     });

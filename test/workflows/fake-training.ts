@@ -21,6 +21,10 @@ export const gpuWorkers = ['gpu-1', 'gpu-2', 'gpu-3', 'gpu-4'] as const;
 /** Pools that have rollout workers, one for each test. */
 export const testPools: readonly string[] = Array.from({ length: 14 }, (_, i) => `pool-${i + 1}`);
 
+/** Pools whose rollout workers play so many activities at once, one for each test. */
+export const narrowPools: readonly string[] = Array.from({ length: 4 }, (_, i) => `narrow-${i + 1}`);
+export const narrowPoolSlots = 2;
+
 /** Signals a run that a GPU worker holds it. */
 export type TellLeased = (
   workflowId: string,

@@ -39,6 +39,7 @@ export const activityWords = {
   planNewest: 'plan a scheduled evaluation',
   judgeEvaluation: 'compare an evaluation with those before',
   holdVersion: 'hold a version on servers',
+  leaveServers: 'unload a run from servers',
   findEvaluation: 'look for an evaluation',
   recordEvaluation: 'record an evaluation',
   playGroups: 'generate and score rollouts',

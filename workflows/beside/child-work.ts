@@ -14,8 +14,10 @@ import {
 import type { RunSpec } from '../../config/run-spec.ts';
 import { evaluationLookAgainMs } from '../../core/limits.ts';
 import { memoKeys } from '../../core/names.ts';
+import type { Overrides } from '../../core/rl/run-state.ts';
 import { onSignal } from '../control/listen.ts';
 import type { RunControl } from '../control/run-control.ts';
+import { queuePriorityOf } from '../step/run-states.ts';
 import { awaitedLater } from './beside.ts';
 import { rootCause } from './root-cause.ts';
 
@@ -50,9 +52,14 @@ const outlivingUs = {
 /** Start options of a child, besides its input. */
 type ChildOptions = typeof outlivingUs & { readonly workflowId: string };
 
-/** A child of a run in a pool plays with the rollout workers of that pool. */
-export function memoOfPool({ queue }: Pick<RunSpec, 'queue'>): { readonly memo?: Record<string, string> } {
-  return queue === undefined ? {} : { memo: { [memoKeys.pool]: queue.pool } };
+/** A child of a run plays with the rollout workers of the run's pool, and has its priority there. */
+export function memoOfPool(
+  { queue }: Pick<RunSpec, 'queue'>,
+  overrides: Overrides,
+): { readonly memo?: Record<string, string | number> } {
+  if (queue === undefined) return {};
+  const priority = queuePriorityOf(queue, overrides);
+  return { memo: { [memoKeys.pool]: queue.pool, ...(priority === 0 ? {} : { [memoKeys.priority]: priority }) } };
 }
 
 interface StartedChild<Result> {
