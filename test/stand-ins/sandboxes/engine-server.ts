@@ -180,7 +180,11 @@ export async function openEngineServer(
     const exec = execs.get(/\/exec\/([0-9a-f]+)\/start/.exec(request.url!)![1]!)!;
     wire.on('error', () => undefined);
     const refused = refusedVersion(request.url!.split('/')[1]!);
-    if (refused) return void wire.end(`HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n${JSON.stringify({ message: refused })}`); // prettier-ignore
+    if (refused) {
+      const body = JSON.stringify({ message: refused });
+      wire.end(`HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n${body}`);
+      return;
+    }
     wire.write(
       'HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n',
     );
