@@ -56,6 +56,14 @@ test('rows may be written one by one, with lists as values', () => {
   assert.deepEqual(halving, { eta: 3, rungs: 3, minSteps: null });
 });
 
+test('a halving that says nothing keeps a third at three rungs; one with a first rung has as many as fit', () => {
+  const halvingOf = (text: string) => read(`${head}${settings}[sweep.halving]\n${text}`).halving;
+  assert.deepEqual(halvingOf(''), { eta: 3, rungs: 3, minSteps: null });
+  assert.deepEqual(halvingOf('eta = 2'), { eta: 2, rungs: 3, minSteps: null });
+  assert.deepEqual(halvingOf('min_steps = 10'), { eta: 3, rungs: null, minSteps: 10 });
+  assert.deepEqual(halvingOf('min_steps = 10\nrungs = 2'), { eta: 3, rungs: 2, minSteps: 10 });
+});
+
 const settings = '[sweep.settings]\nlearning_rate = [1e-3]\n';
 const value = 'a text, a number, true or false, or a list of these';
 
@@ -128,11 +136,6 @@ const refused: readonly [what: string, text: string, expected: readonly string[]
     'more runs than a workflow has children for',
     `${head}seeds = [1, 2, 3]\n[sweep.settings]\na = [${Array.from({ length: 200 }, (_, i) => i).join()}]\n`,
     ['sweep.settings: at most 500 runs; got 200 rows × 3 seeds'],
-  ],
-  [
-    'a halving without rungs',
-    `${head}${settings}[sweep.halving]\neta = 2\n`,
-    ['sweep.halving: rungs = 3, or min_steps = 10; got neither'],
   ],
   [
     'a halving that drops nothing',

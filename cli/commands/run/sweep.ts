@@ -3,8 +3,8 @@ import type { WorkflowHandle } from '@temporalio/client';
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { sweepWorkflowId, taskQueues } from '../../../core/names.ts';
-import { rungSteps, stepsOf } from '../../../core/sweep/halving.ts';
-import type { SweepInput, SweepResult, SweepStatus } from '../../../core/sweep/sweep.ts';
+import { narrowlyDropped, rungSteps, stepsOf } from '../../../core/sweep/halving.ts';
+import type { SweepInput, SweepResult, SweepRung, SweepStatus } from '../../../core/sweep/sweep.ts';
 import { describeRow } from '../../../core/sweep/table.ts';
 import type { sweep } from '../../../workflows/sweep.ts';
 import { openReporter, type Reporter } from '../../output/reporter.ts';
@@ -160,8 +160,13 @@ function changeLines(before: SweepStatus | null, { runs, rows, metric, decided }
       run.state === 'at its rung' ? ` at step ${run.step}: ${metric.name} ${run.value?.toPrecision(4) ?? '–'}` : '';
     return [`${run.name}  ${run.state}${at}  ${describeRow(rows[run.row]!)}`];
   });
-  const rungs = decided.slice(before?.decided.length ?? 0).map(({ step, ranking, survivors }) => {
-    return `rung at step ${step}: ${survivors.length} of ${ranking.length} rows go on`;
-  });
-  return [...changed, ...rungs];
+  return [...changed, ...decided.slice(before?.decided.length ?? 0).map(rungLine)];
+}
+
+function rungLine({ step, ...decision }: SweepRung): string {
+  const { ranking, survivors } = decision;
+  const narrow = narrowlyDropped(decision).length;
+  const dropped = ranking.length - survivors.length;
+  const told = narrow === 0 ? '' : `; ${narrow} of the ${dropped} dropped within the standard error of the last one`;
+  return `rung at step ${step}: ${survivors.length} of ${ranking.length} rows go on${told}`;
 }
