@@ -148,9 +148,13 @@ async function trainChild(input: SweepInput, run: StandingRun, stopAfter: number
 function listen(state: SweepState): void {
   setHandler(sweepStatusQuery, () => state.status());
   onUpdate(pauseUpdate, (given?: string | null) => {
-    state.pausedBecause = given ?? 'asked to';
+    const before = state.pausedBecause;
+    const reason = given ?? 'asked to';
+    state.pausedBecause = reason;
     tell(state);
-    return `running → paused: ${state.pausedBecause}. No further run begins; those that train go on to their rung. Continue with: npx ratchet-rl sweep ${state.name} --resume`;
+    const goOn = `Continue with: npx ratchet-rl sweep ${state.name} --resume`;
+    if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
+    return `running → paused: ${reason}. No further run begins; those that train go on to their rung. ${goOn}`;
   });
   onUpdate(
     resumeUpdate,

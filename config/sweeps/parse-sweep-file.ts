@@ -10,7 +10,7 @@ import type { Problem } from '../toml/problems.ts';
 import type { TomlFile } from '../toml/parse-toml.ts';
 import { type FileOptions, readFile } from '../toml/read-file.ts';
 import { describe, type Reporter } from '../toml/reporter.ts';
-import { isTable } from '../toml/tables.ts';
+import { isTable, type Table } from '../toml/tables.ts';
 import { choice, text, whole } from '../toml/values.ts';
 
 /** Files of `ratchet sweep`: a run file, settings that differ, and how rows are dropped. */
@@ -72,6 +72,10 @@ export function parseSweepFile(source: string | TomlFile, options: FileOptions):
   const read = readFile(source, options, { schema: SweepFile, synonyms: {}, keysIn: 'docs/guide/sweeps.md' });
   if (!read.ok) return read;
   const { reporter } = read;
+  if (isRunFile(read.written)) {
+    const expected = 'a file of a sweep: a table [sweep], whose `run` names a run file';
+    return { ok: false, problems: [reporter.placed({ path: ['sweep'], expected, received: 'a run file' })] };
+  }
   const file = read.table as z.infer<typeof SweepFile> | undefined;
   if (file === undefined) return { ok: false, problems: reporter.inOrder() };
   const { sweep: of } = file;
@@ -98,6 +102,11 @@ export function parseSweepFile(source: string | TomlFile, options: FileOptions):
     halving: of.halving === undefined ? null : halvingOf(of.halving),
   };
   return { ok: true, spec };
+}
+
+/** A file that is to be trained by itself: its keys are not worth a problem each. */
+function isRunFile(written: Table): boolean {
+  return !Object.hasOwn(written, 'sweep') && (Object.hasOwn(written, 'model') || Object.hasOwn(written, 'env'));
 }
 
 function halvingOf({ eta, rungs, min_steps }: NonNullable<z.infer<typeof Sweep>['halving']>): HalvingSettings {

@@ -76,6 +76,11 @@ const refused: readonly [what: string, text: string, expected: readonly string[]
     ['sweep: a table: [sweep]; got nothing', 'run: a key of the top level; got an unknown key'],
   ],
   [
+    'a run file, which has no sweep',
+    'model = "preset:reverse-text-0.2m"\nmax_steps = 9\n[[env]]\nid = "reverse-text"\n',
+    ['sweep: a file of a sweep: a table [sweep], whose `run` names a run file; got a run file'],
+  ],
+  [
     'a sweep without run and metric',
     `[sweep]\n${settings}`,
     ['sweep.run: a text that is not empty; got nothing', 'sweep.metric: a text that is not empty; got nothing'],

@@ -176,7 +176,11 @@ describe('a sweep', { concurrency: 8 }, () => {
     const gate = new Gate();
     const sweep = await begin({ rows: 2, input: { atOnce: 1 }, fakes: { 0: holdingStep(gate) } });
     await gate.reached;
-    assert.match(await sweep.tell('pause', ['lunch']), /running → paused: lunch/);
+    assert.match(await sweep.tell('pause'), /running → paused: asked to/);
+    assert.match(
+      await sweep.tell('pause', ['lunch']),
+      /^It was paused already \(asked to\); the reason is now: lunch\./,
+    );
     gate.open();
     await until('the first run at its rung', async () => (await sweep.status()).runs[0]!.state === 'at its rung');
     const { phase, pausedBecause, runs } = await sweep.status();
