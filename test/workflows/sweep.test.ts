@@ -7,6 +7,7 @@ import { sweepWorkflowId, taskQueues } from '../../core/names.ts';
 import type { SweepInput, SweepResult, SweepStatus } from '../../core/sweep/sweep.ts';
 import { sweepRuns } from '../../core/sweep/table.ts';
 import { historyOfChanges, starterOf } from '../../workers/temporal/history-of-changes.ts';
+import { askUpdate } from '../../workers/temporal/update-run.ts';
 import { FakeRun, type Fakes, Gate, holdingStep, specWith } from './fake-run.ts';
 import { failureOf, soon, until } from './look.ts';
 import { answersFor, closeServer, freshName, openServer, shortHistoryQueue } from './server.ts';
@@ -186,6 +187,11 @@ describe('a sweep', { concurrency: 8 }, () => {
     const { phase, pausedBecause, runs } = await sweep.status();
     assert.deepEqual([phase, pausedBecause, runs[1]!.state], ['paused', 'lunch', 'waiting']);
     assert.match(await sweep.tell('resume'), /paused \(lunch\) → running/);
+    const named = { noun: 'sweep', name: sweep.name, look: 'ratchet sweep NAME --status' } as const;
+    await assert.rejects(askUpdate(sweep.handle, named, { update: 'resume', args: [null] }), {
+      name: 'ConfigInvalid',
+      message: `${sweep.name}: nothing changed. The sweep is not paused.`,
+    });
     assert.equal((await sweep.result()).best, 1);
   });
 
