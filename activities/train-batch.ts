@@ -14,6 +14,7 @@ import type { PolicyTrainer, Recovery } from '../learn/policy-trainer.ts';
 import { readCommit, readJson, storeOf } from '../runs/run-access.ts';
 import { settleForgotten } from '../runs/lineages/settle-version.ts';
 import { goingOn } from './trainer-claims.ts';
+import type { TrainerDrain } from './around/trainer-drain.ts';
 import type { ProcessLease } from './around/process-lease.ts';
 import type { PendingVersions } from '../learn/pending-versions.ts';
 import { lostIn, type WorkProgress, WorkUnderWay } from './around/work-under-way.ts';
@@ -26,7 +27,7 @@ export interface TrainedBatch extends PlannedStep {
   readonly halvedTo?: number;
   /** Set when retraining gave other weights than the plan's version: the step is to be planned from these. */
   readonly replay: PolicyVersion | null;
-  /** Optimizer state at this version, if the plan asked for a snapshot. */
+  /** Optimizer state at this version, if the plan asked for a snapshot, or the process is to end. */
   readonly optimizer: ObjectRef | null;
   /**
    * Place where the version waits for its commit, in the run's own folder; null when it is uploaded after the commit.
@@ -45,6 +46,8 @@ export interface TrainDependencies {
   readonly trainer: PolicyTrainer;
   readonly pending: PendingVersions;
   readonly lease: ProcessLease;
+  /** How this process comes to its end; missing: it ends at once. */
+  readonly drain?: TrainerDrain;
 }
 
 /**
@@ -52,7 +55,7 @@ export interface TrainDependencies {
  * retry in the same process returns the result; in another process it restores, replays the stored batches, and repeats
  * the step. Stops without traces when another process holds the run by now.
  */
-export const createTrainBatch = ({ trainer, pending, lease }: TrainDependencies) => {
+export const createTrainBatch = ({ trainer, pending, lease, drain }: TrainDependencies) => {
   let last: { readonly task: string; readonly result: TrainedBatch } | null = null;
   const failures = new EngineFailures();
   return async (input: StepToPlan & { readonly epoch: number }): Promise<TrainedBatch> => {
@@ -104,12 +107,15 @@ export const createTrainBatch = ({ trainer, pending, lease }: TrainDependencies)
       }
       await failpoint('train.applied');
       await mayGoOn();
-      const { snapshot, packed: canary } = plan;
+      // The next trainer continues from this version: without the optimizer's state it would train earlier steps again.
+      const snapshot = plan.snapshot || drain?.isDraining === true;
+      const wish = { snapshot, canary: plan.packed };
       const made = outcome.applied
-        ? await trainer.keepPending(pending, run, { version: { step, digest: outcome.digest }, snapshot, canary })
+        ? await trainer.keepPending(pending, run, { version: { step, digest: outcome.digest }, ...wish })
         : null;
       const result: TrainedBatch = {
         ...none,
+        snapshot,
         policy: made?.policy ?? null,
         ...(outcome.reason === undefined ? {} : { reason: outcome.reason }),
         optimizer: made?.optimizer ?? null,
@@ -121,6 +127,7 @@ export const createTrainBatch = ({ trainer, pending, lease }: TrainDependencies)
         ...lostIn(work.lost),
       };
       last = { task, result };
+      if (made !== null) drain?.trained({ owner: `${run.store}${run.name}`, ...result });
       return result;
     }
   };

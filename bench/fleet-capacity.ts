@@ -78,6 +78,21 @@ export function idleOf(lines: readonly (TrainedLine & { readonly run: string })[
   return idle;
 }
 
+/** Seconds in which trainers had not begun their first step yet, or had ended their last one. */
+export function idleAtEnds(
+  lines: readonly TrainedLine[],
+  trainers: readonly WorkerLife[],
+  { from, to }: Window,
+): number {
+  return trainers.reduce((sum, { pid, readyAt, endedAt }) => {
+    const own = lines.filter((line) => line.pid === pid);
+    const [began, ended] = [Math.max(readyAt, from), Math.min(endedAt, to)];
+    const first = Math.min(ended, ...own.map((line) => Math.max(line.from, began)));
+    const last = Math.max(began, ...own.map((line) => Math.min(line.until, ended)));
+    return sum + Math.max(0, first - began) / 1000 + (own.length === 0 ? 0 : Math.max(0, ended - last) / 1000);
+  }, 0);
+}
+
 /** How many machines there are from a second on. */
 export interface TraceRow {
   readonly second: number;

@@ -27,10 +27,10 @@ import { usageOf, WorkerProcesses } from './worker-processes.ts';
 export const fleetScale = measurement('fleet-scale', 'what very many runs and workers cost each other', measure)
   .option('--runs <list>', 'how many, the first is what the last is compared with', '10,200')
   .option('--workers-of-run <n>', 'simulated workers for each run', Number, 5)
-  .option('--step-ms <ms>', 'of a step on a trainer', Number, 20_000)
-  .option('--slice <s>', 'seconds of a turn', Number, 40)
-  .option('--seconds <n>', 'of the measurement', Number, 160)
-  .option('--processes <n>', 'that simulated workers share', Number, 4)
+  .option('--step-ms <ms>', 'of a step on a trainer', Number, 80_000)
+  .option('--slice <s>', 'seconds of a turn, which ends with the step under way', Number, 60)
+  .option('--seconds <n>', 'of the measurement: longer than all turns of a trainer', Number, 260)
+  .option('--per-process <n>', 'simulated workers that share a process', Number, 60)
   .addHelpText('after', '\nGoals: cost_ratio ≤ 1.2, starved 0.');
 
 interface Options {
@@ -39,7 +39,7 @@ interface Options {
   readonly stepMs: number;
   readonly slice: number;
   readonly seconds: number;
-  readonly processes: number;
+  readonly perProcess: number;
 }
 
 const pool = 'fleet';
@@ -95,9 +95,12 @@ function measureScale(bench: Bench, options: Options, runs: number): Promise<Sca
       bench,
       folder,
       async (client, stack) => {
-        const machines = machinesOf(stack, { trainers, workers: all - trainers, processes: options.processes });
+        const machines = machinesOf(stack, { trainers, workers: all - trainers, perProcess: options.perProcess });
         try {
-          for (const one of machines) await one.start();
+          for (const [i, one] of machines.entries()) {
+            bench.doing(`${i} of ${machines.length} processes of workers are ready`);
+            await one.start();
+          }
           await client.workflow.getHandle(poolWorkflowId(pool)).executeUpdate('set', { args: [{ slice: options.slice, aging: 0 }] }); // prettier-ignore
           const scale = await measureRuns(bench, { client, stack, folder, options, machines, runs, trainers });
           bench.say(JSON.stringify(scale));
@@ -111,19 +114,26 @@ function measureScale(bench: Bench, options: Options, runs: number): Promise<Sca
   );
 }
 
-/** Processes of simulated workers. */
+/**
+ * Processes of simulated workers. They are small: each worker has a connection, and the SDK keeps a context for it to
+ * which Node 20 looks at every promise of the process.
+ */
 function machinesOf(
   stack: Stack,
-  { trainers, workers, processes }: { readonly trainers: number; readonly workers: number; readonly processes: number },
+  {
+    trainers,
+    workers,
+    perProcess,
+  }: { readonly trainers: number; readonly workers: number; readonly perProcess: number },
 ): readonly WorkerProcesses[] {
-  const part = (count: number, i: number, of: number): number =>
-    Math.floor(((i + 1) * count) / of) - Math.floor((i * count) / of);
-  const args = (role: string, count: number): string[] => ['--role', role, '--count', String(count), '--pool', pool];
-  const ofTrainers = Math.max(1, Math.floor(processes / 2));
-  return [
-    ...Array.from({ length: ofTrainers }, (_, i) => new WorkerProcesses(stack, 'train', args('train', part(trainers, i, ofTrainers)), program)), // prettier-ignore
-    ...Array.from({ length: processes - ofTrainers }, (_, i) => new WorkerProcesses(stack, 'rollout', args('rollout', part(workers, i, processes - ofTrainers)), program)), // prettier-ignore
-  ];
+  const ofRole = (role: 'train' | 'rollout', count: number): WorkerProcesses[] => {
+    const processes = Math.ceil(count / perProcess);
+    return Array.from({ length: processes }, (_, i) => {
+      const share = Math.floor(((i + 1) * count) / processes) - Math.floor((i * count) / processes);
+      return new WorkerProcesses(stack, role, ['--role', role, '--count', String(share), '--pool', pool], program);
+    });
+  };
+  return [...ofRole('train', trainers), ...ofRole('rollout', workers)];
 }
 
 interface Stage {
@@ -199,7 +209,7 @@ async function startRuns(bench: Bench, { client, folder, options, runs }: Stage)
         sampleMs: 1_000,
         stepMs: options.stepMs,
         heartbeatTimeoutS: 30,
-        checkpointInterval: 50,
+        checkpointInterval: 1, // a turn ends with any step
         queue: `[queue]\npool = "${pool}"\nteam = "team-${(started.length + i) % 5}"`,
       }),
     );

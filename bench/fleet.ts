@@ -12,6 +12,7 @@ import { answersBeyondTheFirst, type FakeRun, startFakeRun, untilStep } from './
 import {
   busySeconds,
   countedSteps,
+  idleAtEnds,
   idleOf,
   type Idle,
   jainOf,
@@ -52,7 +53,7 @@ export const fleet = measurement('fleet', 'what runs lose that share trainers an
   .option('--sample-ms <ms>', 'of the longest answer; the mean is half of it', Number, 4_000)
   .option('--slice <s>', 'seconds of a turn', Number, 40)
   .option('--seconds <n>', 'of the measurement of turns', Number, 400)
-  .option('--preemptions <n>', 'runs of higher priority', Number, 10)
+  .option('--preemptions <n>', 'how often a trainer is to be taken for a run of higher priority', Number, 10)
   .option('--only <list>', 'turns, preemption, spot')
   .option('--seed <n>', 'chooses when runs of higher priority come', Number, 1)
   .addHelpText('after', '\nGoals: aggregate, jain, spot_capacity ≥ 0.95; preempted ≥ 10; lost 0; weights_equal true.');
@@ -75,13 +76,15 @@ const runNames = ['a', 'b', 'c', 'd'] as const;
 const batchSize = 32;
 const rolloutsPerExample = 4;
 /** Steps of the runs that end by themselves, and the speeds of their parts. */
-const shortSteps = 24;
+const shortSteps = 30;
 const shortStepMs = 600;
 const shortSampleMs = 400;
 /** Steps of a run of higher priority. */
 const urgentSteps = 2;
 /** Longest pause before one comes. */
 const pauseMsMax = 1_500;
+/** One that finds a free trainer takes none: up to so many come for each that is to take one. */
+const urgentOfPreemption = 3;
 /** Steps of a run that is ended from outside. */
 const endless = 100_000;
 /** A machine has so long from the announcement of its end. */
@@ -256,7 +259,7 @@ function roundedIdle(idle: Idle): Idle {
 async function measurePreemption(bench: Bench, place: Place): Promise<Part> {
   const { folder, options } = place;
   const alone = await digestsAlone(bench, place);
-  bench.doing(`four runs, and ${options.preemptions} of higher priority`);
+  bench.doing(`four runs, and others of higher priority, until ${options.preemptions} took a trainer`);
   const runs = await startRuns(place, 'shared', {
     asyncLevel: 0,
     steps: shortSteps,
@@ -264,10 +267,9 @@ async function measurePreemption(bench: Bench, place: Place): Promise<Part> {
     sampleMs: shortSampleMs,
   });
   await Promise.all(runs.map((run) => untilStep(bench, folder, run, 0)));
-  const urgent = await preempt(bench, place);
+  const urgent = await preempt(bench, place, runs);
   await Promise.all(runs.map(({ handle }) => handle.result()));
   const lost = { groups: 0, steps: 0, trained_again: 0, sampled_again: 0 };
-  let preempted = 0;
   const differing: string[] = [];
   for (const [i, run] of [...runs, ...urgent].entries()) {
     const steps = i < runs.length ? shortSteps : urgentSteps;
@@ -280,11 +282,9 @@ async function measurePreemption(bench: Bench, place: Place): Promise<Part> {
     if (i >= runs.length) continue;
     const digests = commits.map(({ policy }) => policy.digest);
     if (JSON.stringify(digests) !== JSON.stringify(alone[i])) differing.push(run.name);
-    const events = await run.handle.query<{ readonly text: string }[], [number]>('events', 0);
-    preempted += events.filter(({ text }) => text.includes('has a higher priority')).length;
   }
   const sum = Object.values(lost).reduce((total, one) => total + one, 0);
-  const figures = { preempted, lost: sum, weights_equal: differing.length === 0 };
+  const figures = { preempted: await preemptionsOf(runs), lost: sum, weights_equal: differing.length === 0 };
   const details = { lost, differing, urgent: urgent.length };
   bench.say(`preemption: ${JSON.stringify({ ...figures, ...details })}`);
   return { figures, details };
@@ -303,10 +303,19 @@ async function digestsAlone(bench: Bench, place: Place): Promise<readonly (reado
   return digests;
 }
 
+/** How often a trainer was taken from the runs for one of higher priority. */
+async function preemptionsOf(runs: readonly FakeRun[]): Promise<number> {
+  const events = await Promise.all(
+    runs.map(({ handle }) => handle.query<{ readonly text: string }[], [number]>('events', 0)),
+  );
+  return events.flat().filter(({ text }) => text.includes('has a higher priority')).length;
+}
+
 /** Runs of higher priority, one after the other. */
-async function preempt(bench: Bench, { client, folder, options }: Place): Promise<FakeRun[]> {
+async function preempt(bench: Bench, { client, folder, options }: Place, runs: readonly FakeRun[]): Promise<FakeRun[]> {
   const urgent: FakeRun[] = [];
-  for (let i = 0; i < options.preemptions; i++) {
+  const most = options.preemptions * urgentOfPreemption;
+  for (let i = 0; i < most && (await preemptionsOf(runs)) < options.preemptions; i++) {
     await delay(uniform('bench fleet', options.seed, i) * pauseMsMax, undefined, { signal: bench.signal });
     const run = await startFakeRun(client, folder, {
       name: `urgent-${i + 1}`,
@@ -361,6 +370,7 @@ async function measureSpot(bench: Bench, place: Place): Promise<Part> {
     steps: round(made, 1),
     possible: round(possible, 1),
     idle: roundedIdle(idleOf(lines, window)),
+    idle_at_ends_s: round(idleAtEnds(lines, machines.lives.trainers, window), 1),
     trained_again: again,
     recoveries: recoveries.reduce((sum, one) => sum + one, 0),
     sampled_again: runs.reduce((sum, run) => sum + answersBeyondTheFirst(run.sampled()), 0),

@@ -82,7 +82,7 @@ export class GenerationAttempt implements ChunkAttempt {
 
   /** Whether the attempt before gave the chunk back. */
   get wasPassedOn(): boolean {
-    return this.retry > 1 && this.#passedOn?.attempt === this.retry - 1;
+    return this.#passedOn?.attempt === this.retry - 1;
   }
 
   /** The failure that gives the chunk back before it begins, so that a worker with room for it gets it. */

@@ -9,10 +9,31 @@ const beginnings = new Set(['warmUp', 'trainBatch', 'restoreVersion']);
 /** An upload is asked for right after its step: when nothing was for so long, nothing more comes. */
 const quietMs = 3_000;
 
-/** How a GPU worker comes to its end: it finishes the step that it is in, and uploads it. */
+/** One more step begins if the rest of the grace is this many times what the last step took. */
+const roomForStep = 1.5;
+
+/** A step that made a version. */
+export interface StepTrained {
+  /** The run, by its place in the store. */
+  readonly owner: string;
+  /** The version has its optimizer's state. */
+  readonly snapshot: boolean;
+  readonly seconds: number;
+}
+
+/**
+ * How a GPU worker comes to its end: it finishes the step that it is in, with a checkpoint, and uploads it. Where the
+ * newest version has no checkpoint, another trainer would train the steps since the last one again. So it waits for one
+ * more step, no longer than those steps took, where that step ends within the grace.
+ */
 export class TrainerDrain implements ActivityInboundCallsInterceptor {
   readonly #underWay = new Map<symbol, string>();
   readonly #quietMs: number;
+  /** Seconds of the run's steps since its last checkpoint, and of the newest of them. */
+  #unsealedS = 0;
+  #lastS = 0;
+  #owner: string | null = null;
+  #endsAt = Infinity;
   readonly #done: Promise<void>;
   #finish: () => void = () => undefined;
   #isDraining = false;
@@ -29,7 +50,7 @@ export class TrainerDrain implements ActivityInboundCallsInterceptor {
     next: (input: ActivityExecuteInput) => Promise<unknown>,
   ): Promise<unknown> {
     const { activityType } = activityInfo();
-    if (this.#isDraining && beginnings.has(activityType)) {
+    if (this.#isDraining && beginnings.has(activityType) && !(activityType === 'trainBatch' && this.#mayStillTrain())) {
       this.#isAskedForMore = true;
       this.#look();
       throw new RatchetError(
@@ -49,11 +70,25 @@ export class TrainerDrain implements ActivityInboundCallsInterceptor {
     }
   }
 
+  get isDraining(): boolean {
+    return this.#isDraining;
+  }
+
+  trained({ owner, snapshot, seconds }: StepTrained): void {
+    const before = this.#owner === owner ? this.#unsealedS : 0;
+    this.#unsealedS = snapshot ? 0 : before + seconds;
+    this.#lastS = seconds;
+    this.#owner = owner;
+  }
+
   /**
-   * Begins nothing from now on. Resolves when work under way is done, or after the grace with what is still under way.
+   * Begins nothing from now on, except a step that makes a missing checkpoint of the run that holds the process. Resolves
+   * when work under way is done, or after the grace with what is still under way.
    */
-  async drain(graceMs: number): Promise<readonly string[]> {
+  async drain(graceMs: number, { isHeld = true } = {}): Promise<readonly string[]> {
     this.#isDraining = true;
+    if (!isHeld) this.#unsealedS = 0;
+    this.#endsAt = performance.now() + graceMs;
     this.#look();
     const waiting = new AbortController();
     const over = delay(graceMs, undefined, { signal: waiting.signal }).catch(() => undefined); // done sooner
@@ -67,6 +102,19 @@ export class TrainerDrain implements ActivityInboundCallsInterceptor {
     if (!this.#isDraining || this.#underWay.size > 0) return;
     clearTimeout(this.#quiet);
     if (this.#isAskedForMore) this.#finish();
-    else this.#quiet = setTimeout(this.#finish, this.#quietMs);
+    else this.#quiet = setTimeout(this.#finish, Math.max(this.#quietMs, this.#msForOneMore()));
+  }
+
+  #mayStillTrain(): boolean {
+    return this.#unsealedS > 0 && this.#msLeftToBegin() > 0;
+  }
+
+  /** How long a step is waited for that makes the missing checkpoint. */
+  #msForOneMore(): number {
+    return Math.min(this.#unsealedS * 1000, Math.max(0, this.#msLeftToBegin()));
+  }
+
+  #msLeftToBegin(): number {
+    return this.#endsAt - performance.now() - roomForStep * this.#lastS * 1000;
   }
 }

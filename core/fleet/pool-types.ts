@@ -50,6 +50,8 @@ export interface KnownTrainer {
   /** Id of the workflow that holds it; null: none does. */
   readonly heldBy: string | null;
   readonly kept?: KeptSettings | undefined;
+  /** How many the pool has; missing in answers of versions before December 2026. */
+  readonly trainers?: number;
 }
 
 /** From the pool to a run: how the pool has it. */

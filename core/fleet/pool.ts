@@ -171,7 +171,7 @@ export class Pool {
   whoHas(trainer: string): KnownTrainer | null {
     if (!this.#trainers.has(trainer)) return null;
     const kept = this.#setAt === 0 ? {} : { kept: { settings: this.#settings, setAt: this.#setAt } };
-    return { heldBy: this.#holderOf(trainer)?.run ?? null, ...kept };
+    return { heldBy: this.#holderOf(trainer)?.run ?? null, trainers: this.#trainers.size, ...kept };
   }
 
   /** What a waiting run may say of its wait; null if the pool does not know that it waits. */

@@ -1,4 +1,4 @@
-import type { SearchSettings, SearchState } from './search-state.ts';
+import type { Reflection, SearchSettings, SearchState } from './search-state.ts';
 
 export function callsMade({ spent, iterations }: SearchState): number {
   return iterations.reduce((sum, { paid }) => sum + paid, spent);
@@ -9,9 +9,11 @@ export function callsMade({ spent, iterations }: SearchState): number {
  * arrived: otherwise the search would depend on the order of answers.
  */
 export function reflectionsFree({ settings, reflections, iterations }: SearchState): number {
-  const { maxReflections = Infinity } = settings;
+  const { maxReflections = Infinity, countsTextsOnce } = settings;
+  const isWritten = ({ text, isAnswered, isFailed }: Reflection): boolean =>
+    countsTextsOnce ? isAnswered && !isFailed : text !== null;
   const aside = iterations.map(({ components, children, proposals = settings.proposals }) => {
-    const written = children.flatMap((child) => child.reflections).filter(({ text }) => text !== null);
+    const written = children.flatMap(({ reflections }) => reflections).filter(isWritten);
     return proposals * components.length - written.length;
   });
   return maxReflections - reflections - aside.reduce((sum, count) => sum + count, 0);

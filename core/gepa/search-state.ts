@@ -74,6 +74,11 @@ export interface SearchSettings {
   readonly maxCalls: number;
   /** Texts that the reflection model writes, never exceeded; missing = as many as it takes. */
   readonly maxReflections?: number;
+  /**
+   * A text that the reflection model wrote counts once, also where it holds no prompt. Missing: such a text counts twice while
+   * its iteration is in progress, as in a search of an earlier Ratchet, whose end depends on the order of answers.
+   */
+  readonly countsTextsOnce?: true;
   readonly trainSize: number;
   readonly valSize: number;
   readonly minibatchSize: number;
@@ -218,6 +223,9 @@ export interface Reflection {
   readonly component: string;
   attempt: number;
   isAnswered: boolean;
+  /** No attempt brought an answer, so nothing was written. */
+  isFailed?: true;
+  /** null also for an answer that holds no prompt. */
   text: string | null;
 }
 

@@ -15,6 +15,7 @@ export function classicSettings(options: SearchOptions): SearchSettings {
     componentSelection: 'round_robin',
     acceptance: 'strict_improvement',
     proposals: 1,
+    countsTextsOnce: true,
     proposalSelection: 'all',
     parallel: 1,
     overlapsValidation: false,

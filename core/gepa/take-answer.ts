@@ -85,8 +85,8 @@ function takeText(state: SearchState, iteration: Iteration, reflection: Reflecti
   if (answer.kind === 'failed') {
     requirePaid(answer.id, answer.paid, 0);
     const isLast = reflection.attempt >= state.settings.attemptsMax || iteration.outcome !== null;
-    if (isLast) reflection.isAnswered = true;
-    else reflection.attempt += 1;
+    if (!isLast) reflection.attempt += 1;
+    else reflection.isFailed = reflection.isAnswered = true;
     return;
   }
   reflection.isAnswered = true;

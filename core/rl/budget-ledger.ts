@@ -33,6 +33,8 @@ export interface BudgetHolder {
   readonly isBusy: boolean;
   /** It waits for more than is left: the others give back what they hold in reserve. */
   readonly isWaiting: boolean;
+  /** Number of the entry with which it asked the others; an entry of theirs after it is an answer. Missing: its newest. */
+  readonly asked?: number;
   /** `HOST:PID:START` of its process. */
   readonly worker?: string;
   /** In `held`, too. */
@@ -71,6 +73,18 @@ export interface Report extends Omit<BudgetHolder, 'entry'> {
 
 /** Entries after which a worker that said nothing is forgotten by name; what it held stays held. */
 const holderForgottenAfter = 256;
+
+/** Whether the others still hear a worker: one that has said nothing for so long may be dead. */
+export function isHeard({ entry, holders }: BudgetState, holder: string): boolean {
+  return entry - (holders[holder]?.entry ?? -Infinity) < holderForgottenAfter;
+}
+
+/** Workers beside this one that wait, as far as is known. */
+export function othersWaiting(state: BudgetState, holder: string): readonly BudgetHolder[] {
+  return Object.entries(state.holders).flatMap(([name, one]) =>
+    name !== holder && one.isWaiting && isHeard(state, name) ? [one] : [],
+  );
+}
 
 /** `before`: what the worker said last, in case that it was forgotten. */
 export function reported(

@@ -17,9 +17,11 @@ import {
   type BudgetState,
   groupedSandboxes,
   type HeldSandboxes,
+  isHeard,
   leftIn,
   limitsIn,
   newBudget,
+  othersWaiting,
   reported,
   shareOf,
   wallLeftMs,
@@ -62,11 +64,23 @@ interface BudgetTimes {
 
 const usualTimes: BudgetTimes = { lookMs: 1_000, answerMs: 5_000 };
 
+/** One that waits asks again after `answerMs`, then after twice as long, at most after so many times as long. */
+const againMax = 16;
+
 /** A worker that asks again within this time takes twice as much in advance. */
 const soonMs = 2_000;
 const inAdvanceMax = 1_024;
 /** Node's timers reach no further. */
 const timerMsMax = 2 ** 31 - 1;
+
+/** The others were asked what they can give back. */
+interface Asked {
+  /** Number of the entry that asked: an entry of another worker after it is an answer. */
+  readonly entry: number;
+  readonly sinceMs: number;
+  /** It asks again after so long: who answered may have died since. */
+  readonly againMs: number;
+}
 
 interface Waiting {
   readonly needed: Counts;
@@ -118,10 +132,11 @@ export class SharedBudget {
   #users = 0;
   #inAdvance = 4;
   #askedAt = -Infinity;
+  /** What it does at the ledger now. */
   #asking: Promise<void> | null = null;
   #looking: ReturnType<typeof setTimeout> | null = null;
-  /** Number of this worker's first entry that says that it waits, to which others answer; null: it does not wait. */
-  #waits: { readonly entry: number; readonly sinceMs: number } | null = null;
+  /** null: it does not wait. */
+  #waits: Asked | null = null;
   #lastEntryAt = -Infinity;
 
   constructor({ ledger, of, limits, advice, currency, times = usualTimes, sandboxes }: SharedBudgetOptions) {
@@ -165,7 +180,8 @@ export class SharedBudget {
   /** Begins to use it: the returned function gives back what is not used once all users have ended. */
   async enter(): Promise<() => Promise<void>> {
     this.#users += 1;
-    this.#state = (await this.#ledger.newest()) ?? this.#state;
+    const newest = await this.#ledger.newest();
+    if (newest !== null) this.#know(newest);
     await this.#takeFromDead();
     let isIn = true;
     return async () => {
@@ -177,12 +193,33 @@ export class SharedBudget {
 
   /** Gives back everything once nobody uses it. A store that is away gets it with the next entry, or never: then it stays held. */
   async #giveBack(): Promise<void> {
-    if (this.#users > 0 || this.#calls > 0 || this.#queue.length > 0) return;
+    if (this.isUsed) return;
     if (this.#looking) clearTimeout(this.#looking);
     this.#looking = null;
-    await this.#asking?.catch(() => undefined);
-    const isToldAll = isNothing(this.#said.held) && isNothing(minus(this.#used, this.#said.used));
-    if (!isToldAll && this.#users === 0) await this.#report(false).catch(() => undefined);
+    while (this.#asking) await this.#asking;
+    if (this.isUsed || (isNothing(this.#said.held) && isNothing(this.#unsaid()))) return;
+    await this.#alone(() => this.#report(false)).catch(() => undefined);
+  }
+
+  /** Used since its last entry. */
+  #unsaid(): Counts {
+    return minus(this.#used, this.#said.used);
+  }
+
+  /**
+   * Does one thing at a time at the ledger: an entry that does not know what the one before it took would give that away.
+   * `work` says whether the calls that wait may go on; those that came meanwhile may if it fails.
+   */
+  async #alone(work: () => Promise<boolean>): Promise<void> {
+    let isMore = true;
+    const working = work().then((found) => void (isMore = found));
+    this.#asking = working.catch(() => undefined);
+    try {
+      await working;
+    } finally {
+      this.#asking = null;
+      if (isMore) this.#serve();
+    }
   }
 
   /**
@@ -289,14 +326,12 @@ export class SharedBudget {
 
   #ask(next: Waiting): void {
     if (this.#asking) return;
-    this.#asking = this.#share(next)
-      .catch((reason: unknown) => {
+    void this.#alone(() =>
+      this.#share(next).catch((reason: unknown) => {
         for (const one of this.#queue.splice(0)) one.fail(reason);
-      })
-      .finally(() => (this.#asking = null))
-      .then((isMore) => {
-        if (isMore === true) this.#serve();
-      });
+        return false;
+      }),
+    );
   }
 
   /** Takes a share for the next call, or waits for one. True: there is one. */
@@ -338,13 +373,16 @@ export class SharedBudget {
     this.#reserved = add(this.#reserved, own);
     let taken: Counts | null;
     try {
-      taken = await this.#write((state) => {
-        const share = shareOf(leftIn(state, this.limits), minus(needed, own), noCounts);
-        if (share !== null) return share;
-        this.#reserved = minus(this.#reserved, own); // given back: another one that waits may need it
-        own = noCounts;
-        return null;
-      }, sandbox);
+      taken = await this.#write(
+        (state) => {
+          const share = shareOf(leftIn(state, this.limits), minus(needed, own), noCounts);
+          if (share !== null) return share;
+          this.#reserved = minus(this.#reserved, own); // given back: another one that waits may need it
+          own = noCounts;
+          return null;
+        },
+        { sandbox },
+      );
     } catch (error) {
       this.#reserved = minus(this.#reserved, own);
       this.#returning = add(this.#returning, own); // the entry may be there all the same
@@ -374,7 +412,7 @@ export class SharedBudget {
       if (endedAtMs === 'ending') isMoreToCome = true;
       if (typeof endedAtMs !== 'number') continue;
       const by = this.#holder;
-      this.#state = await this.#ledger.change((state) => withoutSandboxesOf(state, name, { endedAtMs, by }));
+      this.#know(await this.#ledger.change((state) => withoutSandboxesOf(state, name, { endedAtMs, by })));
     }
     return isMoreToCome;
   }
@@ -383,20 +421,21 @@ export class SharedBudget {
   async #goOnWaiting(next: Waiting): Promise<boolean> {
     const isMoreToCome = await this.#takeFromDead();
     if (this.#waits === null) return true; // all that waited were given up meanwhile
-    const { entry, sinceMs } = this.#waits;
+    const { entry, sinceMs, againMs } = this.#waits;
     const left = leftIn(this.#state!, this.limits);
     if (isWithin(next.needed, add(left, this.#free))) return true; // something was given back meanwhile
     const leftIfAllComesBack = add(left, this.#state!.held);
     if (!isWithin(next.needed, leftIfAllComesBack)) return this.#refuse(next);
     if (isMoreToCome || this.#briefCalls > 0 || (!next.isBrief && this.#calls > 0)) return false;
     const others = await this.#othersAlive();
-    const isLate = performance.now() - sinceMs > this.#times.answerMs;
+    const waitedMs = performance.now() - sinceMs;
+    const isLate = waitedMs > this.#times.answerMs;
     const mayGiveBack = ({ isBusy, held }: BudgetHolder): boolean => isBusy || (!next.isBrief && held.sandboxS > 0);
     const isAwaited = others.some(([, one]) =>
       one.entry > entry ? mayGiveBack(one) : !isLate && (one.isBusy || !isNothing(one.held)),
     );
     if (isAwaited) {
-      if (isLate) await this.#askAgain(); // who answered before may have died since
+      if (waitedMs > againMs || (isLate && !isHeard(this.#state!, this.#holder))) await this.#askAgain(againMs);
       return false;
     }
     return this.#refuse(next);
@@ -411,9 +450,9 @@ export class SharedBudget {
     return others.filter((_, i) => (ends[i] ?? 'unknown') === 'unknown');
   }
 
-  async #askAgain(): Promise<void> {
+  async #askAgain(afterMs: number): Promise<void> {
     this.#waits = null;
-    await this.#report(true);
+    await this.#report(true, Math.min(2 * afterMs, againMax * this.#times.answerMs));
   }
 
   #refuse(next: Waiting): true {
@@ -424,8 +463,13 @@ export class SharedBudget {
   }
 
   async #leftNow(): Promise<Counts> {
-    this.#state = (await this.#ledger.newest()) ?? newBudget(new Date().toISOString());
-    return leftIn(this.#state, this.limits);
+    this.#know((await this.#ledger.newest()) ?? newBudget(new Date().toISOString()));
+    return leftIn(this.#state!, this.limits);
+  }
+
+  /** Keeps the newer of two states: what began first may end last. */
+  #know(state: BudgetState): void {
+    if (this.#state === null || state.entry > this.#state.entry) this.#state = state;
   }
 
   /** Looks at the others from time to time while it holds something, or waits. */
@@ -440,65 +484,82 @@ export class SharedBudget {
   }
 
   async #look(): Promise<void> {
-    if (this.#asking === null) {
-      await this.#leftNow();
-      if (performance.now() - this.#lookedForDeadAt > this.#times.answerMs) await this.#takeFromDead();
-      const { holders } = this.#state!;
-      const own = holders[this.#holder]?.entry ?? 0;
-      const isAsked = Object.entries(holders).some(
-        ([name, one]) => name !== this.#holder && one.isWaiting && one.entry > own,
-      );
-      const isQuiet = performance.now() - this.#lastEntryAt > this.#times.answerMs / 3;
-      if (isAsked && (isQuiet || !isNothing(add(this.#free, this.#returning)))) {
-        this.#asking = this.#report(this.#queue.length > 0).finally(() => (this.#asking = null));
-        await this.#asking;
-      }
-      this.#serve();
-    }
+    if (this.#asking === null) await this.#alone(() => this.#answerOthers());
     this.#lookLater();
   }
 
+  /**
+   * Answers those that ask. After that it says by itself when it has something for those that wait: two that wait would
+   * otherwise answer each other for ever.
+   */
+  async #answerOthers(): Promise<true> {
+    await this.#leftNow();
+    if (performance.now() - this.#lookedForDeadAt > this.#times.answerMs) await this.#takeFromDead();
+    const waiting = othersWaiting(this.#state!, this.#holder);
+    const own = this.#state!.holders[this.#holder]?.entry ?? 0;
+    const isAsked = waiting.some(({ entry, asked = entry }) => asked > own);
+    const isQuiet = performance.now() - this.#lastEntryAt > this.#times.answerMs / 3;
+    const hasMore = !isNothing(add(this.#free, this.#returning));
+    const isNews = waiting.length > 0 && (hasMore || !isNothing(this.#unsaid()));
+    if (isAsked ? isQuiet || hasMore : isQuiet && isNews) await this.#report(this.#queue.length > 0);
+    return true;
+  }
+
   /** Gives back what is free. */
-  async #report(isWaiting: boolean): Promise<void> {
-    await this.#write(() => null, undefined, isWaiting);
+  async #report(isWaiting: boolean, againMs?: number): Promise<true> {
+    await this.#write(() => null, { waitsOtherwise: isWaiting, againMs });
+    return true;
   }
 
   /**
    * Writes an entry, in which a share is taken, for a sandbox or for calls, or else what is free is given back; what sandboxes
    * did not use is given back in each. Calls go on meanwhile. Returns the share, which the caller adds to what it has; null: none.
+   * Then it waits, unless `waitsOtherwise` is false, and asks the others again after `againMs`.
    */
   async #write(
     shareIn: (state: BudgetState) => Counts | null,
-    sandbox?: ReservedSandbox,
-    waitsOtherwise = true,
+    {
+      sandbox,
+      waitsOtherwise = true,
+      againMs = this.#times.answerMs,
+    }: {
+      readonly sandbox?: ReservedSandbox;
+      readonly waitsOtherwise?: boolean;
+      readonly againMs?: number | undefined;
+    } = {},
   ): Promise<Counts | null> {
     let said = this.#said;
     let back = noCounts;
     let taken: Counts | null = null;
-    this.#state = await this.#ledger.change((newest) => {
+    let asked: Asked | null = null;
+    const written = await this.#ledger.change((newest) => {
       taken = shareIn(newest);
       if (taken === null) this.#free = noCounts; // at once: no call may take it while the entry is on its way
       back = this.#returning;
       const held = add(add(this.#free, this.#reserved), taken ?? noCounts);
       said = { held, used: this.#used };
+      const isWaiting = taken === null && waitsOtherwise;
+      asked = this.#waits;
       return reported(
         newest,
         {
           holder: this.#holder,
           ...said,
-          isBusy: this.#briefCalls > 0,
-          isWaiting: taken === null && waitsOtherwise,
+          isBusy: this.#briefCalls > 0 || (taken !== null && sandbox === undefined),
+          isWaiting,
+          ...(isWaiting && asked && { asked: asked.entry }),
           ...this.#named(taken === null ? undefined : sandbox),
         },
         this.#said,
       );
     });
+    this.#know(written);
     this.#said = said;
     this.#returning = minus(this.#returning, back);
     this.#lastEntryAt = performance.now();
-    // An answer to another one that waits is no new beginning: two would put each other's off for ever.
-    const since = this.#waits ?? { entry: this.#state.entry, sinceMs: performance.now() };
-    this.#waits = taken === null && waitsOtherwise ? since : null;
+    // An answer to another one that waits asks nothing anew: two would put each other's end off for ever.
+    if (taken !== null || !waitsOtherwise || this.#queue.length === 0) this.#waits = null;
+    else if (asked === null) this.#waits = { entry: written.entry, sinceMs: performance.now(), againMs };
     return taken;
   }
 

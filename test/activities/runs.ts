@@ -24,6 +24,8 @@ import { MockActivityEnvironment } from '@temporalio/testing';
 import { planStep, type StepToPlan } from '../../learn/plan-step.ts';
 import { PolicyTrainer, type Recovery } from '../../learn/policy-trainer.ts';
 import type { Environments } from '../../backends/environments/index.ts';
+import type { TrainerDrain } from '../../activities/around/trainer-drain.ts';
+import { present } from '../../core/present.ts';
 import { ProcessLease } from '../../activities/around/process-lease.ts';
 import { PendingVersions } from '../../learn/pending-versions.ts';
 import type { Inference, SampleRequest } from '../../backends/inference/index.ts';
@@ -224,6 +226,7 @@ export function openRoles(
     tokenizer = openTokenizer,
     slowPlayS = Infinity,
     workers = 1,
+    drain,
   }: {
     readonly environments?: Environments;
     readonly salt?: string;
@@ -240,6 +243,8 @@ export function openRoles(
     readonly slowPlayS?: number;
     /** Rollout workers that poll. */
     readonly workers?: number;
+    /** How the GPU worker comes to its end. */
+    readonly drain?: TrainerDrain;
   } = {},
 ) {
   const trainers: ChainTrainer[] = [];
@@ -257,6 +262,7 @@ export function openRoles(
     trainer: policyTrainer,
     pending: new PendingVersions(pendingFolder, { isElsewhere: !stages }),
     lease,
+    ...present({ drain }),
   };
   const { warmUp, trainBatch, remakeVersion, restoreVersion } = createTrainActivities({
     ...training,
@@ -476,7 +482,7 @@ export async function advance(
   { pinned = [], ...more }: { readonly pinned?: readonly number[]; readonly datasets?: LeaseInput['datasets'] } = {},
 ): Promise<Committed> {
   const { run, spec } = test;
-  const { plan, snapshot, curriculum, step, ordinals, baselines } = await planNext(test, roles, from, more);
+  const { plan, curriculum, step, ordinals, baselines } = await planNext(test, roles, from, more);
   const trained = await act(roles.trainStep, { run, plan });
   if (!trained.policy) throw new Error(`refused: ${trained.reason}`);
   const renews = spec.kl.refSyncSteps !== null && step % spec.kl.refSyncSteps === 0;
@@ -500,7 +506,7 @@ export async function advance(
     metrics: {},
     state,
   });
-  const { policy, optimizer } = trained;
+  const { policy, optimizer, snapshot } = trained;
   if (!isPublished) await act(roles.publishVersion, { run, policy, optimizer });
   if (snapshot) await act(roles.saveCheckpoint, { run, step, pinned: [state.reference.step, ...pinned] });
   return { state, parent: sha256 };

@@ -3,7 +3,8 @@ import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import fc from 'fast-check';
-import { readHead, readJson } from '../../runs/run-access.ts';
+import { readHead, readJson, requireCommit } from '../../runs/run-access.ts';
+import { TrainerDrain } from '../../activities/around/trainer-drain.ts';
 import { createBroadcastWeights } from '../../activities/broadcast-weights.ts';
 import type { Inference } from '../../backends/inference/index.ts';
 import { keptCheckpoints } from '../../activities/save-checkpoint.ts';
@@ -22,6 +23,7 @@ import {
   datasets,
   makeRun,
   openRoles,
+  placeOf,
   planNext,
   sampleRound,
   type Roles,
@@ -142,6 +144,18 @@ describe('planning a step', () => {
       if (planned.snapshot) snapshots.push(step);
     }
     assert.deepEqual(snapshots, [5, 7, 10, 12]);
+  });
+
+  test('a GPU worker that is to end makes a checkpoint of its step: the next one trains nothing again', async (t) => {
+    const test = await makeRun(t, { 'checkpoints.interval': '5', max_steps: '12' });
+    const drain = new TrainerDrain();
+    const roles = openRoles(undefined, { drain });
+    const two = await advanceTo(test, roles, await commitFirst(test, roles), 2);
+    await drain.drain(0);
+    const three = await advance(test, roles, two);
+    assert((await requireCommit(test.run, 3)).commit.optimizer, 'the version has its optimizer');
+    const recovery = await openRoles().policyTrainer.bringTo(test.run, three.state.policy);
+    assert.deepEqual(placeOf(recovery), { restoredFrom: 3, replayedSteps: 0, damaged: [] });
   });
 });
 

@@ -42,3 +42,39 @@ test('when nothing more is asked for it ends after a while; what outlasts its gr
   step.end();
   await stepping;
 });
+
+const owner = 'file:///outputs/words';
+
+test('a newest version without a checkpoint: one more step is let through, and another is not', async () => {
+  const drain = new TrainerDrain({ quietMs: 5 });
+  drain.trained({ owner, snapshot: false, seconds: 10 });
+  const left = drain.drain(60_000);
+  const step = await call(drain, 'trainBatch', () => {
+    drain.trained({ owner, snapshot: true, seconds: 10 });
+    return Promise.resolve('trained');
+  });
+  assert.equal(step, 'trained');
+  const another = call(drain, 'trainBatch', () => Promise.resolve('begun'));
+  await assert.rejects(another, { code: 'TrainerDetached' });
+  assert.deepEqual(await left, []);
+});
+
+test('no step begins that the grace does not suffice for, or that is of no run which holds the process', async () => {
+  const short = new TrainerDrain({ quietMs: 5 });
+  short.trained({ owner, snapshot: false, seconds: 10 });
+  const [late, free] = [short.drain(14_000), new TrainerDrain({ quietMs: 5 })];
+  await assert.rejects(
+    call(short, 'trainBatch', () => Promise.resolve('begun')),
+    { code: 'TrainerDetached' },
+  );
+  assert.deepEqual(await late, []);
+  free.trained({ owner, snapshot: false, seconds: 1_000 });
+  assert.deepEqual(await free.drain(3_600_000, { isHeld: false }), []);
+});
+
+test('a step is waited for no longer than the steps took that would be trained again', async () => {
+  const drain = new TrainerDrain({ quietMs: 1 });
+  drain.trained({ owner: 'file:///outputs/before', snapshot: false, seconds: 1_000 });
+  drain.trained({ owner, snapshot: false, seconds: 0.02 });
+  assert.deepEqual(await drain.drain(3_600_000), []);
+});

@@ -68,6 +68,7 @@ before(async () => {
   for (const place of [path.join(folder, 'node_modules'), venv]) await forNobodyToWrite(place);
   chmodSync(room, 0o755);
   if (!isRoot) return;
+  env['npm_config_cache'] = path.join(room, 'home', '.npm'); // root's is not theirs to write
   for (const place of [folder, path.join(room, 'home')]) {
     execFileSync('find', [place, '-path', '*/node_modules', '-prune', '-o', '-exec', 'chown', '-h', '65534:65534', '{}', '+']); // prettier-ignore
     chownSync(place, 65_534, 65_534);

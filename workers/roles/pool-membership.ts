@@ -9,6 +9,8 @@ import type { ProcessLease } from '../../activities/around/process-lease.ts';
 
 /** Interval between looks at whether the pool has this trainer as it is. A query leaves nothing in the pool's history. */
 const lookMs = 10_000;
+/** Trainers of a pool that look at this interval; more of them look less often, so that its workflow answers as many. */
+const trainersOfLook = 100;
 /** Time for telling the pool that this process ends. */
 const leaveMsMax = 1_000;
 
@@ -27,6 +29,7 @@ export class PoolMembership {
   #isDoubted = false;
   #trouble: string | null = null;
   #kept: KeptSettings | undefined;
+  #trainers = 1;
 
   constructor(options: {
     readonly client: () => Client;
@@ -52,7 +55,7 @@ export class PoolMembership {
         if (why !== this.#trouble) this.#say(`the pool ${this.#joined.pool} does not answer: ${why}`);
         this.#trouble = why;
       }
-      await delay(everyMs, undefined, { signal }).catch(() => undefined); // it leaves
+      await delay(everyMs * Math.max(1, this.#trainers / trainersOfLook), undefined, { signal }).catch(() => undefined); // it leaves
     }
   }
 
@@ -71,6 +74,7 @@ export class PoolMembership {
     const { holder, heldBy } = this.#lease;
     const known = await askOpenPool<KnownTrainer, [string]>(this.#client(), pool, poolHolderQueryName, holder); // prettier-ignore
     this.#kept = known?.kept ?? this.#kept;
+    this.#trainers = known?.trainers ?? 1;
     const isOther = known !== null && known.heldBy !== heldBy && this.#lease.heldBy === heldBy;
     if (known === null || (isOther && this.#isDoubted)) await this.#tell(false);
     this.#isDoubted = isOther;

@@ -26,8 +26,10 @@ import type { TemporalLink } from '../temporal/temporal-link.ts';
  */
 export async function openTrainerWorkers(options: TrainerOptions): Promise<OpenedWorker> {
   const { common, link, open, view, lease, graceMs, say, joined } = options;
+  const drain = new TrainerDrain();
   const dependencies = {
     lease,
+    drain,
     trainer: new PolicyTrainer(async (run) =>
       openTrainer((await specOf(run)).trainer, (line) => process.stderr.write(`${line}\n`)),
     ),
@@ -40,7 +42,6 @@ export async function openTrainerWorkers(options: TrainerOptions): Promise<Opene
   const queues = trainerQueues(lease.holder);
   const one = { ...common, maxConcurrentActivityTaskPolls: 1 };
   const alone = { ...one, maxConcurrentActivityTaskExecutions: 1 };
-  const drain = new TrainerDrain();
   const isDrained = graceMs >= graceMsDrained;
   // Work under way is drained before these workers shut down, so their own grace can be short.
   const ending = isDrained ? { shutdownGraceTime: lastMs, shutdownForceTime: 3 * lastMs } : {};
@@ -65,7 +66,7 @@ export async function openTrainerWorkers(options: TrainerOptions): Promise<Opene
   if (!isDrained) return together;
   const takingRuns = workers.slice(0, -2);
   const leave = async (): Promise<void> => {
-    const left = await drain.drain(graceMs);
+    const left = await drain.drain(graceMs, { isHeld: lease.heldBy !== null });
     if (left.length > 0)
       say(`not finished within the grace of ${graceMs / 1000} s, done again by another: ${left.join(', ')}`);
     lease.clear();

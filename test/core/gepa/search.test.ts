@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { callsFree } from '../../../core/gepa/budget.ts';
+import { callsFree, reflectionsFree } from '../../../core/gepa/budget.ts';
 import { tellings } from '../../../core/gepa/figures.ts';
 import { askToStop, changeBudget, next, result, settle, startSearch } from '../../../core/gepa/search.ts';
 import type { Candidate, SearchSettings, SearchState } from '../../../core/gepa/search-state.ts';
@@ -43,6 +43,30 @@ const someToy: fc.Arbitrary<Toy> = fc.record({
   failing: fc.constantFrom(0, 0.1, 0.5, 1),
   paidInVain: fc.constantFrom(0, 0.5, 1),
 });
+
+/** With few reflections left, an answer without a prompt decided by when it came whether an iteration had to wait. */
+const textsWithoutPrompt: [Toy, number] = [
+  {
+    settings: defaultSettings({
+      seed: 185,
+      maxCalls: 146,
+      trainSize: 17,
+      valSize: 8,
+      parallel: 4,
+      parallelMax: 5,
+      maxReflections: 14,
+      proposals: 2,
+      proposalSelection: 'all',
+      screen: null,
+      reusesMinibatch: false,
+      perfectScore: 1,
+    }),
+    start: { system_prompt: 'a', 'tool:search': 'b', hint: '' },
+    failing: 0,
+    paidInVain: 0,
+  },
+  1347625398,
+];
 
 const withoutEvents = (state: SearchState): object => ({ ...state, events: [] });
 
@@ -97,8 +121,30 @@ describe('a search', () => {
         assert.deepEqual(withoutEvents(found.state), withoutEvents(expected.state));
         assert.deepEqual(found.asked.map(({ id }) => id).sort(), expected.asked.map(({ id }) => id).sort());
       }),
-      { numRuns: 150 },
+      { numRuns: 150, examples: [textsWithoutPrompt] },
     );
+  });
+
+  test('counts a text that holds no prompt once, as any other; one of an earlier Ratchet goes on as it began', () => {
+    const settings = classicSettings({ ...sizes, proposals: 2, maxReflections: 5 });
+    const { countsTextsOnce, ...earlier } = settings;
+    assert.ok(countsTextsOnce);
+    const freeAfter = (texts: readonly (string | null)[], settings: SearchSettings): number => {
+      let state = startSearch(settings, { system_prompt: 'a' });
+      for (let open = next(state); open[0]?.kind === 'evaluate'; open = next(state))
+        state = settle(
+          state,
+          open.map((request) => answerOf({ settings, start: {}, failing: 0, paidInVain: 0 }, request)),
+        );
+      const asked = next(state).slice(0, texts.length);
+      state = settle(
+        state,
+        asked.map(({ id }, i) => ({ kind: 'text', id, text: texts[i]! })),
+      );
+      return reflectionsFree(state);
+    };
+    assert.deepEqual([freeAfter([], settings), freeAfter(['b'], settings), freeAfter([null], settings)], [3, 3, 3]);
+    assert.deepEqual([freeAfter([], earlier), freeAfter(['b'], earlier), freeAfter([null], earlier)], [3, 3, 2]);
   });
 
   test('continues from its state as JSON as if nothing had happened', () => {
