@@ -162,9 +162,13 @@ function listen(state: SweepState, of: Changed): AskedChanges {
   });
   setHandler(sweepStatusQuery, () => state.status());
   changes.on(pauseUpdate, (given?: string | null) => {
-    state.pausedBecause = given ?? 'asked to';
+    const before = state.pausedBecause;
+    const reason = given ?? 'asked to';
+    state.pausedBecause = reason;
     tell(state);
-    return `running → paused: ${state.pausedBecause}. No further run begins; those that train go on to their rung. Continue with: npx ratchet-rl sweep ${state.name} --resume`;
+    const goOn = `Continue with: npx ratchet-rl sweep ${state.name} --resume`;
+    if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
+    return `running → paused: ${reason}. No further run begins; those that train go on to their rung. ${goOn}`;
   });
   changes.on(
     resumeUpdate,

@@ -1,4 +1,3 @@
-import { setMaxListeners } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { WorkflowHandle } from '@temporalio/client';
 import { ApplicationFailure } from '@temporalio/common';
@@ -88,7 +87,6 @@ async function watchExecution(
   const interrupted = options.interrupted.signal;
   const ended = new AbortController();
   const left = AbortSignal.any([interrupted, gone]);
-  setMaxListeners(0, left); // a Temporal client listens once for each of its calls
   const following = followRun({ ...audience, handle, signal: AbortSignal.any([ended.signal, left]) });
   const over = (outcome: End['outcome'], exitCode: number, message: string): End => {
     audience.leave();

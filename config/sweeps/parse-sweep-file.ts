@@ -10,14 +10,17 @@ import type { Problem } from '../toml/problems.ts';
 import type { TomlFile } from '../toml/parse-toml.ts';
 import { type FileOptions, readFile } from '../toml/read-file.ts';
 import { describe, type Reporter } from '../toml/reporter.ts';
-import { isTable } from '../toml/tables.ts';
+import { isTable, type Table } from '../toml/tables.ts';
 import { choice, text, whole } from '../toml/values.ts';
 
 /** Files of `ratchet sweep`: a run file, settings that differ, and how rows are dropped. */
 
+/** The first of three rungs is at a ninth of a run, and a sweep of many rows takes a quarter of the steps. */
+const usualRungs = 3;
+
 const halving = {
   eta: setting(whole(2), 'one row of this many goes on after a rung', { default: 3 }),
-  rungs: setting(whole(2), 'rungs in all; the last one is at the end of a run'),
+  rungs: setting(whole(2), 'rungs in all; the last one is at the end of a run; 3 without `min_steps`'),
   min_steps: setting(whole(1), 'steps of the first rung'),
 };
 const sweep = {
@@ -69,6 +72,10 @@ export function parseSweepFile(source: string | TomlFile, options: FileOptions):
   const read = readFile(source, options, { schema: SweepFile, synonyms: {}, keysIn: 'docs/guide/sweeps.md' });
   if (!read.ok) return read;
   const { reporter } = read;
+  if (isRunFile(read.written)) {
+    const expected = 'a file of a sweep: a table [sweep], whose `run` names a run file';
+    return { ok: false, problems: [reporter.placed({ path: ['sweep'], expected, received: 'a run file' })] };
+  }
   const file = read.table as z.infer<typeof SweepFile> | undefined;
   if (file === undefined) return { ok: false, problems: reporter.inOrder() };
   const { sweep: of } = file;
@@ -84,13 +91,7 @@ export function parseSweepFile(source: string | TomlFile, options: FileOptions):
     const received = `${rows.length} rows × ${Math.max(1, seeds.length)} seeds`;
     reporter.add({ path: [...at, of.settings === undefined ? 'rows' : 'settings'], expected: runsExpected, received });
   }
-  const isHalvingRead = !hasProblemAt(reporter, 'sweep.halving');
-  if (of.halving && isHalvingRead && of.halving.rungs === undefined && of.halving.min_steps === undefined) {
-    const expected = 'rungs = 3, or min_steps = 10';
-    reporter.add({ path: [...at, 'halving'], expected, received: 'neither' });
-  }
   if (reporter.problems.length > 0) return { ok: false, problems: reporter.inOrder() };
-  const { halving: written } = of;
   const spec: SweepSpec = {
     name,
     run: of.run,
@@ -98,9 +99,19 @@ export function parseSweepFile(source: string | TomlFile, options: FileOptions):
     atOnce: of.at_once,
     seeds,
     rows,
-    halving: written ? { eta: written.eta, rungs: written.rungs ?? null, minSteps: written.min_steps ?? null } : null,
+    halving: of.halving === undefined ? null : halvingOf(of.halving),
   };
   return { ok: true, spec };
+}
+
+/** A file that is to be trained by itself: its keys are not worth a problem each. */
+function isRunFile(written: Table): boolean {
+  return !Object.hasOwn(written, 'sweep') && (Object.hasOwn(written, 'model') || Object.hasOwn(written, 'env'));
+}
+
+function halvingOf({ eta, rungs, min_steps }: NonNullable<z.infer<typeof Sweep>['halving']>): HalvingSettings {
+  if (min_steps === undefined) return { eta, rungs: rungs ?? usualRungs, minSteps: null };
+  return { eta, rungs: rungs ?? null, minSteps: min_steps };
 }
 
 /** Settings that are the sweep's own. */

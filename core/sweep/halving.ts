@@ -78,6 +78,20 @@ export function decideRung(results: readonly RungResult[], goal: SweepGoal, eta:
   return { ranking, survivors: going.map(({ row }) => row).toSorted((a, b) => a - b) };
 }
 
+/**
+ * Rows that a rung dropped though they were no further behind the last row that goes on than the standard error of the
+ * difference: chance may have dropped them. Rows with fewer than two seeds are never among them.
+ */
+export function narrowlyDropped({ ranking, survivors }: RungDecision): number[] {
+  const goesOn = ({ row }: RowStanding): boolean => survivors.includes(row);
+  const last = ranking.findLast(goesOn);
+  const isNarrow = (standing: RowStanding): boolean => {
+    if (last?.standardError == null || standing.standardError === null || standing.seeds < standing.of) return false;
+    return Math.abs(standing.mean! - last.mean!) <= Math.hypot(standing.standardError, last.standardError);
+  };
+  return ranking.filter((standing) => !goesOn(standing) && isNarrow(standing)).map(({ row }) => row);
+}
+
 /** Steps of all runs that each row makes with halving, from the rows at each rung; and without it. */
 export function stepsOf(
   rows: number,

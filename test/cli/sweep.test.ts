@@ -4,8 +4,9 @@ import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
+import { changeLines } from '../../cli/sweep/follow-sweep.ts';
 import { changesOfSweep } from '../../cli/sweep/same-sweep.ts';
-import type { SweepInput } from '../../core/sweep/sweep.ts';
+import type { SweepInput, SweepRunStatus, SweepStatus } from '../../core/sweep/sweep.ts';
 import { loadRunConfig } from '../../load/load-run-config.ts';
 import { layout } from '../../runs/layout.ts';
 import { openCommands } from './typed.ts';
@@ -105,6 +106,7 @@ test('where no server runs, its file says how a sweep stands by what is committe
   assert.match(out, /^lr: not running · rung 1 of 2, to step 3 · 0 of 18 steps$/m);
   const { err } = await ratchet('lr', '--status');
   assert.match(err, /Nothing of Ratchet runs in/);
+  assert.match(err, /sweep FILE\.toml --status says what the runs of that file have committed/);
 });
 
 test('what differs between a sweep under way and its file is said by the keys of the file', () => {
@@ -138,4 +140,59 @@ test('what differs between a sweep under way and its file is said by the keys of
   ]);
   const sent = { texts: { 'words.toml': `${words}\n` }, beside: {} };
   assert.deepEqual(changesOfSweep(was, { ...was, sent }), ['words.toml, or a file that it names, has another text']);
+});
+
+test('what has changed is told in the order in which it happens', () => {
+  const run = (row: number, seed: number, rest: Pick<SweepRunStatus, 'state' | 'step' | 'value'>): SweepRunStatus => {
+    return { name: `lr-0${row + 1}-s${seed}`, row, seed, ...rest };
+  };
+  const waiting = { state: 'waiting', step: 0, value: null } as const;
+  const status: SweepStatus = {
+    name: 'lr',
+    phase: 'training',
+    pausedBecause: null,
+    metric: { name: 'reward', goal: 'max', lastSteps: 1 },
+    rows: [{ rate: 1 }, { rate: 2 }],
+    rungSteps: [1, 2],
+    rung: 0,
+    decided: [],
+    runs: [
+      run(0, 1, { state: 'at its rung', step: 1, value: 0.5 }),
+      run(0, 2, { state: 'at its rung', step: 1, value: 0.7 }),
+      run(1, 1, { state: 'at its rung', step: 1, value: 0.4 }),
+      run(1, 2, waiting),
+    ],
+    steps: { made: 3, full: 8 },
+  };
+  assert.deepEqual(changeLines(status, status), []);
+  const standing = { seeds: 2, of: 2 };
+  const decided: SweepStatus = {
+    ...status,
+    pausedBecause: 'lunch',
+    rung: 1,
+    decided: [
+      {
+        step: 1,
+        survivors: [0],
+        ranking: [
+          { row: 0, mean: 0.6, standardError: 0.1, ...standing },
+          { row: 1, mean: 0.5, standardError: 0.1, ...standing },
+        ],
+      },
+    ],
+    runs: [
+      run(0, 1, { state: 'training', step: 1, value: 0.5 }),
+      run(0, 2, { state: 'waiting', step: 1, value: 0.7 }),
+      run(1, 1, { state: 'dropped', step: 1, value: 0.4 }),
+      run(1, 2, { state: 'dropped', step: 1, value: 0.6 }),
+    ],
+  };
+  assert.deepEqual(changeLines(status, decided), [
+    'rung at step 1: 1 of 2 rows go on; 1 of the 1 dropped within the standard error of the last that goes on',
+    'lr-01-s1  training  rate 1',
+    'lr-02-s1  dropped at step 1: reward 0.4000  rate 2',
+    'lr-02-s2  dropped at step 1: reward 0.6000  rate 2',
+    'paused: lunch. Continue with: npx ratchet-rl sweep lr --resume',
+  ]);
+  assert.deepEqual(changeLines(decided, { ...decided, pausedBecause: null }), ['resumed, after a pause (lunch)']);
 });

@@ -56,6 +56,14 @@ test('rows may be written one by one, with lists as values', () => {
   assert.deepEqual(halving, { eta: 3, rungs: 3, minSteps: null });
 });
 
+test('a halving that says nothing keeps a third at three rungs; one with a first rung has as many as fit', () => {
+  const halvingOf = (text: string) => read(`${head}${settings}[sweep.halving]\n${text}`).halving;
+  assert.deepEqual(halvingOf(''), { eta: 3, rungs: 3, minSteps: null });
+  assert.deepEqual(halvingOf('eta = 2'), { eta: 2, rungs: 3, minSteps: null });
+  assert.deepEqual(halvingOf('min_steps = 10'), { eta: 3, rungs: null, minSteps: 10 });
+  assert.deepEqual(halvingOf('min_steps = 10\nrungs = 2'), { eta: 3, rungs: 2, minSteps: 10 });
+});
+
 const settings = '[sweep.settings]\nlearning_rate = [1e-3]\n';
 const value = 'a text, a number, true or false, or a list of these';
 
@@ -66,6 +74,11 @@ const refused: readonly [what: string, text: string, expected: readonly string[]
     'keys outside of their table',
     'run = "words.toml"\n',
     ['sweep: a table: [sweep]; got nothing', 'run: a key of the top level; got an unknown key'],
+  ],
+  [
+    'a run file, which has no sweep',
+    'model = "preset:reverse-text-0.2m"\nmax_steps = 9\n[[env]]\nid = "reverse-text"\n',
+    ['sweep: a file of a sweep: a table [sweep], whose `run` names a run file; got a run file'],
   ],
   [
     'a sweep without run and metric',
@@ -128,11 +141,6 @@ const refused: readonly [what: string, text: string, expected: readonly string[]
     'more runs than a workflow has children for',
     `${head}seeds = [1, 2, 3]\n[sweep.settings]\na = [${Array.from({ length: 200 }, (_, i) => i).join()}]\n`,
     ['sweep.settings: at most 500 runs; got 200 rows × 3 seeds'],
-  ],
-  [
-    'a halving without rungs',
-    `${head}${settings}[sweep.halving]\neta = 2\n`,
-    ['sweep.halving: rungs = 3, or min_steps = 10; got neither'],
   ],
   [
     'a halving that drops nothing',

@@ -16,24 +16,37 @@ before(async () => {
   workflowBundle = await bundleWorkflows();
 });
 
-test('there are recorded histories of three async levels, of evaluations and of a search for a prompt', () => {
-  const names = ['async-1', 'async-2', 'evaluate-file', 'evaluate', 'leased-search', 'on-policy', 'play-rounds'];
+test('there are recorded histories of three async levels, of evaluations, of a search for a prompt and of a sweep', () => {
+  const ofRuns = ['async-1', 'async-2', 'on-policy', 'play-rounds'];
+  const others = ['evaluate-file', 'evaluate', 'leased-search', 'halving.sweep', 'halving-01'];
   assert.deepEqual(
     recorded.toSorted(),
-    names.map((name) => `${name}.history.bin`).toSorted(),
+    [...ofRuns, ...others].map((name) => `${name}.history.bin`).toSorted(),
   );
+});
+
+test('the recorded sweep was paused and resumed, and one of its runs went on from its commit', () => {
+  const events = readHistory('halving.sweep').events;
+  const updates = events.flatMap(({ workflowExecutionUpdateAcceptedEventAttributes: accepted }) =>
+    accepted ? [accepted.acceptedRequest?.input?.name] : [],
+  );
+  assert.deepEqual(updates, ['pause', 'resume']);
+  const children = events.flatMap(({ startChildWorkflowExecutionInitiatedEventAttributes: child }) =>
+    child ? [child.workflowId] : [],
+  );
+  assert.deepEqual(children, ['halving-01', 'halving-02', 'halving-01']);
 });
 
 for (const name of recorded) {
   test(`a run recorded as ${name.replace('.history.bin', '')} replays: running runs survive this version`, async () => {
-    const history = proto.temporal.api.history.v1.History.decode(readFileSync(folder + name));
+    const history = readHistory(name.replace('.history.bin', ''));
     // Under its own id, after which children are named.
     await Worker.runReplayHistory({ workflowBundle }, history, name.replace('.history.bin', ''));
   });
 }
 
 test('a history whose steps came in another order is refused', async () => {
-  const history = proto.temporal.api.history.v1.History.decode(readFileSync(`${folder}on-policy.history.bin`));
+  const history = readHistory('on-policy');
   const scheduled = history.events.filter((event) => event.activityTaskScheduledEventAttributes);
   const [, warmUp, broadcast] = scheduled.map((event) => event.activityTaskScheduledEventAttributes!);
   warmUp!.activityType = { name: 'saveCheckpoint' };
@@ -44,3 +57,7 @@ test('a history whose steps came in another order is refused', async () => {
 test('schemas stay out of the workflow bundle', () => {
   assert.ok(!workflowBundle.code.includes('ZodType'), 'zod is in the bundle: a workflow imports a value of config/');
 });
+
+function readHistory(name: string) {
+  return proto.temporal.api.history.v1.History.decode(readFileSync(`${folder}${name}.history.bin`));
+}

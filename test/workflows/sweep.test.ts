@@ -7,6 +7,7 @@ import { sweepWorkflowId, taskQueues } from '../../core/names.ts';
 import type { SweepInput, SweepResult, SweepStatus } from '../../core/sweep/sweep.ts';
 import { sweepRuns } from '../../core/sweep/table.ts';
 import { historyOfChanges, starterOf } from '../../workers/temporal/history-of-changes.ts';
+import { askUpdate } from '../../workers/temporal/update-run.ts';
 import { FakeRun, type Fakes, Gate, holdingStep, specWith } from './fake-run.ts';
 import { failureOf, soon, until } from './look.ts';
 import { answersFor, closeServer, freshName, openServer, shortHistoryQueue } from './server.ts';
@@ -176,12 +177,21 @@ describe('a sweep', { concurrency: 8 }, () => {
     const gate = new Gate();
     const sweep = await begin({ rows: 2, input: { atOnce: 1 }, fakes: { 0: holdingStep(gate) } });
     await gate.reached;
-    assert.match(await sweep.tell('pause', ['lunch']), /running → paused: lunch/);
+    assert.match(await sweep.tell('pause'), /running → paused: asked to/);
+    assert.match(
+      await sweep.tell('pause', ['lunch']),
+      /^It was paused already \(asked to\); the reason is now: lunch\./,
+    );
     gate.open();
     await until('the first run at its rung', async () => (await sweep.status()).runs[0]!.state === 'at its rung');
     const { phase, pausedBecause, runs } = await sweep.status();
     assert.deepEqual([phase, pausedBecause, runs[1]!.state], ['paused', 'lunch', 'waiting']);
     assert.match(await sweep.tell('resume'), /paused \(lunch\) → running/);
+    const named = { noun: 'sweep', name: sweep.name, look: 'ratchet sweep NAME --status' } as const;
+    await assert.rejects(askUpdate(sweep.handle, named, { update: 'resume', args: [null] }), {
+      name: 'ConfigInvalid',
+      message: `${sweep.name}: nothing changed. The sweep is not paused.`,
+    });
     assert.equal((await sweep.result()).best, 1);
   });
 

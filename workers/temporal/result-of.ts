@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   isGrpcServiceError,
@@ -17,6 +18,7 @@ export async function resultOf<T extends Workflow>(
   handle: WorkflowHandle<T>,
   left: AbortSignal,
 ): Promise<WorkflowResultType<T>> {
+  setMaxListeners(0, left); // the client listens once for each of its requests, three a minute, until the end
   for (;;) {
     try {
       return await untilLeft(

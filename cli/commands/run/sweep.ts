@@ -1,5 +1,3 @@
-import { setTimeout as delay } from 'node:timers/promises';
-import type { WorkflowHandle } from '@temporalio/client';
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { sweepWorkflowId, taskQueues } from '../../../core/names.ts';
@@ -7,9 +5,10 @@ import { rungSteps, stepsOf } from '../../../core/sweep/halving.ts';
 import type { SweepInput, SweepResult, SweepStatus } from '../../../core/sweep/sweep.ts';
 import { describeRow } from '../../../core/sweep/table.ts';
 import type { sweep } from '../../../workflows/sweep.ts';
-import { openReporter, type Reporter } from '../../output/reporter.ts';
+import { openReporter } from '../../output/reporter.ts';
 import { print, printJson } from '../../output/print.ts';
 import { needsOf, uiLine, withProcesses } from '../../start/processes.ts';
+import { followSweep } from '../../sweep/follow-sweep.ts';
 import { planSweep } from '../../sweep/plan-sweep.ts';
 import { refuseOtherSweep } from '../../sweep/same-sweep.ts';
 import { steerSweep, type SweepSteering } from '../../sweep/steer-sweep.ts';
@@ -89,12 +88,14 @@ async function start(file: string, { dryRun, yes = false, page, json = false }: 
       staticSummary: `${input.runs.length} runs of ${input.config} · ${input.metric.name}`,
     });
     if (uiUrl) reporter.say(uiLine(uiUrl, handle));
+    const tell = (status: SweepStatus): void =>
+      reporter.emit({ type: 'progress', time: new Date().toISOString(), ...status });
     const options = { reporter, hasOwnStack: stack !== null, interrupted: interrupted.signal, gone };
     try {
       return await watchWorkflow(handle, options, {
         noun: 'sweep',
         toEnd: `npx ratchet-rl sweep ${input.name} --cancel`,
-        follow: (signal) => follow(handle, reporter, signal),
+        follow: (signal) => followSweep(handle, { say: reporter.say, tell }, signal),
         tellResult: async (result) => {
           reporter.emit({ type: 'result', time: new Date().toISOString(), ...result });
           reporter.print(sweepLines(result).join('\n'));
@@ -125,43 +126,4 @@ function planLines({ name, config, rows, runs, metric, maxSteps, halving }: Swee
     `rungs at step ${steps.join(', ')}, by ${metric.name} (${metric.goal}): ${halved} steps of ${full}`,
     ...runs.map((run) => `  ${run.name}  ${describeRow(rows[run.row]!)}`),
   ];
-}
-
-const pollMs = 1_000;
-const queryTimeoutMs = 4_000;
-
-async function follow(
-  handle: WorkflowHandle<typeof sweep>,
-  reporter: Reporter<SweepLine>,
-  signal: AbortSignal,
-): Promise<void> {
-  let told = '';
-  while (!signal.aborted) {
-    const status = await handle.client
-      .withDeadline(Date.now() + queryTimeoutMs, () => handle.query<SweepStatus>('status'))
-      .catch(() => null); // no worker answers now: it is asked again
-    const key = JSON.stringify(status);
-    if (status !== null && key !== told) {
-      for (const line of changeLines(told === '' ? null : (JSON.parse(told) as SweepStatus), status))
-        reporter.say(line);
-      reporter.emit({ type: 'progress', time: new Date().toISOString(), ...status });
-      told = key;
-    }
-    await delay(pollMs, undefined, { signal }).catch(() => undefined); // ended: the loop ends
-  }
-}
-
-/** Lines for runs whose state has changed since the look before, and for rungs. */
-function changeLines(before: SweepStatus | null, { runs, rows, metric, decided }: SweepStatus): string[] {
-  const was = new Map(before?.runs.map((run) => [run.name, run]));
-  const changed = runs.flatMap((run) => {
-    if (run.state === 'waiting' || was.get(run.name)?.state === run.state) return [];
-    const at =
-      run.state === 'at its rung' ? ` at step ${run.step}: ${metric.name} ${run.value?.toPrecision(4) ?? '–'}` : '';
-    return [`${run.name}  ${run.state}${at}  ${describeRow(rows[run.row]!)}`];
-  });
-  const rungs = decided.slice(before?.decided.length ?? 0).map(({ step, ranking, survivors }) => {
-    return `rung at step ${step}: ${survivors.length} of ${ranking.length} rows go on`;
-  });
-  return [...changed, ...rungs];
 }

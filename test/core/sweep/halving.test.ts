@@ -1,7 +1,14 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { permutation, randomStream } from '../../../core/random.ts';
-import { decideRung, rungSteps, stepsOf, survivorsOf, type RungResult } from '../../../core/sweep/halving.ts';
+import {
+  decideRung,
+  narrowlyDropped,
+  rungSteps,
+  stepsOf,
+  survivorsOf,
+  type RungResult,
+} from '../../../core/sweep/halving.ts';
 import { describeRow, rowsOfGrid, sweepRuns } from '../../../core/sweep/table.ts';
 
 const seedless = (...values: readonly (number | null)[]): RungResult[] =>
@@ -98,6 +105,22 @@ describe('a rung', () => {
     );
     assert.deepEqual(survivors, [0, 1]);
     assert.deepEqual(decideRung(seedless(null, null), 'max', 2).survivors, []);
+  });
+
+  test('says which rows it dropped by less than the standard error of the difference', () => {
+    // Standard errors of 0.1 each: 0.141 of a difference.
+    const pairs = [1, 0.9, 0.85, 0.7].flatMap((mean, row) => [
+      { row, seed: 1, value: mean - 0.1 },
+      { row, seed: 2, value: mean + 0.1 },
+    ]);
+    assert.deepEqual(narrowlyDropped(decideRung(pairs, 'max', 4)), [1]);
+    assert.deepEqual(narrowlyDropped(decideRung(pairs, 'max', 2)), [2]);
+    assert.deepEqual(narrowlyDropped(decideRung(pairs, 'min', 4)), []);
+    assert.deepEqual(narrowlyDropped(decideRung(pairs, 'max', null)), []);
+    // One seed says nothing of chance, and a row that lacks a seed is behind the others for that.
+    assert.deepEqual(narrowlyDropped(decideRung(seedless(0.5, 0.5), 'max', 2)), []);
+    const lacking = pairs.map((one) => (one.row === 1 && one.seed === 1 ? { ...one, value: null } : one));
+    assert.deepEqual(narrowlyDropped(decideRung(lacking, 'max', 4)), []);
   });
 
   test('never drops the best, keeps one of eta, and decides the same in whatever order results come', () => {
