@@ -8,13 +8,14 @@ import { restoredTar } from '../snapshot-tars.ts';
 import { readingScript } from '../shell/scripts.ts';
 import { type RunScript, ShellSandbox } from '../shell/shell-sandbox.ts';
 import type { ListedSandbox, Sandbox, SandboxProvider, SandboxRequest, SnapshotPlace } from '../types.ts';
-import { EngineClient, refusal } from './engine-client.ts';
+import { type Engine, EngineClient, refusal } from './engine-client.ts';
 import { OutputFrames } from './output-frames.ts';
 import { forwarding } from './route-forwarder.ts';
 
 const label = { project: 'ratchet.project', owner: 'ratchet.owner', name: 'ratchet.sandbox', port: 'ratchet.port', created: 'ratchet.created' } as const; // prettier-ignore
 const folder = '/work';
 const ownFolder = '/tmp';
+const imagePattern = /^[A-Za-z0-9][\w.:/@-]*$/;
 const removedWithinMs = 30_000;
 /** An engine may close the output of a command before it has written down how that ended. */
 const writtenDownWithinMs = 10_000;
@@ -26,6 +27,9 @@ const Inspected = z.object({
   State: z.object({ Running: z.boolean() }),
 });
 const ExecEnd = z.object({ ExitCode: z.number().nullable(), Running: z.boolean() });
+const Image = z.object({
+  Config: z.object({ User: z.string().nullish(), Volumes: z.record(z.string(), z.unknown()).nullish() }),
+});
 const Info = z.object({ SecurityOptions: z.array(z.string()).nullish() });
 
 export interface DockerOptions {
@@ -47,7 +51,7 @@ export class DockerProvider implements SandboxProvider {
 
   /** Throws `SandboxUnavailable` where nobody answers at the socket. */
   async requireHere(): Promise<void> {
-    await this.#engine.version();
+    await this.#engine.engine();
   }
 
   async create(request: SandboxRequest, signal?: AbortSignal): Promise<Sandbox> {
@@ -55,17 +59,17 @@ export class DockerProvider implements SandboxProvider {
     const { name, image, files = [], snapshot, route } = request;
     if (image === undefined) throw new RatchetError('SandboxRefused', `Sandbox ${name}: expected an image, got none.`);
     signal?.throwIfAborted();
-    const created = await this.#engine.ask(
-      'POST',
-      `/containers/create?name=${name}`,
-      containerOf(request, image),
-      signal,
-    );
-    if (created.status === 404) throw new RatchetError('SandboxRefused', `Sandbox ${name}: there is no image ${image} here: docker pull ${image}`); // prettier-ignore
+    const has = await this.#imageOf(name, image);
+    const body = containerOf(request, image, has, await this.#engine.engine());
+    const created = await this.#engine.ask('POST', `/containers/create?name=${name}`, body, signal);
+    if (created.status === 404) throw noImage(name, image);
     if (created.status !== 201) throw refusal(created.status, `create ${name}`, created.json);
+    let isStarted = false;
     try {
       const { Id: id } = Created.parse(created.json);
       await this.#asked('POST', `/containers/${id}/start`, undefined, [204, 304]);
+      isStarted = true;
+      if (!isRoot(body.User || has.user)) await this.#openFolders(name);
       const sandbox = this.#sandbox(name, route?.port ?? null);
       if (snapshot) await sandbox.fill(restoredTar({ ...request, snapshot }, this.#snapshots));
       await sandbox.put(files);
@@ -73,8 +77,14 @@ export class DockerProvider implements SandboxProvider {
       signal?.throwIfAborted();
       return sandbox;
     } catch (error) {
+      const isEnded = isStarted && error instanceof RatchetError && error.code === 'SandboxUnavailable' && !(await this.#isRunning(name).catch(() => true)); // prettier-ignore
       await this.#removed(name);
-      throw error;
+      if (!isEnded) throw error;
+      throw new RatchetError(
+        'SandboxUnavailable',
+        `Sandbox ${name}: its container ended as soon as it began. Image ${image} has to have sh, sleep, dd, cat and tar.`,
+        { cause: error },
+      );
     }
   }
 
@@ -126,6 +136,20 @@ export class DockerProvider implements SandboxProvider {
     throw new RatchetError('SandboxUnanswered', `Sandbox ${name}: it could not be made, and is still there.`);
   }
 
+  async #imageOf(name: string, image: string): Promise<ImageFacts> {
+    if (!imagePattern.test(image)) throw new RatchetError('SandboxRefused', `Sandbox ${name}: expected the name of an image, such as python:3.12, got ${JSON.stringify(image)}.`); // prettier-ignore
+    const { status, json } = await this.#engine.ask('GET', `/images/${image}/json`);
+    if (status === 404) throw noImage(name, image);
+    if (status !== 200) throw refusal(status, `look for image ${image}`, json);
+    const { User, Volumes } = Image.parse(json).Config;
+    return { user: User ?? '', volumes: Object.keys(Volumes ?? {}) };
+  }
+
+  /** Lets the user of its programs write: runc before 1.1.9 gives a folder in memory the rights of the image's folder. */
+  async #openFolders(name: string): Promise<void> {
+    await this.#run(name, `chmod 1777 ${folder} ${ownFolder}`, null, () => undefined, { User: '0:0' });
+  }
+
   #sandbox(name: string, routePort: number | null): ShellSandbox {
     const run: RunScript = (script, input, take) => ({ ended: this.#run(name, script, input, take) });
     return new ShellSandbox({ kind: this.kind, name, folder, ownFolder, routePort, env: {}, run, snapshots: this.#snapshots, destroy: () => this.destroy(name) }); // prettier-ignore
@@ -136,9 +160,10 @@ export class DockerProvider implements SandboxProvider {
     text: string,
     input: AsyncIterable<Uint8Array> | Uint8Array | null,
     take: Parameters<RunScript>[2],
+    more: { readonly User?: string } = {},
   ): Promise<number> {
     const { command, script } = readingScript(text);
-    const exec = await this.#exec(name, ['sh', '-c', command]);
+    const exec = await this.#exec(name, ['sh', '-c', command], more);
     const { wire, head } = await this.#engine.attach(exec);
     const frames = new OutputFrames();
     const feeding = feed(wire, script, input);
@@ -181,7 +206,8 @@ export class DockerProvider implements SandboxProvider {
     const body = { AttachStdin: true, AttachStdout: true, AttachStderr: true, Cmd: argv, WorkingDir: folder, ...more }; // prettier-ignore
     const { status, json } = await this.#engine.ask('POST', `/containers/${name}/exec`, body);
     if (status === 201) return Created.parse(json).Id;
-    if (status === 404 || status === 409)
+    // Docker says 404 or 409 then, and Podman 4 also 500.
+    if (status === 404 || !(await this.#isRunning(name)))
       throw new RatchetError('SandboxUnavailable', `Sandbox ${name}: it has ended.`);
     throw refusal(status, `run in ${name}`, json);
   }
@@ -223,15 +249,33 @@ export class DockerProvider implements SandboxProvider {
   }
 }
 
+interface ImageFacts {
+  /** Whom its programs run as; empty = root. */
+  readonly user: string;
+  /** Folders that the engine would keep on the disk of this machine, without a limit. */
+  readonly volumes: readonly string[];
+}
+
+function noImage(name: string, image: string): RatchetError {
+  return new RatchetError('SandboxRefused', `Sandbox ${name}: there is no image ${image} here: docker pull ${image}`);
+}
+
+function isRoot(user: string): boolean {
+  return ['', '0', 'root'].includes(user.split(':')[0]!);
+}
+
 /** A body of `containers/create`. The container ends itself when its time is over. */
 function containerOf(
   { name, limits, network, route, folders = [], env = {}, labels }: SandboxRequest,
   image: string,
-): object {
+  { volumes }: ImageFacts,
+  { isPodman }: Engine,
+) {
   const mib = 2 ** 20;
-  const shown = [...folders, ...(route ? [path.dirname(route.socket)] : [])];
+  const shown = new Set([...folders, ...(route ? [path.dirname(route.socket)] : [])]);
   const user = process.getuid?.() ?? 0;
-  const own = `rw,nosuid,nodev,mode=1777`;
+  // Podman would copy what the image has there.
+  const inMemory = `rw,nosuid,nodev,mode=1777,exec,size=${limits.diskMb}m${isPodman ? ',notmpcopyup' : ''}`;
   return {
     Image: image,
     Entrypoint: ['sh', '-c'],
@@ -254,11 +298,9 @@ function containerOf(
       PidsLimit: limits.processes ?? processesUsual,
       ...(limits.cpus === undefined ? {} : { NanoCpus: Math.round(limits.cpus * 1e9) }),
       ReadonlyRootfs: true,
-      Tmpfs: {
-        [folder]: `${own},exec,size=${limits.diskMb}m`,
-        '/tmp': `${own},exec,size=${limits.diskMb}m`,
-      },
-      Binds: shown.map((place) => `${place}:${place}:ro`),
+      Tmpfs: Object.fromEntries([...volumes, folder, ownFolder].map((place) => [place, inMemory])),
+      // `Binds` would end a path at its first colon.
+      Mounts: [...shown].map((place) => ({ Type: 'bind', Source: place, Target: place, ReadOnly: true })),
       CapDrop: ['ALL'],
       SecurityOpt: ['no-new-privileges'],
       Init: true,

@@ -12,7 +12,16 @@ const oldest = '1.41';
 /** Time for an answer; a container may begin slowly. */
 const answerMs = 120_000;
 
-const Version = z.object({ MinAPIVersion: z.string().optional() });
+const Version = z.object({
+  MinAPIVersion: z.string().optional(),
+  Components: z.array(z.object({ Name: z.string() })).nullish(),
+});
+
+export interface Engine {
+  /** The version of the API that is spoken. */
+  readonly version: string;
+  readonly isPodman: boolean;
+}
 
 export interface EngineAnswer {
   readonly status: number;
@@ -23,7 +32,7 @@ type Method = 'GET' | 'POST' | 'DELETE';
 
 export class EngineClient {
   readonly #socketPath: string;
-  #version: Promise<string> | undefined;
+  #engine: Promise<Engine> | undefined;
 
   constructor(socketPath: string) {
     this.#socketPath = socketPath;
@@ -34,24 +43,27 @@ export class EngineClient {
    * nothing came back.
    */
   async ask(method: Method, path: string, body?: object, signal?: AbortSignal): Promise<EngineAnswer> {
-    return this.#ask(method, `/v${await this.version()}${path}`, body, signal);
+    return this.#ask(method, `/v${(await this.engine()).version}${path}`, body, signal);
   }
 
-  /** The version of the API that is spoken. Docker 29 refuses those below 1.44; each engine says its oldest without one. */
-  version(): Promise<string> {
-    this.#version ??= this.#askVersion();
-    this.#version.catch(() => (this.#version = undefined));
-    return this.#version;
+  /** Docker 29 refuses versions of the API below 1.44; each engine says its oldest without one. */
+  engine(): Promise<Engine> {
+    this.#engine ??= this.#askEngine();
+    this.#engine.catch(() => (this.#engine = undefined));
+    return this.#engine;
   }
 
-  async #askVersion(): Promise<string> {
+  async #askEngine(): Promise<Engine> {
     const { status, json } = await this.#ask('GET', '/version').catch((cause: Error) => {
       // Whatever it is asked for was not sent.
       throw new RatchetError('SandboxUnavailable', cause.message, { cause });
     });
     if (status !== 200) throw refusal(status, 'GET /version', json);
-    const { MinAPIVersion = oldest } = Version.parse(json);
-    return isNewer(MinAPIVersion, oldest) ? MinAPIVersion : oldest;
+    const { MinAPIVersion = oldest, Components } = Version.parse(json);
+    return {
+      version: isNewer(MinAPIVersion, oldest) ? MinAPIVersion : oldest,
+      isPodman: Components?.some(({ Name }) => Name === 'Podman Engine') ?? false,
+    };
   }
 
   #ask(method: Method, path: string, body?: object, signal?: AbortSignal): Promise<EngineAnswer> {
@@ -70,7 +82,7 @@ export class EngineClient {
 
   /** Begins what an exec is, and gives the connection that it then is: its input, and frames of its output. */
   async attach(exec: string): Promise<{ readonly wire: Duplex; readonly head: Buffer }> {
-    const path = `/v${await this.version()}/exec/${exec}/start`;
+    const path = `/v${(await this.engine()).version}/exec/${exec}/start`;
     return new Promise((resolve, reject) => {
       const body = { Detach: false, Tty: false };
       const options = this.#options('POST', path, body);
@@ -126,9 +138,15 @@ function jsonIn(text: string): unknown {
   }
 }
 
+/** What Podman answers 500 to although asking again does not help; Docker answers 400 or 409. */
+const lasting =
+  /already in use|invalid reference format|container-init binary not found|invalid mount option|executable file .*not found|no such file or directory/;
+
 /** What a status says that was not hoped for. */
 export function refusal(status: number, what: string, json: unknown): RatchetError {
   const { message } = (json ?? {}) as { readonly message?: unknown };
-  const said = `Docker or Podman: ${what}: ${status} ${typeof message === 'string' ? message : ''}`.trim();
-  return new RatchetError(status >= 500 || status === 429 ? 'SandboxUnavailable' : 'SandboxRefused', said);
+  const text = typeof message === 'string' ? message : '';
+  const said = `Docker or Podman: ${what}: ${status} ${text}`.trim();
+  const mayPass = (status >= 500 && !lasting.test(text)) || status === 429;
+  return new RatchetError(mayPass ? 'SandboxUnavailable' : 'SandboxRefused', said);
 }

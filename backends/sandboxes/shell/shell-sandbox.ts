@@ -74,8 +74,11 @@ export class ShellSandbox implements Sandbox {
     const variables = Object.entries({ ...this.#place.env, ...env }).map(
       ([key, value]) => `export ${key}=${quoted(value)}`,
     );
+    const input = quoted(`${mark}.in`);
     const script = [
       markedScript(mark),
+      // From a file: Podman loses the end of the output of a program that leaves some of its input unread.
+      ...(stdin === null ? [] : [`cat >${input} || exit 126`, `exec <${input}`, `rm -f ${input}`]),
       ...variables,
       `cd ${quoted(path.posix.resolve(this.folder, cwd))} || exit 126`,
       `command -v ${quoted(argv[0])} >/dev/null || { echo ${quoted(`${argv[0]}: not found`)} >&2; exit 127; }`,

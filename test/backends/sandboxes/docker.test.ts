@@ -5,6 +5,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { DockerProvider } from '../../../backends/sandboxes/docker/docker-provider.ts';
+import { refusal } from '../../../backends/sandboxes/docker/engine-client.ts';
 import { NamespaceProvider } from '../../../backends/sandboxes/namespace/namespace-provider.ts';
 import type { SandboxRequest } from '../../../backends/sandboxes/types.ts';
 import { canSandbox, missingSandbox } from '../../environments/sandbox-here.ts';
@@ -36,6 +37,12 @@ sandboxContract('containers', {
   open: async (snapshots) => (await open(snapshots)).provider,
 });
 
+sandboxContract('containers of podman', {
+  skip,
+  request: { image: 'python:3' },
+  open: async (snapshots) => (await open(snapshots, { isPodman: true, lateMs: 50 })).provider,
+});
+
 describe('containers', { skip }, () => {
   const request = (name: string, more: Partial<SandboxRequest> = {}): SandboxRequest => ({
     name,
@@ -61,12 +68,15 @@ describe('containers', { skip }, () => {
       SecurityOpt,
       NetworkMode,
       ReadonlyRootfs,
-      Binds,
+      Mounts,
       AutoRemove,
     } = HostConfig!;
     assert.deepEqual([Memory, MemorySwap, PidsLimit, NanoCpus], [150 * 2 ** 20, 150 * 2 ** 20, 77, 2e9]);
     assert.deepEqual([CapDrop, SecurityOpt, NetworkMode, ReadonlyRootfs, AutoRemove], [['ALL'], ['no-new-privileges'], 'none', true, true]); // prettier-ignore
-    assert.deepEqual([Binds, Cmd], [[`${folder}:${folder}:ro`], ['exec sleep 600']]);
+    assert.deepEqual(
+      [Mounts, Cmd],
+      [[{ Type: 'bind', Source: folder, Target: folder, ReadOnly: true }], ['exec sleep 600']],
+    );
     assert.ok((Env as unknown as string[]).includes('A=b=c'));
     assert.equal(Labels!['ratchet.project'], 'p');
     await provider.create(request('two', { network: 'open' }));
@@ -106,11 +116,62 @@ describe('containers', { skip }, () => {
     assert.equal(server.asked[0]!.HostConfig!.NanoCpus, 70_000_000);
   });
 
+  for (const isPodman of [false, true])
+    test(`of ${isPodman ? 'Podman' : 'Docker'} have nothing of the image in their folders, and no volume on a disk`, async () => {
+      const { provider, server } = await open(undefined, { isPodman, image: { Volumes: { '/data': {} } } });
+      await provider.create(request(`clean-${isPodman}`));
+      const options = `rw,nosuid,nodev,mode=1777,exec,size=50m${isPodman ? ',notmpcopyup' : ''}`;
+      assert.deepEqual(server.asked[0]!.HostConfig!.Tmpfs, { '/data': options, '/work': options, '/tmp': options });
+    });
+
+  test('of an image with a user of its own are opened to that user first', async () => {
+    for (const [User, opened] of [
+      ['', 0],
+      ['root', 0],
+      ['0:0', 0],
+      ['app:app', 1],
+    ] as const) {
+      const { provider, server } = await open(undefined, { image: { User } });
+      await provider.create(request(`opened-${User.replaceAll(/\W/g, '-')}x`));
+      const byRoot = server.execs.filter((body) => body.User === '0:0').length;
+      assert.equal(byRoot, process.getuid!() === 0 ? opened : 1, User);
+    }
+  });
+
+  test('print what they print where a program of Podman leaves its input unread', async () => {
+    const { provider } = await open(undefined, { isPodman: true });
+    const sandbox = await provider.create(request('unread'));
+    const more = { stdin: Buffer.alloc(2 ** 21, 'unread'), timeoutS: 10, outputBytesMax: 100 };
+    const { code, stdout, stderr } = await sandbox.exec({ argv: ['sh', '-c', 'echo out; exit 4'], ...more });
+    assert.deepEqual([code, stdout, stderr], [4, 'out\n', '']);
+    const counted = await sandbox.exec({ argv: ['wc', '-c'], ...more });
+    assert.equal(counted.stdout.trim(), String(2 ** 21));
+  });
+
+  test('that Podman refuses for good are refused, and are not asked for again', async () => {
+    const { provider, server } = await open(undefined, { isPodman: true });
+    await provider.create(request('taken'));
+    await assert.rejects(provider.create(request('taken')), { code: 'SandboxRefused' });
+    assert.deepEqual(server.names(), ['taken']);
+    for (const [message, code] of [
+      ['container create: container-init binary not found on the host: stat /usr/libexec/podman/catatonit: no such file', 'SandboxRefused'],
+      ['normalizing image: normalizing name for compat API: invalid reference format', 'SandboxRefused'],
+      ['fill out specgen: b: invalid mount option', 'SandboxRefused'],
+      ['allocating lock for new container: allocation failed; exceeded num_locks', 'SandboxUnavailable'],
+    ] as const) assert.equal(refusal(500, 'create one', { message }).code, code); // prettier-ignore
+  });
+
   test('of an image that is not there are refused, with what to do', async () => {
     const { provider, server } = await open();
     await assert.rejects(provider.create(request('one', { image: 'nobody/knows:1' })), /docker pull nobody\/knows:1/);
     await assert.rejects(provider.create({ ...request('one'), image: undefined as never }), { code: 'SandboxRefused' });
     assert.deepEqual(server.names(), []);
+  });
+
+  test('of what is no name of an image are refused before the engine is asked', async () => {
+    const { provider } = await open();
+    for (const image of ['', 'UPPER case', '../x', 'python:3?a=b', 'a#b'])
+      await assert.rejects(provider.create(request('one', { image })), { code: 'SandboxRefused', message: /expected the name of an image/ }); // prettier-ignore
   });
 
   test('whose making is not answered are said to be unanswered, and are found and ended by name', async () => {

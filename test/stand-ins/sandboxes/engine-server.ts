@@ -6,7 +6,7 @@ import type { NamespaceProvider } from '../../../backends/sandboxes/namespace/na
 import { NamespaceSandbox } from '../../../backends/sandboxes/namespace/namespace-sandbox.ts';
 import { RatchetError } from '../../../core/errors.ts';
 
-/** What of the Engine API of Docker the adapter uses, as its reference documents it, over sandboxes of namespaces. */
+/** What of the Engine API of Docker the adapter uses, as its reference documents it and as Podman 4.3 was seen to answer, over sandboxes of namespaces. */
 
 interface Body {
   readonly Image?: string;
@@ -20,7 +20,8 @@ interface Body {
     readonly Memory: number;
     readonly PidsLimit: number;
     readonly NanoCpus?: number;
-    readonly Binds: readonly string[];
+    readonly Mounts: readonly { readonly Source: string; readonly Target: string }[];
+    readonly Tmpfs: Readonly<Record<string, string>>;
   };
 }
 
@@ -56,12 +57,26 @@ export interface EngineTraits {
   /** Milliseconds from the end of a command's output until its exit code is written down, as with Podman. */
   readonly lateMs?: number;
   readonly isRootless?: boolean;
+  /** Whether it answers as Podman 4.3 does. */
+  readonly isPodman?: boolean;
+  /** Of its only image, `python:3`. */
+  readonly image?: { readonly User?: string; readonly Volumes?: Readonly<Record<string, object>> };
 }
+
+/** What Podman sends behind the output of a program that left some of its input unread. */
+const unread = 'Error: write unixpacket @->/proc/self/fd/16/attach: write: connection reset by peer\n';
 
 export async function openEngineServer(
   socketPath: string,
   inner: NamespaceProvider,
-  { loses = () => false, oldest = '1.24', lateMs = 0, isRootless = false }: EngineTraits = {},
+  {
+    loses = () => false,
+    oldest = '1.24',
+    lateMs = 0,
+    isRootless = false,
+    isPodman = false,
+    image = {},
+  }: EngineTraits = {},
 ): Promise<EngineServer> {
   const containers = new Map<string, Container>();
   const execs = new Map<string, Exec>();
@@ -73,13 +88,17 @@ export async function openEngineServer(
   async function answer(request: IncomingMessage, body: Body): Promise<{ status: number; json?: object }> {
     const url = new URL(request.url!, 'http://docker');
     if (url.pathname === '/version')
-      return { status: 200, json: { Version: '29.0', ApiVersion: '1.52', MinAPIVersion: oldest } };
+      return { status: 200, json: { Version: '29.0', ApiVersion: '1.52', MinAPIVersion: oldest, Components: [{ Name: isPodman ? 'Podman Engine' : 'Engine' }] } }; // prettier-ignore
     const [, version = '', ...parts] = url.pathname.split('/');
     const refused = refusedVersion(version);
     if (refused) return { status: 400, json: { message: refused } };
     const [kind, key = '', verb] = parts;
     if (kind === 'info')
       return { status: 200, json: { SecurityOptions: ['name=seccomp,profile=builtin', ...(isRootless ? ['name=rootless'] : [])] } }; // prettier-ignore
+    if (kind === 'images') {
+      if (key === 'python:3') return { status: 200, json: { Config: image } };
+      return { status: 404, json: { message: `No such image: ${parts.slice(1, -1).join('/')}` } };
+    }
     if (kind === 'exec') {
       const exec = execs.get(key);
       return exec ? { status: 200, json: { ExitCode: exec.code, Running: exec.isRunning } } : { status: 404 };
@@ -96,7 +115,10 @@ export async function openEngineServer(
     }
     if (verb === 'json') return { status: 200, json: { Id: container.id, Config: { Labels: container.body.Labels }, State: { Running: container.sandbox !== null } } }; // prettier-ignore
     if (verb === 'start') return start(container);
-    if (container.sandbox === null) return { status: 409, json: { message: 'it is not running' } };
+    if (container.sandbox === null)
+      return isPodman
+        ? { status: 500, json: { message: 'can only create exec sessions on running containers: container state improper' } } // prettier-ignore
+        : { status: 409, json: { message: 'it is not running' } };
     const id = randomBytes(8).toString('hex');
     execs.set(id, { container, body, code: null, isRunning: true });
     execBodies.push(body);
@@ -113,7 +135,9 @@ export async function openEngineServer(
   function create(body: Body, name: string): { status: number; json: object } {
     if (body.Image !== 'python:3') return { status: 404, json: { message: `No such image: ${body.Image}` } };
     if (containers.has(name))
-      return { status: 409, json: { message: `The container name "/${name}" is already in use` } };
+      return { status: isPodman ? 500 : 409, json: { message: `The container name "/${name}" is already in use` } };
+    if (!isPodman && Object.values(body.HostConfig!.Tmpfs).some((options) => options.includes('notmpcopyup')))
+      return { status: 400, json: { message: 'invalid tmpfs option ["notmpcopyup"]' } };
     if (!Number.isInteger(body.HostConfig?.NanoCpus ?? 0))
       return { status: 400, json: { message: 'json: cannot unmarshal number into Go struct field .HostConfig.NanoCpus of type int64' } }; // prettier-ignore
     asked.push(body);
@@ -129,7 +153,7 @@ export async function openEngineServer(
       name: container.name,
       limits: { memoryMb: HostConfig!.Memory / 2 ** 20, diskMb: 64, processes: HostConfig!.PidsLimit, seconds },
       network: HostConfig!.NetworkMode === 'none' ? 'route' : 'open',
-      folders: HostConfig!.Binds.map((bind) => bind.split(':')[0]!),
+      folders: HostConfig!.Mounts.map(({ Source }) => Source),
       env: Object.fromEntries(Env.map((line) => [line.slice(0, line.indexOf('=')), line.slice(line.indexOf('=') + 1)])),
       labels: { project: 'engine', owner: 'engine' },
     });
@@ -150,12 +174,19 @@ export async function openEngineServer(
   async function attach(exec: Exec, wire: Duplex, input: AsyncIterable<Uint8Array>): Promise<void> {
     const { Cmd = [], WorkingDir = '' } = exec.body;
     const start = { argv: Cmd, cwd: WorkingDir, env: {}, timeoutS: 3_600 };
-    const { ended } = exec.container.sandbox!.begin(start, input, (name, bytes) => {
+    const send = (name: 'out' | 'err', bytes: Buffer): void => {
       const head = Buffer.from([name === 'out' ? 1 : 2, 0, 0, 0, 0, 0, 0, 0]);
       head.writeUInt32BE(bytes.length, 4);
       wire.write(Buffer.concat([head, bytes]));
-    });
+    };
+    let isRead = false;
+    async function* read(): AsyncGenerator<Uint8Array> {
+      yield* input;
+      isRead = true;
+    }
+    const { ended } = exec.container.sandbox!.begin(start, read(), send);
     const end = await ended.catch(() => ({ code: 137, signal: null }));
+    if (isPodman && !isRead) send('err', Buffer.from(unread));
     const write = (): void => {
       exec.code = end.code ?? 137;
       exec.isRunning = false;
