@@ -30,7 +30,6 @@ const ExecEnd = z.object({ ExitCode: z.number().nullable(), Running: z.boolean()
 const Image = z.object({
   Config: z.object({ User: z.string().nullish(), Volumes: z.record(z.string(), z.unknown()).nullish() }),
 });
-const Info = z.object({ SecurityOptions: z.array(z.string()).nullish() });
 
 export interface DockerOptions {
   readonly socket: string;
@@ -59,8 +58,10 @@ export class DockerProvider implements SandboxProvider {
     const { name, image, files = [], snapshot, route } = request;
     if (image === undefined) throw new RatchetError('SandboxRefused', `Sandbox ${name}: expected an image, got none.`);
     signal?.throwIfAborted();
+    const engine = await this.#engine.engine();
+    if (!engine.keepsLimits) throw new RatchetError('SandboxRefused', `Sandbox ${name}: expected an engine that limits memory and processes of a container, and this one does not. One that runs without root needs cgroups v2, with those controllers delegated to its user.`); // prettier-ignore
     const has = await this.#imageOf(name, image);
-    const body = containerOf(request, image, has, await this.#engine.engine());
+    const body = containerOf(request, image, has, engine);
     const created = await this.#engine.ask('POST', `/containers/create?name=${name}`, body, signal);
     if (created.status === 404) throw noImage(name, image);
     if (created.status !== 201) throw refusal(created.status, `create ${name}`, created.json);
@@ -232,8 +233,7 @@ export class DockerProvider implements SandboxProvider {
 
   /** Whom a container knows this process's user as: only that one may open the socket. An image may name another one for its programs. */
   async #ourUser(): Promise<string> {
-    const { SecurityOptions } = Info.parse(await this.#asked('GET', '/info', undefined, [200]));
-    const isRootless = SecurityOptions?.some((one) => one.split(',').includes('name=rootless')) ?? false;
+    const { isRootless } = await this.#engine.engine();
     return isRootless ? '0:0' : `${process.getuid?.() ?? 0}:${process.getgid?.() ?? 0}`;
   }
 

@@ -17,10 +17,22 @@ const Version = z.object({
   Components: z.array(z.object({ Name: z.string() })).nullish(),
 });
 
+const Info = z.object({
+  SecurityOptions: z.array(z.string()).nullish(),
+  Rootless: z.boolean().optional(),
+  MemoryLimit: z.boolean().optional(),
+  PidsLimit: z.boolean().optional(),
+  CgroupVersion: z.string().optional(),
+});
+
 export interface Engine {
   /** The version of the API that is spoken. */
   readonly version: string;
   readonly isPodman: boolean;
+  /** Whether it runs without root: root of a container is then the user of the engine. */
+  readonly isRootless: boolean;
+  /** Whether a container is held to its memory and its number of processes. */
+  readonly keepsLimits: boolean;
 }
 
 export interface EngineAnswer {
@@ -54,16 +66,23 @@ export class EngineClient {
   }
 
   async #askEngine(): Promise<Engine> {
-    const { status, json } = await this.#ask('GET', '/version').catch((cause: Error) => {
+    const unasked = (cause: Error): never => {
       // Whatever it is asked for was not sent.
       throw new RatchetError('SandboxUnavailable', cause.message, { cause });
-    });
+    };
+    const { status, json } = await this.#ask('GET', '/version').catch(unasked);
     if (status !== 200) throw refusal(status, 'GET /version', json);
     const { MinAPIVersion = oldest, Components } = Version.parse(json);
-    return {
-      version: isNewer(MinAPIVersion, oldest) ? MinAPIVersion : oldest,
-      isPodman: Components?.some(({ Name }) => Name === 'Podman Engine') ?? false,
-    };
+    const version = isNewer(MinAPIVersion, oldest) ? MinAPIVersion : oldest;
+    const info = await this.#ask('GET', `/v${version}/info`).catch(unasked);
+    if (info.status !== 200) throw refusal(info.status, 'GET /info', info.json);
+    const { SecurityOptions, Rootless = false, MemoryLimit = true, PidsLimit = true, CgroupVersion } = Info.parse(info.json); // prettier-ignore
+    // Docker says it among the options, and Podman in a field of its own.
+    const isRootless = Rootless || (SecurityOptions?.some((one) => one.split(',').includes('name=rootless')) ?? false);
+    // Podman says that it limits memory there too, and does not.
+    const keepsLimits = MemoryLimit && PidsLimit && !(isRootless && CgroupVersion === '1');
+    const isPodman = Components?.some(({ Name }) => Name === 'Podman Engine') ?? false;
+    return { version, isPodman, isRootless, keepsLimits };
   }
 
   #ask(method: Method, path: string, body?: object, signal?: AbortSignal): Promise<EngineAnswer> {

@@ -100,14 +100,25 @@ describe('containers', { skip }, () => {
   test('are led to the route by the user that may open its socket', async () => {
     const [uid, gid] = [process.getuid!(), process.getgid!()];
     const route = { socket: path.join(folder, 'r.sock'), port: 8_082 };
-    for (const [isRootless, user] of [
-      [false, `${uid}:${gid}`],
-      [true, '0:0'],
-    ] as const) {
-      const { provider, server } = await open(undefined, { isRootless });
-      await provider.create(request(`led-${isRootless}`, { route }));
-      assert.deepEqual(server.execs.map(({ User }) => User), [user]); // prettier-ignore
+    for (const isPodman of [false, true])
+      for (const [isRootless, user] of [
+        [false, `${uid}:${gid}`],
+        [true, '0:0'],
+      ] as const) {
+        const { provider, server } = await open(undefined, { isRootless, isPodman });
+        await provider.create(request(`led-${isPodman}-${isRootless}`, { route }));
+        assert.equal(server.execs.at(-1)!.User, user, `${isPodman} ${isRootless}`);
+      }
+  });
+
+  test('of an engine that holds them to no limit are refused', async () => {
+    for (const isPodman of [false, true]) {
+      const { provider, server } = await open(undefined, { isPodman, isRootless: true, cgroups: 1 });
+      await assert.rejects(provider.create(request('unbound')), { code: 'SandboxRefused', message: /cgroups v2/ });
+      assert.deepEqual(server.names(), []);
     }
+    const { provider } = await open(undefined, { cgroups: 1 });
+    await provider.create(request('bound'));
   });
 
   test('are given parts of a processor as whole numbers, which the engine asks for', async () => {

@@ -59,6 +59,7 @@ export interface EngineTraits {
   readonly isRootless?: boolean;
   /** Whether it answers as Podman 4.3 does. */
   readonly isPodman?: boolean;
+  readonly cgroups?: 1 | 2;
   /** Of its only image, `python:3`. */
   readonly image?: { readonly User?: string; readonly Volumes?: Readonly<Record<string, object>> };
 }
@@ -75,6 +76,7 @@ export async function openEngineServer(
     lateMs = 0,
     isRootless = false,
     isPodman = false,
+    cgroups = 2,
     image = {},
   }: EngineTraits = {},
 ): Promise<EngineServer> {
@@ -94,7 +96,7 @@ export async function openEngineServer(
     if (refused) return { status: 400, json: { message: refused } };
     const [kind, key = '', verb] = parts;
     if (kind === 'info')
-      return { status: 200, json: { SecurityOptions: ['name=seccomp,profile=builtin', ...(isRootless ? ['name=rootless'] : [])] } }; // prettier-ignore
+      return { status: 200, json: { SecurityOptions: ['name=seccomp,profile=builtin', ...(isRootless && !isPodman ? ['name=rootless'] : [])], ...(isPodman ? { Rootless: isRootless } : {}), MemoryLimit: true, PidsLimit: true, CgroupVersion: String(cgroups) } }; // prettier-ignore
     if (kind === 'images') {
       if (key === 'python:3') return { status: 200, json: { Config: image } };
       return { status: 404, json: { message: `No such image: ${parts.slice(1, -1).join('/')}` } };
