@@ -8,7 +8,7 @@ import { restoredTar } from '../snapshot-tars.ts';
 import { readingScript } from '../shell/scripts.ts';
 import { type RunScript, ShellSandbox } from '../shell/shell-sandbox.ts';
 import type { ListedSandbox, Sandbox, SandboxProvider, SandboxRequest, SnapshotPlace } from '../types.ts';
-import { type Engine, EngineClient, refusal } from './engine-client.ts';
+import { type Engine, EngineClient, isGone, refusal } from './engine-client.ts';
 import { OutputFrames } from './output-frames.ts';
 import { forwarding } from './route-forwarder.ts';
 
@@ -90,8 +90,9 @@ export class DockerProvider implements SandboxProvider {
   }
 
   async find(name: string): Promise<Sandbox | null> {
-    const { status, json } = await this.#engine.ask('GET', `/containers/${name}/json`);
-    if (status === 404) return null;
+    const answer = await this.#engine.ask('GET', `/containers/${name}/json`);
+    if (isGone(answer)) return null;
+    const { status, json } = answer;
     if (status !== 200) throw refusal(status, `look for ${name}`, json);
     const { Config } = Inspected.parse(json);
     const port = Config.Labels[label.port];
@@ -113,7 +114,9 @@ export class DockerProvider implements SandboxProvider {
 
   /** 409: its removal is under way. */
   async destroy(name: string): Promise<void> {
-    await this.#asked('DELETE', `/containers/${name}?force=1&v=1`, undefined, [204, 404, 409]);
+    const answer = await this.#engine.ask('DELETE', `/containers/${name}?force=1&v=1`);
+    const { status, json } = answer;
+    if (![204, 409].includes(status) && !isGone(answer)) throw refusal(status, `remove ${name}`, json);
   }
 
   close(): Promise<void> {
@@ -165,7 +168,7 @@ export class DockerProvider implements SandboxProvider {
   ): Promise<number> {
     const { command, script } = readingScript(text);
     const exec = await this.#exec(name, ['sh', '-c', command], more);
-    const { wire, head } = await this.#engine.attach(exec);
+    const { wire, head } = await this.#attach(name, exec);
     const frames = new OutputFrames();
     const feeding = feed(wire, script, input);
     feeding.catch(() => wire.destroy());
@@ -213,10 +216,17 @@ export class DockerProvider implements SandboxProvider {
     throw refusal(status, `run in ${name}`, json);
   }
 
+  async #attach(name: string, exec: string): ReturnType<EngineClient['attach']> {
+    return this.#engine.attach(exec).catch(async (error: unknown) => {
+      if (await this.#isRunning(name)) throw error;
+      throw new RatchetError('SandboxUnavailable', `Sandbox ${name}: it has ended.`, { cause: error });
+    });
+  }
+
   /** Begins the program that leads a port inside to the socket; it goes on until the container ends. */
   async #forward(name: string, { socket, port }: NonNullable<SandboxRequest['route']>): Promise<void> {
     const exec = await this.#exec(name, forwarding(socket, port), { User: await this.#ourUser() });
-    const { wire, head } = await this.#engine.attach(exec);
+    const { wire, head } = await this.#attach(name, exec);
     const frames = new OutputFrames();
     let said = '';
     for await (const bytes of withHead(head, wire)) {
@@ -238,7 +248,7 @@ export class DockerProvider implements SandboxProvider {
   }
 
   async #asked(
-    method: 'GET' | 'POST' | 'DELETE',
+    method: 'GET' | 'POST',
     what: string,
     body: object | undefined,
     hoped: readonly number[],

@@ -157,15 +157,23 @@ function jsonIn(text: string): unknown {
   }
 }
 
+/** Whether a container is not there. Podman 4 says 500 of one that it is removing. */
+export function isGone({ status, json }: EngineAnswer): boolean {
+  return status === 404 || (status === 500 && messageOf(json).includes('no such container'));
+}
+
 /** What Podman answers 500 to although asking again does not help; Docker answers 400 or 409. */
-const lasting =
-  /already in use|invalid reference format|container-init binary not found|invalid mount option|executable file .*not found|no such file or directory/;
+const lasting = /already in use|invalid reference format|container-init binary not found|invalid mount option/;
 
 /** What a status says that was not hoped for. */
 export function refusal(status: number, what: string, json: unknown): RatchetError {
-  const { message } = (json ?? {}) as { readonly message?: unknown };
-  const text = typeof message === 'string' ? message : '';
+  const text = messageOf(json);
   const said = `Docker or Podman: ${what}: ${status} ${text}`.trim();
   const mayPass = (status >= 500 && !lasting.test(text)) || status === 429;
   return new RatchetError(mayPass ? 'SandboxUnavailable' : 'SandboxRefused', said);
+}
+
+function messageOf(json: unknown): string {
+  const { message } = (json ?? {}) as { readonly message?: unknown };
+  return typeof message === 'string' ? message : '';
 }

@@ -1,6 +1,6 @@
 /**
  * The adapter of Docker and Podman, against a real engine where `RATCHET_TEST_ENGINE_SOCKET` names its socket. Its image
- * `RATCHET_TEST_ENGINE_IMAGE` has sh, the GNU or BusyBox tools, and python3. The engine has to have an init for containers.
+ * `RATCHET_TEST_ENGINE_IMAGE` has sh, the GNU tools and python3. The engine has to have an init for containers.
  */
 import assert from 'node:assert/strict';
 import { request as ask } from 'node:http';

@@ -172,6 +172,22 @@ describe('containers', { skip }, () => {
     ] as const) assert.equal(refusal(500, 'create one', { message }).code, code); // prettier-ignore
   });
 
+  test('that end between the making of a command and its beginning are unavailable', async () => {
+    for (const isPodman of [false, true]) {
+      const name = `between-${isPodman}`;
+      const opened = await open(undefined, {
+        isPodman,
+        loses: (_, url) => {
+          if (url.endsWith('/exec')) void opened.server.end(name);
+          return false;
+        },
+      });
+      const sandbox = await opened.provider.create(request(name));
+      const running = sandbox.exec({ argv: ['true'], timeoutS: 10, outputBytesMax: 10 });
+      await assert.rejects(running, { code: 'SandboxUnavailable', message: /has ended/ });
+    }
+  });
+
   test('of an image that is not there are refused, with what to do', async () => {
     const { provider, server } = await open();
     await assert.rejects(provider.create(request('one', { image: 'nobody/knows:1' })), /docker pull nobody\/knows:1/);

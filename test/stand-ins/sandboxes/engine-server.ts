@@ -46,6 +46,8 @@ export interface EngineServer {
   readonly execs: readonly Body[];
   /** Names of containers that exist. */
   names(): readonly string[];
+  /** Ends a container and removes it, as when its time is over. */
+  end(name: string): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -82,6 +84,8 @@ export async function openEngineServer(
 ): Promise<EngineServer> {
   const containers = new Map<string, Container>();
   const execs = new Map<string, Exec>();
+  /** Names of containers of Podman of which it says 500 once more. */
+  const leaving = new Set<string>();
   const asked: Body[] = [];
   const execBodies: Body[] = [];
   const find = (key: string): Container | undefined =>
@@ -109,10 +113,11 @@ export async function openEngineServer(
     if (key === 'json')
       return { status: 200, json: listed(JSON.parse(url.searchParams.get('filters') ?? '{}') as never) };
     const container = find(key);
+    if (!container && leaving.delete(key))
+      return { status: 500, json: { message: `container ${key} does not exist in database: no such container` } };
     if (!container) return { status: 404, json: { message: `No such container: ${key}` } };
     if (request.method === 'DELETE') {
-      containers.delete(container.name);
-      await inner.destroy(container.name);
+      await end(container.name);
       return { status: 204 };
     }
     if (verb === 'json') return { status: 200, json: { Id: container.id, Config: { Labels: container.body.Labels }, State: { Running: container.sandbox !== null } } }; // prettier-ignore
@@ -125,6 +130,12 @@ export async function openEngineServer(
     execs.set(id, { container, body, code: null, isRunning: true });
     execBodies.push(body);
     return { status: 201, json: { Id: id } };
+  }
+
+  async function end(name: string): Promise<void> {
+    containers.delete(name);
+    if (isPodman) leaving.add(name);
+    await inner.destroy(name);
   }
 
   function refusedVersion(version: string): string | null {
@@ -218,6 +229,10 @@ export async function openEngineServer(
       wire.end(`HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n${body}`);
       return;
     }
+    if (!containers.has(exec.container.name)) {
+      wire.end('HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n{"message":"No such container"}');
+      return;
+    }
     wire.write(
       'HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n',
     );
@@ -228,6 +243,7 @@ export async function openEngineServer(
     asked,
     execs: execBodies,
     names: () => [...containers.keys()],
+    end,
     close: async () => {
       await inner.close();
       server.closeAllConnections();
