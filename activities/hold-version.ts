@@ -31,6 +31,12 @@ export const createReleaseVersion =
     await servers.release?.(await servedPolicy(run, policy, { isRead: false }), holder).catch(() => undefined);
   };
 
+/** Has the inference servers forget an ended run. Idempotent. */
+export const createLeaveServers =
+  (inference: (spec: RunSpec) => Inference) =>
+  async ({ run }: { readonly run: RunHandle }): Promise<void> =>
+    withHeartbeat(async () => inference(await specOf(run)).leave?.(run.name));
+
 /** The version that a step was committed with, and whether its evaluation on an environment is in the run's metrics already. */
 export async function findEvaluation({
   run,

@@ -34,12 +34,16 @@ export interface LeasedRound {
   readonly chunks: readonly LeasedChunk[];
   /** Rollout workers that poll; absent when unknown. */
   readonly workers?: number;
+  /** The run's share of its pool's rollout workers, relative to other runs; absent for a run of no pool, and when unknown. */
+  readonly share?: number;
   /** One line, with advice, for each worker of a different version; absent if there are none or the server does not list workers. */
   readonly otherVersions?: readonly string[];
 }
 
 export interface LeaseDependencies {
   readonly countRolloutWorkers: (pool?: string) => Promise<number>;
+  /** A team's run's share of the rollout workers of a pool, as the pool said lately; undefined before. */
+  readonly shareInPool: (pool: string, team: string) => number | undefined;
   /** One line for each worker of a different version. */
   readonly otherVersions: () => Promise<readonly string[]>;
 }
@@ -53,18 +57,18 @@ export interface MayLease {
 export type LeaseGroups = (input: LeaseInput) => Promise<LeasedRound>;
 
 export const createLeaseGroups =
-  ({ countRolloutWorkers, otherVersions: ask }: LeaseDependencies): LeaseGroups =>
+  ({ countRolloutWorkers, shareInPool, otherVersions: ask }: LeaseDependencies): LeaseGroups =>
   /**
    * Leases the next groups. Deterministic for a curriculum; if it leased them before (a resumed run), the stored lease
    * is returned, with the version those groups started from, so that stored work is adopted.
    */
   async (input: LeaseInput): Promise<LeasedRound> => {
+    const { queue } = await specOf(input.run);
+    const share = queue && shareInPool(queue.pool, queue.team);
     // One that is not counted now is at the next lease.
-    const counted = specOf(input.run)
-      .then(({ queue }) => countRolloutWorkers(queue?.pool))
-      .catch(() => undefined);
+    const counted = countRolloutWorkers(queue?.pool).catch(() => undefined);
     const [leased, workers, others] = await Promise.all([leaseRound(input, counted), counted, ask()]);
-    return { ...leased, ...present({ workers, otherVersions: others.length === 0 ? undefined : others }) };
+    return { ...leased, ...present({ workers, share, otherVersions: others.length === 0 ? undefined : others }) };
   };
 
 /** Leases for an activity that does something else as well. */

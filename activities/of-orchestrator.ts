@@ -9,11 +9,20 @@ import { createPlanEvaluations } from './evaluation/plan-evaluations.ts';
 import { createCloseEvaluation, createNoteProgress } from './evaluation/write-results.ts';
 import { judgeEvaluation } from './evaluation/judge-evaluation.ts';
 import { createPlanNewest } from './evaluation/plan-newest.ts';
-import { createHoldVersion, findEvaluation } from './hold-version.ts';
+import { createHoldVersion, createLeaveServers, findEvaluation } from './hold-version.ts';
 import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterAgain } from './filter-groups.ts';
 import { createLeaseGroups, leaseBeside, type LeaseDependencies } from './lease-groups.ts';
-import { createRecordChange, type HistoryOfChanges, recordAround } from './record-change.ts';
+import {
+  createNameChange,
+  createRecordCancel,
+  createRecordChange,
+  createRecordStart,
+  executionHere,
+  type HistoryOfChanges,
+  keepPoolChanges,
+  recordAround,
+} from './record-change.ts';
 import { beginLineage, checkBehind, checkRewind } from '../runs/lineages/lineages.ts';
 import { teamNamedBy } from '../runs/changes.ts';
 import { setBudget } from '../runs/budgets/set-budget.ts';
@@ -54,7 +63,7 @@ export const createOrchestratorActivities = (
     openRun: async (...asked: Parameters<typeof openRun>) => {
       const opened = await openRun(...asked);
       const [, workflow, execution] = asked;
-      const who = await recordAround(opened.handle, history, { workflow, execution });
+      const who = await recordAround({ ...opened.handle, kind: 'run' }, history, { workflow, execution });
       await sweepsFor(opened.spec.environments, opened.handle.store, beginSweeps);
       return who === null ? opened : { ...opened, owner: { who, team: teamNamedBy(opened.spec) } };
     },
@@ -62,6 +71,10 @@ export const createOrchestratorActivities = (
     checkRewind,
     setBudget,
     recordChange: createRecordChange(history),
+    nameChange: createNameChange(history),
+    recordStart: createRecordStart(history),
+    recordCancel: createRecordCancel(history),
+    keepPoolChanges,
     checkBehind,
     beginLineage,
     leaseGroups,
@@ -80,7 +93,11 @@ export const createOrchestratorActivities = (
     planEvaluations: createPlanEvaluations(dependencies),
     openEvaluation: async (asked: Parameters<typeof openEvaluation>[0]) => {
       await sweepsFor([asked.input.environment], asked.input.results.store, beginSweeps);
-      return openEvaluation(asked);
+      const opened = await openEvaluation(asked);
+      // What a run begins is told by the run's own changes.
+      if (asked.input.notify === undefined)
+        await recordAround({ kind: 'evaluation', place: opened.place }, history, executionHere());
+      return opened;
     },
     noteProgress: createNoteProgress({}),
     closeEvaluation: createCloseEvaluation({}),
@@ -89,7 +106,10 @@ export const createOrchestratorActivities = (
     planPromptSearch: createPlanPromptSearch(dependencies),
     openPromptSearch: async (asked: Parameters<typeof openPromptSearch>[0]) => {
       await sweepsFor(asked.input.environments, asked.input.results.store, beginSweeps);
-      return openPromptSearch(asked);
+      const opened = await openPromptSearch(asked);
+      if (asked.input.notify === undefined)
+        await recordAround({ kind: 'search', place: opened.place }, history, executionHere());
+      return opened;
     },
     openTrial: createOpenTrial(dependencies),
     recordTrial,
@@ -98,6 +118,7 @@ export const createOrchestratorActivities = (
     planNewest: createPlanNewest(dependencies),
     judgeEvaluation,
     holdVersion: createHoldVersion(dependencies.inference),
+    leaveServers: createLeaveServers(dependencies.inference),
     findEvaluation,
     recordEvaluation: createRecordEvaluation(dependencies.inference),
     measureSweepRun,

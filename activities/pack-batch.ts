@@ -90,7 +90,7 @@ async function packBatch(input: PackInput): Promise<PackedBatch> {
   };
   const prompts = promptsOfBatch(trained);
   const packed = await putPacked(run, step, { rows, metrics, ...(prompts ? { prompts } : {}) });
-  /** What the workflow shows, and what the ledger of the step counts. */
+  // Metrics that the workflow shows in the line of a step, and commits with it. All others stay in the packed batch.
   const headline = [
     'train/agg/all/metrics/exact_match',
     'train/agg/all/solved_all',

@@ -1,20 +1,20 @@
 import { Context } from '@temporalio/activity';
-import { type RunChange, whoAsked } from '../core/rl/changes.ts';
-import type { RunHandle } from '../core/rl/run-state.ts';
+import { type Changed, type RunChange, whoAsked } from '../core/rl/changes.ts';
 import { RatchetError } from '../core/errors.ts';
 import { ownerIn, readChanges, writeChange } from '../runs/changes.ts';
 import { attemptHere } from './around/heartbeat.ts';
-import { type RunPlace, storeOf } from '../runs/run-access.ts';
 
 /** Looks at a history for an update, which a reset may have taken from it, before it is kept without a name. */
 const looksMax = 8;
 
-/** What Temporal's histories say about people. */
+/** Reads in Temporal's histories which person asked for what. */
 export interface HistoryOfChanges {
   /** Who sent the update that an execution has accepted; null where its history has no such update. */
   readonly update: (execution: Execution, id: string) => Promise<AskedEvent | null>;
   /** Who started this execution, and who cancelled or terminated others of this workflow, which are over. */
   readonly around: (execution: Execution) => Promise<readonly Omit<RunChange, 'step'>[]>;
+  /** Who cancelled this execution, or the workflow that it is a part of; null where no person did. */
+  readonly cancelled: (execution: Execution) => Promise<AskedEvent | null>;
 }
 
 export interface Execution {
@@ -24,50 +24,109 @@ export interface Execution {
 
 export type AskedEvent = Pick<RunChange, 'time' | 'identity' | 'principal'>;
 
+/** An update that a workflow has accepted. */
+type AcceptedUpdate = Pick<RunChange, 'what' | 'asked' | 'step'> & {
+  /** Id of the update. */
+  readonly update: string;
+};
+
 /**
- * Keeps a change that the run has made, with the name of whoever asked for it, which only the history has. Idempotent:
+ * Keeps a change that was made, with the name of the person who asked for it, which only the history has. Idempotent:
  * a repetition finds the same event. Returns who it was, for people.
  */
 export const createRecordChange =
   (history: HistoryOfChanges) =>
-  async ({
-    run,
-    update,
-    ...change
-  }: Pick<RunChange, 'what' | 'asked' | 'step'> & {
-    readonly run: RunHandle;
-    /** Id of the update. */
-    readonly update: string;
-  }): Promise<string> => {
-    const execution = executionHere();
-    const asked = await history.update(execution, update);
-    if (asked === null && attemptHere() < looksMax)
-      throw new RatchetError(
-        'ServerUnavailable',
-        `The history of ${execution.workflow} does not show the update ${update} (${change.what}) yet.`,
-      );
-    const found = asked ?? { time: new Date().toISOString(), identity: '', principal: null };
-    await writeChange(run, { ...change, ...found, ...execution, id: update });
+  async ({ of, ...change }: AcceptedUpdate & { readonly of: Changed }): Promise<string> => {
+    const found = await withName(history, change);
+    await writeChange(of, found);
     return whoAsked(found);
   };
 
 /**
- * Keeps who started this execution of a run, and who ended those before by force. Idempotent. Returns who owns the run:
- * whoever started it first.
+ * The change that an accepted update was, with the name of the person who asked for it: for a workflow that keeps its
+ * changes itself until it knows a store. Reads only.
+ */
+export const createNameChange =
+  (history: HistoryOfChanges) =>
+  (change: AcceptedUpdate): Promise<RunChange> =>
+    withName(history, change);
+
+async function withName(history: HistoryOfChanges, { update, ...change }: AcceptedUpdate): Promise<RunChange> {
+  const execution = executionHere();
+  const asked = await history.update(execution, update);
+  if (asked === null && attemptHere() < looksMax)
+    throw new RatchetError(
+      'ServerUnavailable',
+      `The history of ${execution.workflow} does not show the update ${update} (${change.what}) yet.`,
+    );
+  return { ...change, ...(asked ?? nobody()), ...execution, id: update };
+}
+
+function nobody(): AskedEvent {
+  return { time: new Date().toISOString(), identity: '', principal: null };
+}
+
+/**
+ * Keeps who started the execution of the workflow that asks, and who ended those before by force: for a sweep, which is
+ * not opened by an activity of its own. Idempotent.
+ */
+export const createRecordStart =
+  (history: HistoryOfChanges) =>
+  async ({ of }: { readonly of: Changed }): Promise<void> => {
+    await recordAround(of, history, executionHere());
+  };
+
+/** Keeps who cancelled the execution of the workflow that asks, as it ends. Idempotent. */
+export const createRecordCancel =
+  (history: HistoryOfChanges) =>
+  async ({ of }: { readonly of: Changed }): Promise<void> => {
+    const execution = executionHere();
+    const asked = await history.cancelled(execution);
+    if (asked !== null) await writeChange(of, { ...cancelled, ...asked, ...execution });
+  };
+
+const cancelled = { what: 'cancel', asked: '', step: null, id: 'cancel' } as const;
+
+/** Writes the changes of a pool into each store that lacks some. Idempotent. Returns the stores that could not be written. */
+export async function keepPoolChanges({
+  pool,
+  stores,
+  changes,
+}: {
+  readonly pool: string;
+  readonly stores: readonly string[];
+  readonly changes: readonly RunChange[];
+}): Promise<readonly { readonly store: string; readonly why: string }[]> {
+  const missed: { store: string; why: string }[] = [];
+  for (const store of stores) {
+    const of = { kind: 'pool', name: pool, store } as const;
+    try {
+      const known = new Set((await readChanges(of)).changes.map(nameOf));
+      for (const change of changes) if (!known.has(nameOf(change))) await writeChange(of, change);
+    } catch (error) {
+      missed.push({ store, why: error instanceof Error ? error.message : String(error) });
+    }
+  }
+  return missed;
+}
+
+/**
+ * Keeps who started an execution, and who ended those before it by force. Idempotent. Returns who owns a run: whoever
+ * started it first.
  */
 export async function recordAround(
-  run: RunPlace,
+  of: Changed,
   history: HistoryOfChanges,
   execution: Execution,
 ): Promise<string | null> {
-  const known = new Set((await readChanges(storeOf(run))).changes.map(nameOf));
+  const known = new Set((await readChanges(of)).changes.map(nameOf));
   for (const change of await history.around(execution))
-    if (!known.has(nameOf(change))) await writeChange(run, { ...change, step: null });
-  return ownerIn(await readChanges(storeOf(run)));
+    if (!known.has(nameOf(change))) await writeChange(of, { ...change, step: null });
+  return ownerIn(await readChanges(of));
 }
 
 /** The execution of the workflow that asked for this activity. */
-function executionHere(): Execution {
+export function executionHere(): Execution {
   const { workflowExecution } = Context.current().info;
   return { workflow: workflowExecution?.workflowId ?? '', execution: workflowExecution?.runId ?? '' };
 }

@@ -50,7 +50,7 @@ export function stepsPossible(
   }, 0);
 }
 
-/** Where a trainer trained nothing, in seconds of a window: between steps of one run, from one run to another, and at its edges. */
+/** Seconds of a window in which trainers trained nothing: between two steps of one run, and while a trainer goes from one run to another. */
 export interface Idle {
   readonly within_run_s: number;
   readonly steps: number;

@@ -16,7 +16,7 @@ import { usageOf, WorkerProcesses } from './worker-processes.ts';
 /**
  * Very many runs and workers on one Temporal server, beside few of them. Machines are simulated: workers share a few
  * processes, each polls by itself. There is one orchestrator, as everywhere; runs, store and pool are real.
- * Of 25 workers two are trainers, and two and a half runs take turns with each of those.
+ * Two of 25 workers are trainers. With five workers for each run, 2.5 runs take turns with each trainer.
  *
  * - `cost_ratio`, goal ≤ 1.2: CPU seconds of a step with the most runs ÷ with the fewest, of all processes together.
  * - `starved`, goal 0: runs without a committed step in the window, which is longer than it takes for each to have a turn.
@@ -78,7 +78,7 @@ interface Scale {
   readonly server_cpu_s_per_step: number;
   readonly orchestrator_cpu_s_per_step: number;
   readonly events_per_step: number;
-  /** Of the pool's workflow, in the window. */
+  /** Events in the history of the pool's workflow, in the window. */
   readonly pool_events: number;
   readonly pool_tasks_lost: number;
   readonly pool_answer_ms: number;

@@ -29,7 +29,7 @@ import { type WorkerLife, WorkerProcesses } from './worker-processes.ts';
 /**
  * Four runs of one pool on two trainers and eight rollout workers, each a process, on one Temporal server. Trainer and
  * model take the time that they are told to (`--step-ms`, `--sample-ms`) and no CPU; the weights are a hash chain over
- * what was trained. Three parts, each with runs of its own:
+ * what was trained. Four parts, each with runs of its own:
  *
  * 1. Turns. Runs at async level 1 take turns of `--slice` seconds for `--seconds`, from when each has made a step. A turn ends with
  *    a step that makes a checkpoint, up to two steps later: `--seconds` has several rounds of turns, or the index says where it was cut off.
@@ -42,6 +42,9 @@ import { type WorkerLife, WorkerProcesses } from './worker-processes.ts';
  * 3. Spot capacity. Trainers and workers come and go by `spot-trace.csv`; an end is announced, as clouds do (SIGTERM and a grace).
  *    - `spot_capacity`, goal ≥ 0.95: steps ÷ what the machines that were alive could have made, each moment bound by the
  *      scarcer of trainers and rollout workers.
+ * 4. Sharing. A run whose batch is 32 times larger asks for more than the rollout workers can sample; both are always sampling.
+ *    - `small_share`, goal ≥ 0.5: rollouts a second of the small run ÷ its fair share, which is what it samples alone, or half of
+ *      what the workers can where that is less. A chunk that plays is not interrupted, so it is less than 1.
  *
  * `details.idle` has where trainers had nothing to do: between steps of one run, and from one run to the next.
  */
@@ -54,9 +57,12 @@ export const fleet = measurement('fleet', 'what runs lose that share trainers an
   .option('--slice <s>', 'seconds of a turn', Number, 40)
   .option('--seconds <n>', 'of the measurement of turns', Number, 400)
   .option('--preemptions <n>', 'how often a trainer is to be taken for a run of higher priority', Number, 10)
-  .option('--only <list>', 'turns, preemption, spot')
+  .option('--only <list>', 'turns, preemption, spot, sharing')
   .option('--seed <n>', 'chooses when runs of higher priority come', Number, 1)
-  .addHelpText('after', '\nGoals: aggregate, jain, spot_capacity ≥ 0.95; preempted ≥ 10; lost 0; weights_equal true.');
+  .addHelpText(
+    'after',
+    '\nGoals: aggregate, jain, spot_capacity ≥ 0.95; preempted ≥ 10; lost 0; weights_equal true; small_share ≥ 0.5.',
+  );
 
 interface Options {
   readonly trainers: number;
@@ -81,6 +87,11 @@ const shortStepMs = 600;
 const shortSampleMs = 400;
 /** Steps of a run of higher priority. */
 const urgentSteps = 2;
+/** Of the part about sharing: rollouts of a step, milliseconds of the longest answer and of a step, and seconds of either measurement. */
+const [largeBatch, smallBatch] = [512, 16];
+const sharedSampleMs = 2_000;
+const sharedStepMs = 100;
+const sharedS = 60;
 /** Longest pause before one comes. */
 const pauseMsMax = 1_500;
 /** One that finds a free trainer takes none: up to so many come for each that is to take one. */
@@ -105,12 +116,20 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
           await setPool(client, options.slice);
           const turns = isWanted('turns') ? await measureTurns(bench, place) : null;
           const preemption = isWanted('preemption') ? await measurePreemption(bench, place) : null;
+          // Before the machines come and go.
+          const sharing = isWanted('sharing') ? await measureSharing(bench, place) : null;
           const spot = isWanted('spot') ? await measureSpot(bench, place) : null;
           return {
             ...turns?.figures,
             ...preemption?.figures,
             ...spot?.figures,
-            details: { turns: turns?.details, preemption: preemption?.details, spot: spot?.details },
+            ...sharing?.figures,
+            details: {
+              turns: turns?.details,
+              preemption: preemption?.details,
+              spot: spot?.details,
+              sharing: sharing?.details,
+            },
           };
         } finally {
           await machines.stop();
@@ -218,7 +237,7 @@ async function cancelAll(runs: readonly FakeRun[]): Promise<void> {
   await Promise.allSettled(runs.map(({ handle }) => handle.result())); // cancelled
 }
 
-/** What was trained of the runs and is committed. */
+/** The committed steps of these runs, each as it was trained first. */
 function trainedOf(folder: string, runs: readonly FakeRun[]) {
   return runs.flatMap((run) =>
     countedSteps(run.trained(), newestStep(folder, run.name)).map((line) => ({ ...line, run: run.name })),
@@ -332,6 +351,47 @@ async function preempt(bench: Bench, { client, folder, options }: Place, runs: r
     urgent.push(run);
   }
   return urgent;
+}
+
+async function measureSharing(bench: Bench, place: Place): Promise<Part> {
+  const { folder, client, options } = place;
+  const start = (name: string, size: number, asyncLevel: number): Promise<FakeRun> =>
+    startFakeRun(client, folder, {
+      name,
+      batchSize: size,
+      asyncLevel,
+      rolloutsPerExample,
+      steps: endless,
+      stepMs: sharedStepMs,
+      sampleMs: sharedSampleMs,
+      checkpointInterval: 1_000,
+      queue: `[queue]\npool = "${pool}"`,
+    });
+  const rateOf = async (run: FakeRun): Promise<number> => {
+    const before = run.sampled().length;
+    const from = performance.now();
+    await delay(sharedS * 1000, undefined, { signal: bench.signal });
+    return (run.sampled().length - before) / ((performance.now() - from) / 1000);
+  };
+  bench.doing('the small run alone');
+  const small = await start('sharing-small', smallBatch, 0);
+  await untilStep(bench, folder, small, 1);
+  const alone = await rateOf(small);
+  bench.doing('the small run beside one that asks for more than there is');
+  const large = await start('sharing-large', largeBatch, 1);
+  await untilStep(bench, folder, large, 1);
+  const [beside, ofLarge] = await Promise.all([rateOf(small), rateOf(large)]);
+  await cancelAll([small, large]);
+  const capacity = (options.workers * options.slots) / (sharedSampleMs / 2 / 1000);
+  const figures = { small_share: round(beside / Math.min(alone, capacity / 2)) };
+  const details = {
+    alone_per_s: round(alone, 1),
+    beside_per_s: round(beside, 1),
+    large_per_s: round(ofLarge, 1),
+    workers_can_per_s: round(capacity, 1),
+  };
+  bench.say(`sharing: ${JSON.stringify({ ...figures, ...details })}`);
+  return { figures, details };
 }
 
 async function measureSpot(bench: Bench, place: Place): Promise<Part> {

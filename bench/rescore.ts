@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { existsSync, readFileSync } from 'node:fs';
 import { readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -27,6 +28,8 @@ import { withProject, withStack } from './run-project.ts';
  *
  * - `seconds`: of the undisturbed rescore, from its start to its result, by two rollout workers.
  * - `policy_tokens`: rows whose token counts differ from those that are stored, so 0.
+ * - `worker_mb`, `orchestrator_mb`: the most resident memory that a process had until the undisturbed rescore was done; `started_mb`: a rollout
+ *   worker before it.
  * - `equal`: the killed one has the same figures and the same rows, byte by byte.
  */
 export const rescore =
@@ -60,8 +63,14 @@ async function measure(bench: Bench, { rollouts, tokens }: Options): Promise<Fig
         grantNamed(folder, [...namedByEnvironments([rubric]), ...linesOfStore(input(0).results.store)]);
         bench.doing('rescored, undisturbed');
         const startedAt = performance.now();
+        const started = peaksOf(stack, 'rollout');
         const calm = await (await start(client, input(0))).result();
         const seconds = (performance.now() - startedAt) / 1000;
+        const memory = {
+          started_mb: started,
+          worker_mb: peaksOf(stack, 'rollout'),
+          orchestrator_mb: peaksOf(stack, 'orchestrator'),
+        };
         bench.say(`${Math.round(seconds * 10) / 10} s`);
         bench.doing('the same, with a rollout worker killed');
         const rough = await killed(bench, client, stack, input(1));
@@ -71,11 +80,25 @@ async function measure(bench: Bench, { rollouts, tokens }: Options): Promise<Fig
           policy_tokens: Math.abs((await tokensIn(calm)) - stored),
           equal: isDeepStrictEqual(await saysOf(calm), await saysOf(rough)),
           changed: calm.changed,
+          ...memory,
         };
       },
       { mayRestart: true, playsOnly: true, count: { rollout: 2 } },
     ),
   );
+}
+
+/** The most memory that a process of a role has had since it began, in MiB: of Linux, elsewhere 0. */
+function peaksOf(stack: Stack, role: string): number {
+  const own = Object.entries(stack.pids()).flatMap(([name, pid]) =>
+    pid !== null && name.startsWith(role) ? [pid] : [],
+  );
+  const peaks = own.map((pid) => {
+    const file = `/proc/${pid}/status`;
+    const [, kib] = /^VmHWM:\s+(\d+)/m.exec(existsSync(file) ? readFileSync(file, 'utf8') : '') ?? [];
+    return Math.round(Number(kib ?? 0) / 1024);
+  });
+  return Math.max(0, ...peaks);
 }
 
 /** Returns how many tokens were sampled for them. */

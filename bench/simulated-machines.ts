@@ -43,7 +43,7 @@ process.on('SIGTERM', () => process.exit(0));
 process.stdout.write(`${role} worker ready\n`);
 await Promise.all(workers.map((worker) => worker.run()));
 
-/** With a connection of its own: the SDK takes two workers of one connection and queue for a mistake. */
+/** Opens a worker with a connection of its own, because the SDK refuses a second worker of one queue on the same connection. */
 async function open(): Promise<OpenedWorker> {
   const link = await TemporalLink.open(credentials);
   const lease = new ProcessLease(os.hostname());

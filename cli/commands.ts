@@ -1,4 +1,5 @@
 import { Command, type CommandUnknownOpts } from '@commander-js/extra-typings';
+import { askRolesFirst } from './changing-commands.ts';
 import { withoutControls } from './output/plain-text.ts';
 
 type Load = () => Promise<CommandUnknownOpts>;
@@ -245,6 +246,7 @@ export async function program(asked: string | undefined, version: string): Promi
     .configureHelp({ subcommandTerm: (command) => command.name() })
     .addHelpText('after', '\nnpx ratchet-rl COMMAND --help says more of one.')
     .exitOverride();
+  askRolesFirst(ratchet);
   const groups = Object.entries(commandGroups);
   const isKnown = groups.some(([, group]) => asked !== undefined && Object.hasOwn(group, asked));
   for (const [title, group] of groups) {

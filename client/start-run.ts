@@ -3,12 +3,14 @@ import path from 'node:path';
 import { type Client, WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
 import { stringify } from 'smol-toml';
 import { parseRunConfig } from '../config/parse-run-config.ts';
+import type { RunSpec } from '../config/run-spec.ts';
 import { ConfigProblems } from '../config/toml/problems.ts';
 import { RatchetError } from '../core/errors.ts';
 import { runNamePattern, taskQueues } from '../core/names.ts';
 import { present } from '../core/present.ts';
 import { asTyped } from '../core/shape.ts';
-import { requireRole } from '../workers/temporal/who-may.ts';
+import { resolveStoreUri } from '../store/index.ts';
+import { ownerInFolder, requireRole } from '../workers/temporal/who-may.ts';
 import { orchestratorsOf } from '../workers/temporal/why-stuck.ts';
 import type * as Api from './index.mjs';
 import { ConnectedRun, connectTo, orClosed } from './open-run.ts';
@@ -22,10 +24,11 @@ export async function startRun(
   const isFile = typeof file === 'string';
   const config = isFile ? file : `${nameOf(file, options)}.toml`;
   const text = isFile ? await readText(path.resolve(folder, file)) : asToml(file);
-  const run = checkedName(text, config, options);
+  const { name: run, store } = checked(text, config, options);
+  const owner = ownerInFolder({ name: run, store: resolveStoreUri(store.uri, folder) });
+  await requireRole(`starting ${run}`, { of: 'run', run, owner, isOrBegins: true }, { projectFolder: folder });
   if (!isFile) await writeOnce(path.resolve(folder, config), text);
   const input = { config, run, overrides, sent: { texts: { [config]: text }, beside: {} }, ...present({ rewind }) };
-  await requireRole(`starting ${run}`, { of: 'own' }, { projectFolder: folder });
   const connected = await connectTo(options);
   return orClosed(connected, async ({ client }) => {
     await requireOrchestrator(client);
@@ -41,12 +44,12 @@ function nameOf(settings: Readonly<Record<string, unknown>>, { name = settings['
   );
 }
 
-/** The run's name. Problems of the settings are told here: an orchestrator does not tell what is in a file. */
-function checkedName(text: string, file: string, { name, overrides = {} }: Api.StartOptions): string {
+/** Problems of the settings are told here: an orchestrator does not tell what is in a file. */
+function checked(text: string, file: string, { name, overrides = {} }: Api.StartOptions): RunSpec {
   const typed = Object.fromEntries(Object.entries(overrides).map(([key, value]) => [key, asTyped(value)]));
   const parsed = parseRunConfig(text, { file, overrides: typed, ...present({ runName: name }) });
   if (!parsed.ok) throw new ConfigProblems(parsed.problems, parsed.readAs);
-  return parsed.spec.name;
+  return parsed.spec;
 }
 
 /** Workers read the files of their folder, and no text from Temporal, whose server may not know who asks. */

@@ -185,6 +185,10 @@ export const searchDrainMs = 5_000;
 /** Number of events that a run keeps for late observers. */
 export const eventsKept = 200;
 
+/** Newest changes that the workflow of a pool carries, and stores of its runs that it writes them to: some 50 kB of its input. */
+export const poolChangesKept = 100;
+export const poolStoresMax = 64;
+
 /** Policy versions an embedded server holds at once: the current one, the one before, and those evals are pinned to. */
 export const policyVersionsHeld = 8;
 

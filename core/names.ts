@@ -60,6 +60,8 @@ export const poolHolderQueryName = 'who-has';
 export const poolWhyQueryName = 'why-waits';
 /** Query of a pool: `PoolStatus`. */
 export const poolStatusQueryName = 'status';
+/** Query of a pool: the newest `RunChange`s. */
+export const poolChangesQueryName = 'changes';
 
 /** Signal from a GPU worker's activity: it holds the run. */
 export const trainerLeasedSignalName = 'trainer-leased';
@@ -94,8 +96,8 @@ export const regressionFoundSignalName = 'regression-found';
 
 /**
  * Keys of the memo of a run's workflow: `AskedOfRun`, the execution from which an upgrade took over, and by environment
- * the newest evaluations that were worse than the best before them. A pool's has its settings, and that of a run's evaluations and searches the run's pool. Evaluations and searches that were taken over have
- * a memo as well.
+ * the newest evaluations that were worse than the best before them. A pool's has its settings, and that of a run's evaluations and searches the run's pool,
+ * and its priority unless that is 0. Evaluations and searches that were taken over have a memo as well.
  */
 export const memoKeys = {
   asked: 'asked',
@@ -103,6 +105,7 @@ export const memoKeys = {
   regression: 'regression',
   poolSettings: 'pool_settings',
   pool: 'pool',
+  priority: 'priority',
 } as const;
 
 /** One lineage is one unbroken chain of commits; rewind and fork start another. */

@@ -1,9 +1,9 @@
 import type { RunSpec } from '../config/run-spec.ts';
 import { teamDefault } from '../core/fleet/pool-types.ts';
-import { nameIn, type RunChange } from '../core/rl/changes.ts';
+import type { EvaluationPlace } from '../core/eval/evaluation.ts';
+import { type Changed, nameIn, type RunChange } from '../core/rl/changes.ts';
 import type { RunOwner } from '../core/roles.ts';
 import { sha256 } from '../store/file-store.ts';
-import type { Store } from '../store/types.ts';
 import { orIfDamaged } from '../store/objects.ts';
 import { decodeStored, encodeStored } from './forms/stored-forms.ts';
 import { storedSpec } from './forms/stored-spec.ts';
@@ -11,9 +11,28 @@ import { layout } from './layout.ts';
 import { type RunPlace, storeOf } from './run-access.ts';
 
 /** Keeps a change. Idempotent: one of an execution is written once. */
-export async function writeChange(run: RunPlace, change: RunChange): Promise<void> {
-  const key = layout.change(change.execution, sha256(Buffer.from(change.id)));
-  await storeOf(run).putIfAbsent(key, encodeStored(key, change));
+export async function writeChange(of: Changed, change: RunChange): Promise<void> {
+  const place = placeOfChanges(of);
+  const key = layout.change(change.execution, sha256(Buffer.from(change.id)), place.prefix);
+  await storeOf(place).putIfAbsent(key, encodeStored(key, change));
+}
+
+/** Sweeps and pools have a folder beside the runs; searches and evaluations keep their changes in their own. */
+function placeOfChanges(of: Changed): EvaluationPlace {
+  switch (of.kind) {
+    case 'run':
+      return { ...of, prefix: '' }; // with the landmark of a run that was opened
+    case 'sweep':
+      return { name: 'sweeps', store: of.store, prefix: `${of.name}/` };
+    case 'pool':
+      return { name: 'pools', store: of.store, prefix: `${of.name}/` };
+    case 'search':
+      return { ...of.place, prefix: `${of.place.prefix}search/` };
+    case 'evaluation':
+      return { ...of.place, prefix: `${of.place.prefix}evaluation/` };
+    default:
+      return of satisfies never;
+  }
 }
 
 export interface RecordedChanges {
@@ -23,12 +42,14 @@ export interface RecordedChanges {
   readonly damaged: readonly string[];
 }
 
-/** All that people changed in a run. */
-export async function readChanges(store: Store): Promise<RecordedChanges> {
+/** All that people changed in a run, a sweep, a pool, a search or an evaluation. */
+export async function readChanges(of: Changed): Promise<RecordedChanges> {
+  const place = placeOfChanges(of);
+  const store = storeOf(place);
   const changes: RunChange[] = [];
   const damaged: string[] = [];
   await Promise.all(
-    (await store.list(layout.changes())).map((key) =>
+    (await store.list(layout.changes(place.prefix))).map((key) =>
       orIfDamaged(
         async () => {
           const bytes = await store.read(key);
@@ -54,7 +75,7 @@ export function ownerIn({ changes, damaged }: RecordedChanges): string | null {
 
 /** The owner of a run, from its folder; null where it is not known. */
 export async function storedOwner(run: RunPlace): Promise<RunOwner | null> {
-  const who = ownerIn(await readChanges(storeOf(run)));
+  const who = ownerIn(await readChanges({ ...run, kind: 'run' }));
   return who === null ? null : { who, team: teamNamedBy((await storedSpec(run)).spec) };
 }
 

@@ -146,9 +146,11 @@ export const layout = {
   webhook: () => `${layout.notices()}webhook/state.json`,
   /** A state of a budget, of the run itself or below the prefix of an evaluation or a search. */
   budgetEntry: (prefix: string, entry: number) => `${prefix}budget/entry_${entry}.json`,
-  /** A change that a person asked of this execution; `digest` is of its id. */
-  change: (execution: string, digest: string) => `${layout.changes()}${execution}.${digest.slice(0, 16)}.json`,
-  changes: () => 'changes/',
+  /** A change that a person asked of this execution; `digest` is of its id, `prefix` as in `changes`. */
+  change: (execution: string, digest: string, prefix = '') =>
+    `${layout.changes(prefix)}${execution}.${digest.slice(0, 16)}.json`,
+  /** Changes of a run; below a prefix those of a sweep, a pool, a search or an evaluation. */
+  changes: (prefix = '') => `${prefix}changes/`,
   /** Why somebody wants the run to stay, whatever its retention says. */
   kept: () => 'kept.json',
   metrics: () => 'metrics.jsonl',

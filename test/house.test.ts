@@ -174,7 +174,8 @@ const ownRequests: Readonly<Record<string, string>> = {
   'workers/stack/supervised-process.ts': 'asks a process that it has started whether it is ready',
   'workers/temporal/temporal-cli-download.ts':
     'fetches a release of Temporal, without a key, from the address that it has',
-  'workers/temporal/temporal-connection.ts': 'finds out why Temporal is not reached, at the address of this user',
+  'workers/temporal/temporal-connection.ts':
+    'reaches Temporal, or finds out why it does not, at the address of this user',
   'workers/temporal/ui-front.ts': 'passes on what a browser asks of the UI of our own Temporal server',
   'cli/doctor/services.ts': 'looks for services on behalf of whoever typed it, without a key',
 };

@@ -15,6 +15,7 @@ import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import type { EvalSpec } from '../config/run-spec.ts';
 import { evaluationParts } from './options.ts';
 import { evaluate } from './evaluate.ts';
+import { onceItsIdIsFree } from './beside/child-work.ts';
 import { readEvaluateNewestInput } from './inputs.ts';
 import { type FoundRegression, regressionFoundSignal } from './control/messages.ts';
 
@@ -49,20 +50,22 @@ export async function evaluateNewest(...given: [EvaluateNewestInput]): Promise<E
   const { config, run } = input;
   const child = { workflowId: `${workflowId}.evaluations`, parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL };
   if (run === null) {
-    const { results } = await executeChild(evaluate, { ...child, args: [{ config: config! }] });
+    const { results } = await onceItsIdIsFree(() => executeChild(evaluate, { ...child, args: [{ config: config! }] }));
     return judged(results.map((result) => ({ result, version: null })));
   }
   const planned = await evaluationParts.planNewest.executeWithOptions({ summary: run.name }, [{ run, config }]);
-  const { results } = await executeChild(evaluate, {
-    ...child,
-    args: [
-      {
-        inputs: planned.map(({ input: one }) => one),
-        names: planned.map(({ name }) => name),
-        title: `the newest checkpoint of ${run.name}`,
-      },
-    ],
-  });
+  const { results } = await onceItsIdIsFree(() =>
+    executeChild(evaluate, {
+      ...child,
+      args: [
+        {
+          inputs: planned.map(({ input: one }) => one),
+          names: planned.map(({ name }) => name),
+          title: `the newest checkpoint of ${run.name}`,
+        },
+      ],
+    }),
+  );
   return judged(results.map((result, i) => ({ result, version: versionIn(planned[i]!.input.model) })));
 
   async function judged(

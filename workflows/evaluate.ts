@@ -24,7 +24,8 @@ import { passFigures } from '../core/eval/pass-at-k.ts';
 import { addTallies, averageReward, emptyTally } from '../core/eval/tally.ts';
 import { evaluationChunksInPlayMax, evaluationsSideBySide } from '../core/limits.ts';
 import { chunkLeftSignalName } from '../core/names.ts';
-import { tellingItsEnd } from './beside/child-work.ts';
+import { onceItsIdIsFree, tellingItsEnd } from './beside/child-work.ts';
+import { recordingItsCancel } from './beside/recorded.ts';
 import { rootCause } from './beside/root-cause.ts';
 import { onSignal } from './control/listen.ts';
 import { readEvaluateInput } from './inputs.ts';
@@ -49,7 +50,9 @@ export async function evaluate(
 ): Promise<Evaluated> {
   const input = readEvaluateInput(given);
   if ('config' in input || 'inputs' in input) return evaluateAll(input);
-  return { results: [await tellingItsEnd(input, () => evaluateOne(input))] };
+  // An evaluation of a run is cancelled by the run, whose own changes say who ended that.
+  const of = input.notify === undefined ? ({ kind: 'evaluation', place: input.results } as const) : null;
+  return { results: [await tellingItsEnd(input, () => recordingItsCancel(of, () => evaluateOne(input)))] };
 }
 
 async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
@@ -134,14 +137,19 @@ async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
 }
 
 function evaluateChunk(handle: EvaluationHandle, chunk: number): Promise<ChunkResult> {
-  return evaluationChunks().evaluateChunk.executeWithOptions({ summary: describeChunk(handle, chunk) }, [
-    { handle, chunk },
-  ]);
+  const [from, to] = examplesOf(handle, chunk);
+  const chunks = evaluationChunks((to - from) * handle.rolloutsPerExample);
+  return chunks.evaluateChunk.executeWithOptions({ summary: describeChunk(handle, chunk) }, [{ handle, chunk }]);
 }
 
-function describeChunk({ chunkExamples, examples, rolloutsPerExample }: EvaluationHandle, chunk: number): string {
+function examplesOf({ chunkExamples, examples }: EvaluationHandle, chunk: number): readonly [from: number, to: number] {
   const from = chunk * chunkExamples;
-  const to = Math.min(examples, from + chunkExamples);
+  return [from, Math.min(examples, from + chunkExamples)];
+}
+
+function describeChunk(handle: EvaluationHandle, chunk: number): string {
+  const { examples, rolloutsPerExample } = handle;
+  const [from, to] = examplesOf(handle, chunk);
   return `examples ${from + 1}–${to} of ${examples} × ${rolloutsPerExample}`;
 }
 
@@ -177,13 +185,15 @@ async function evaluateAll(asked: EvaluationFileInput | EvaluationsInput): Promi
     () => true,
     async (i) => {
       try {
-        const { results: one } = await executeChild(evaluate, {
-          args: [inputs[i]!],
-          workflowId: parts[i]!,
-          ...memoOfPoolHere(),
-          parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL,
-          staticSummary: `${inputs[i]!.environment.name} · ${inputs[i]!.model.model}`,
-        });
+        const { results: one } = await onceItsIdIsFree(() =>
+          executeChild(evaluate, {
+            args: [inputs[i]!],
+            workflowId: parts[i]!,
+            ...memoOfPoolHere(),
+            parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL,
+            staticSummary: `${inputs[i]!.environment.name} · ${inputs[i]!.model.model}`,
+          }),
+        );
         results[i] = one[0]!;
       } catch (error) {
         if (isCancellation(error)) throw error;

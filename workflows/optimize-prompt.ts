@@ -4,9 +4,9 @@ import {
   continueAsNew,
   isCancellation,
   workflowInfo,
-  allHandlersFinished,
   condition,
 } from '@temporalio/workflow';
+import type { Changed } from '../core/rl/changes.ts';
 import { comparedOnTest, compareScores, type SearchPace } from '../core/gepa/leases.ts';
 import { askToStop, changeBudget, result, settle, startSearch } from '../core/gepa/search.ts';
 import type { SearchAnswer, SearchState, Texts } from '../core/gepa/search-state.ts';
@@ -21,6 +21,7 @@ import { readOptimizePromptInput } from './inputs.ts';
 import { evaluationParts } from './options.ts';
 import { type KnownSearch, SearchControl, type SearchControlState } from './control/search-control.ts';
 import { tellingItsEnd } from './beside/child-work.ts';
+import { recordingItsCancel } from './beside/recorded.ts';
 import { isHistoryFull, isHistoryLong } from './history-length.ts';
 import { SearchLeases } from './search-leases.ts';
 
@@ -47,7 +48,7 @@ export async function optimizePrompt(
   ...inputs: [string | PromptFileInput | PromptSearchInput | CarriedPromptSearch]
 ): Promise<PromptSearchResult> {
   const given = readOptimizePromptInput(inputs);
-  return tellingItsEnd(notified(given), () => search(given));
+  return tellingItsEnd(notified(given), () => recordingItsCancel(ownPlace(given), () => search(given)));
 }
 
 async function search(given: GivenSearch): Promise<PromptSearchResult> {
@@ -94,7 +95,7 @@ async function search(given: GivenSearch): Promise<PromptSearchResult> {
 
   async function goOnAsNew(): Promise<never> {
     await writing.done();
-    await condition(allHandlersFinished);
+    await condition(() => control.changes.areDone);
     return continueAsNew<typeof optimizePrompt>({
       handle,
       state: asAsked(state, control),
@@ -140,7 +141,15 @@ async function finish({ handle, state, control, writing, leases, seconds }: Ende
     values: { calls: closed.calls, candidates: closed.candidates },
   });
   control.is('finished');
+  await condition(() => control.changes.areDone);
   return closed;
+}
+
+/** Null: its run tells who ended it, or it is not known yet. */
+function ownPlace(given: GivenSearch): Changed | null {
+  if ('notify' in given && given.notify) return null;
+  const place = 'handle' in given ? given.handle.place : 'results' in given ? given.results : null;
+  return place && { kind: 'search', place };
 }
 
 function notified(given: GivenSearch): Pick<CarriedPromptSearch, 'notify'> {

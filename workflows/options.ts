@@ -13,8 +13,11 @@ import type {
   UploadActivities,
 } from '../activities/index.ts';
 import { heartbeatTimeoutDefaultS, holdAgainMs } from '../core/limits.ts';
+import { type RolloutPriority, rolloutPriority } from '../core/fleet/rollout-turns.ts';
 import { memoKeys, notRegisteredType, queueOfPool, taskQueues, trainerQueues } from '../core/names.ts';
+import type { Overrides } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
+import { queuePriorityOf } from './step/run-states.ts';
 
 /**
  * All plumbing on one screen. Every step is retried until it works or refuses: a failure that may pass is waited for,
@@ -94,18 +97,20 @@ export const sweeping = proxyActivities<OrchestratorActivities>({
 });
 
 /** A chunk takes as long as its model does; while its servers are away it is retried. */
-export const evaluationChunks = () =>
+export const evaluationChunks = (rollouts: number) =>
   proxyActivities<RolloutActivities>({
     taskQueue: queueOfPool(taskQueues.rollout, poolHere()),
+    priority: priorityHere(rollouts),
     startToCloseTimeout: '10000h',
     heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
     retry,
   });
 
 /** An attempt of a search for a better prompt ends on request, and returns what it has. */
-export const promptSearches = () =>
+export const promptSearches = (rollouts: number) =>
   proxyActivities<RolloutActivities>({
     taskQueue: queueOfPool(taskQueues.rollout, poolHere()),
+    priority: priorityHere(rollouts),
     startToCloseTimeout: '10000h',
     heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
     cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
@@ -113,15 +118,27 @@ export const promptSearches = () =>
   });
 
 /** The memo of a child that plays in the same pool. */
-export function memoOfPoolHere(): { readonly memo?: Record<string, string> } {
-  const pool = poolHere();
-  return pool === null ? {} : { memo: { [memoKeys.pool]: pool } };
+export function memoOfPoolHere(): { readonly memo?: Record<string, unknown> } {
+  const { memo = {} } = workflowInfo();
+  const kept = [memoKeys.pool, memoKeys.priority].filter((key) => memo[key] !== undefined);
+  return kept.length === 0 ? {} : { memo: Object.fromEntries(kept.map((key) => [key, memo[key]])) };
 }
 
 /** The pool that an evaluation or a search plays in, which is in its memo: its run's, or the one that it was started for. */
 function poolHere(): string | null {
   const pool = workflowInfo().memo?.[memoKeys.pool];
   return typeof pool === 'string' ? pool : null;
+}
+
+/**
+ * Of an evaluation, a search or a rescore: it counts for the run that began it, and has the priority of that; one that
+ * nobody began counts for itself.
+ */
+function priorityHere(rollouts: number): RolloutPriority {
+  const { workflowId, parent, memo } = workflowInfo();
+  const priority = memo?.[memoKeys.priority];
+  const of = parent?.workflowId ?? workflowId;
+  return rolloutPriority({ of, rollouts, priority: typeof priority === 'number' ? priority : 0 });
 }
 
 /** Reads before a run has its settings, with the shortest detection of a dead worker: nothing continues before them. */
@@ -132,9 +149,30 @@ export const opening = proxyActivities<Pick<OrchestratorActivities, OpeningActiv
   retry,
 });
 
-export function rolloutsFor(spec: Pick<RunSpec, 'heartbeatTimeoutS' | 'queue'>) {
+/** Records of who changed what that a workflow waits for, which goes on without them after this time. */
+export const records = proxyActivities<
+  Pick<OrchestratorActivities, 'nameChange' | 'recordStart' | 'recordCancel' | 'keepPoolChanges'>
+>({
+  taskQueue: taskQueues.orchestrator,
+  startToCloseTimeout: '20s',
+  scheduleToCloseTimeout: '1m',
+  retry,
+});
+
+/** Of a run's own work for rollout workers. `share`: of its pool's, relative to other runs; 1 when missing. */
+export function priorityOfRun(
+  { queue }: Pick<RunSpec, 'queue'>,
+  overrides: Overrides,
+  work: { readonly rollouts: number; readonly share?: number },
+): RolloutPriority {
+  return rolloutPriority({ of: workflowInfo().workflowId, priority: queuePriorityOf(queue, overrides), ...work });
+}
+
+/** `priority`: absent in what a run of an earlier version handed over. */
+export function rolloutsFor(spec: Pick<RunSpec, 'heartbeatTimeoutS' | 'queue'>, priority: RolloutPriority | undefined) {
   return proxyActivities<RolloutActivities>({
     taskQueue: queueOfPool(taskQueues.rollout, spec.queue?.pool),
+    ...(priority === undefined ? {} : { priority }),
     startToCloseTimeout: '2h',
     heartbeatTimeout: spec.heartbeatTimeoutS * 1000,
     retry,

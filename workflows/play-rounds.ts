@@ -8,6 +8,7 @@ import {
   log,
   setCurrentDetails,
 } from '@temporalio/workflow';
+import type { RolloutPriority } from '../core/fleet/rollout-turns.ts';
 import { flowIdleMs } from '../core/limits.ts';
 import { present } from '../core/present.ts';
 import type { LeasedChunk } from '../core/rl/sampling/chunks.ts';
@@ -34,6 +35,8 @@ interface ChunkToPlay {
   /** Groups that have not ended, as ranges; absent: all. */
   readonly only?: string;
   readonly label: string;
+  /** In the queue of the rollout workers; absent: a run of an earlier version has handed it over. */
+  readonly priority?: RolloutPriority;
 }
 
 export interface PlayRoundsInput {

@@ -1,5 +1,4 @@
 import {
-  allHandlersFinished,
   condition,
   continueAsNew,
   getExternalWorkflowHandle,
@@ -13,8 +12,9 @@ import { Pool, withPoolSettings } from '../core/fleet/pool.ts';
 import type { PoolSettings, PoolState, TurnNotice } from '../core/fleet/pool-types.ts';
 import { memoKeys } from '../core/names.ts';
 import { plainMarkdown } from '../core/markdown.ts';
-import { onSignal, onUpdate } from './control/listen.ts';
+import { onSignal } from './control/listen.ts';
 import {
+  poolChangesQuery,
   poolHolderQuery,
   poolSetUpdate,
   poolStatusQuery,
@@ -23,6 +23,7 @@ import {
   trainerStandingSignal,
   turnSignal,
 } from './control/pool-messages.ts';
+import { type CarriedPoolRecord, PoolRecord } from './control/pool-record.ts';
 import { refusal } from './control/refusal.ts';
 import { isHistoryLong } from './history-length.ts';
 import { readPoolInput } from './inputs.ts';
@@ -33,6 +34,7 @@ export interface PoolInput {
   readonly settings?: PoolSettings;
   /** Of the execution before this one. */
   readonly state?: PoolState;
+  readonly record?: CarriedPoolRecord;
 }
 
 /**
@@ -40,15 +42,23 @@ export interface PoolInput {
  * names it, and does not end. What it decides, and why, is in `core/fleet/`.
  */
 export async function pool(...given: [PoolInput]): Promise<never> {
-  const { name, settings, state } = readPoolInput(given);
+  const { name, settings, state, record: carried } = readPoolInput(given);
   const own = new Pool(name, state ?? (settings === undefined ? {} : { settings }), Date.now());
+  const record = new PoolRecord(name, carried);
   let hasNews = true;
   const hears = (said: () => void): void => {
     said();
     hasNews = true;
   };
   const ignore = (problem: string): void => log.warn(problem);
-  onSignal(runStandingSignal, (standing) => hears(() => own.run(standing, Date.now())), ignore);
+  onSignal(
+    runStandingSignal,
+    (standing) => {
+      record.hears(standing.store);
+      hears(() => own.run(standing, Date.now()));
+    },
+    ignore,
+  );
   onSignal(
     trainerStandingSignal,
     (standing) => {
@@ -61,7 +71,8 @@ export async function pool(...given: [PoolInput]): Promise<never> {
   setHandler(poolStatusQuery, () => own.status(Date.now()));
   setHandler(poolWhyQuery, (run) => own.whyWaits(run, Date.now()));
   setHandler(poolHolderQuery, (trainer) => own.whoHas(trainer));
-  onUpdate(
+  setHandler(poolChangesQuery, () => record.changes);
+  record.asked.on(
     poolSetUpdate,
     (asked) => {
       const changed = withPoolSettings(own.settings, asked);
@@ -86,8 +97,8 @@ export async function pool(...given: [PoolInput]): Promise<never> {
     );
     setCurrentDetails(details(own));
     if (isHistoryLong()) {
-      await condition(allHandlersFinished);
-      return continueAsNew<typeof pool>({ name, state: own.carry() });
+      await condition(() => record.asked.areDone);
+      return continueAsNew<typeof pool>({ name, state: own.carry(), record: record.carry() });
     }
     if (wakeAt === null) await condition(() => hasNews);
     else await condition(() => hasNews, Math.max(1, wakeAt - Date.now()));

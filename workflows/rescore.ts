@@ -75,7 +75,7 @@ export async function rescore(...given: [RescoreInput]): Promise<RescoreResult> 
       const allowed = await budget.reserve(chunk);
       if (allowed === 'over') throw overBudget(input, budget.spent);
       const asked = { handle: opened, chunk, request: `${workflowId}/${runId}`, ...(allowed && { allowed }) };
-      const result = await evaluationChunks().rescoreChunk.executeWithOptions({ summary }, [asked]);
+      const result = await evaluationChunks(1).rescoreChunk.executeWithOptions({ summary }, [asked]);
       budget.settle(chunk, result.use);
       if (!result.isOver) return result;
     }

@@ -119,6 +119,7 @@ export async function finish(parts: RunParts): Promise<RunSummary | null> {
   );
   if (!ledger.isSound) control.emit('warning', step, unsoundLine(ledger));
   if (lease.takesTurns) await control.waitFor('the pool to hear that the run ends', lease.leave());
+  await weights.leave();
   const end = endOf(step, control.maxSteps);
   control.at(end, step, head.policy);
   control.emit(end, step, finishedLine(step, control.maxSteps, effectiveness), finishedValues(effectiveness));

@@ -111,7 +111,8 @@ function openControl({ opened, start, carried, account, ...before }: OpenedStart
     lost: () => account.total,
     setBudget: (limits) =>
       opening.setBudget.executeWithOptions({ summary: Object.keys(limits).join(', ') }, [{ run, limits }]),
-    recordChange: (change) => opening.recordChange.executeWithOptions({ summary: change.what }, [{ ...change, run }]),
+    recordChange: (change) =>
+      opening.recordChange.executeWithOptions({ summary: change.what }, [{ ...change, of: { ...run, kind: 'run' } }]),
     checkRewind: (step) => opening.checkRewind.executeWithOptions({ summary: `to step ${step}` }, [{ run, step }]),
   });
   const step = start?.state.step ?? 0;

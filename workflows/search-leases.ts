@@ -240,7 +240,9 @@ export class SearchLeases {
 
   async #lease(work: LeasedWork, summary: string, scope = this.#scope): Promise<AnsweredLease> {
     const lease = { handle: this.#handle, work, ...present({ policy: this.#policy }) };
-    const answered = await scope.run(() => promptSearches().answerSearch.executeWithOptions({ summary }, [lease]));
+    const rollouts = work.kind === 'slices' ? rolloutsIn(work.slices) : 1;
+    const searches = promptSearches(rollouts);
+    const answered = await scope.run(() => searches.answerSearch.executeWithOptions({ summary }, [lease]));
     this.#control.failedRollouts(answered);
     return answered;
   }

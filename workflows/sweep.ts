@@ -1,5 +1,4 @@
 import {
-  allHandlersFinished,
   ApplicationFailure,
   CancellationScope,
   condition,
@@ -7,6 +6,7 @@ import {
   defineQuery,
   executeChild,
   isCancellation,
+  log,
   ParentClosePolicy,
   setCurrentDetails,
   setHandler,
@@ -15,16 +15,18 @@ import {
 import { TerminatedFailure, WorkflowExecutionAlreadyStartedError } from '@temporalio/common';
 import { evaluationLookAgainMs } from '../core/limits.ts';
 import { decideRung } from '../core/sweep/halving.ts';
+import type { Changed } from '../core/rl/changes.ts';
 import type { SweepInput, SweepResult, SweepStatus } from '../core/sweep/sweep.ts';
 import { type CarriedSweep, type StandingRun, SweepState } from '../core/sweep/sweep-state.ts';
+import { recordingItsCancel, recordStart } from './beside/recorded.ts';
 import { rootCause } from './beside/root-cause.ts';
-import { onUpdate } from './control/listen.ts';
+import { AskedChanges } from './control/asked-changes.ts';
 import { pauseUpdate, resumeUpdate } from './control/messages.ts';
 import { refusal } from './control/refusal.ts';
 import { describeSweep } from './control/sweep-lines.ts';
 import { isHistoryLong } from './history-length.ts';
 import { readSweepInput } from './inputs.ts';
-import { evaluationParts } from './options.ts';
+import { evaluationParts, opening } from './options.ts';
 import { trainRun } from './train-run.ts';
 
 const sweepStatusQuery = defineQuery<SweepStatus>('status');
@@ -37,13 +39,21 @@ const sweepStatusQuery = defineQuery<SweepStatus>('status');
 export async function sweep(...given: [SweepInput | CarriedSweep]): Promise<SweepResult> {
   const read = readSweepInput(given);
   const input = 'continued' in read ? read.continued.input : read;
+  const of: Changed = { kind: 'sweep', name: input.name, store: input.store };
   const state = new SweepState(input, 'continued' in read ? read.continued.state : null);
-  listen(state);
+  const changes = listen(state, of);
+  return recordingItsCancel(of, async () => {
+    if (!('continued' in read)) await recordStart(of);
+    return toItsEnd(input, state, changes);
+  });
+}
+
+async function toItsEnd(input: SweepInput, state: SweepState, changes: AskedChanges): Promise<SweepResult> {
   for (;;) {
     tell(state);
     await trainToRung(input, state);
     if (state.waiting.length > 0) {
-      await condition(allHandlersFinished);
+      await condition(() => changes.areDone);
       return continueAsNew<typeof sweep>({ continued: { input, state: state.carry() } });
     }
     const eta = state.isLastRung ? null : (input.halving?.eta ?? null);
@@ -52,7 +62,7 @@ export async function sweep(...given: [SweepInput | CarriedSweep]): Promise<Swee
     if (state.decide(decision)) break;
   }
   tell(state);
-  await condition(allHandlersFinished);
+  await condition(() => changes.areDone);
   return state.result();
 }
 
@@ -145,9 +155,13 @@ async function trainChild(input: SweepInput, run: StandingRun, stopAfter: number
   }
 }
 
-function listen(state: SweepState): void {
+function listen(state: SweepState, of: Changed): AskedChanges {
+  const changes = new AskedChanges({
+    record: (change) => opening.recordChange.executeWithOptions({ summary: change.what }, [{ ...change, of }]),
+    emit: (kind, text) => (kind === 'warning' ? log.warn(text) : undefined),
+  });
   setHandler(sweepStatusQuery, () => state.status());
-  onUpdate(pauseUpdate, (given?: string | null) => {
+  changes.on(pauseUpdate, (given?: string | null) => {
     const before = state.pausedBecause;
     const reason = given ?? 'asked to';
     state.pausedBecause = reason;
@@ -156,7 +170,7 @@ function listen(state: SweepState): void {
     if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
     return `running → paused: ${reason}. No further run begins; those that train go on to their rung. ${goOn}`;
   });
-  onUpdate(
+  changes.on(
     resumeUpdate,
     () => {
       const before = state.pausedBecause;
@@ -168,6 +182,7 @@ function listen(state: SweepState): void {
       if (state.pausedBecause === null) throw refusal('The sweep is not paused.');
     },
   );
+  return changes;
 }
 
 function tell(state: SweepState): void {

@@ -2,6 +2,7 @@ import { CancellationScope, ContinueAsNew, isCancellation } from '@temporalio/wo
 import type { TrainRunInput } from '../activities/index.ts';
 import { rewoundLine, stepLine } from './control/lines.ts';
 import { RewindAsked } from './control/run-control.ts';
+import { recordingItsCancel } from './beside/recorded.ts';
 import { readTrainRunInput } from './inputs.ts';
 import { isHistoryLong } from './history-length.ts';
 import { eager } from './options.ts';
@@ -23,7 +24,9 @@ export async function trainRun(...given: [TrainRunInput | ContinuedRun]): Promis
   const opened = await openOrContinue(readTrainRunInput(given));
   const parts = assemble(opened);
   const { control, head, rollouts, training, weights, checkpoints, evals, branches, beside, lease } = parts;
-  return branches.endingWith(async () => {
+  const of = { ...parts.run, kind: 'run' } as const;
+  const untilItsEnd = (work: () => Promise<RunSummary>) => recordingItsCancel(of, () => branches.endingWith(work));
+  return untilItsEnd(async () => {
     try {
       if (!head.isCommitted) await makeFirstVersion(parts);
       await takeUp(parts, opened);
@@ -57,6 +60,7 @@ export async function trainRun(...given: [TrainRunInput | ContinuedRun]): Promis
       if (!(error instanceof ContinueAsNew)) await CancellationScope.nonCancellable(() => rollouts.leave());
       if (!(error instanceof ContinueAsNew) && lease.takesTurns)
         await CancellationScope.nonCancellable(() => lease.leave());
+      if (!(error instanceof ContinueAsNew)) await CancellationScope.nonCancellable(() => weights.leave());
       throw await whyItFails(error, parts);
     }
   });

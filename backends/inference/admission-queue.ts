@@ -6,6 +6,8 @@ export type Admission<Place> = { readonly entered: Place } | { readonly waitsFor
 
 interface Waiting<Ticket, Place> {
   readonly ticket: Ticket;
+  /** Those with the least come first. */
+  readonly turn: number;
   readonly since: number;
   readonly resolve: (place: Place) => void;
   readonly reject: (error: unknown) => void;
@@ -17,14 +19,24 @@ const nobody: ReadonlySet<never> = new Set();
 /** Interval of checks whether waiting is in vain. */
 const lookMs = 500;
 
+/** Whose ticket it is, and how much of a place it takes. */
+export interface Share {
+  readonly of: string;
+  readonly size: number;
+}
+
 /**
- * An admission queue for several places: first come, first served, but no ticket waits behind one for another place. A
- * waiting ticket can leave at any moment.
+ * An admission queue for several places. Those who have tickets waiting get equal shares (start-time fair queueing), and
+ * tickets of one are first come, first served; but no ticket waits behind one for another place. A waiting ticket can
+ * leave at any moment.
  */
 export class AdmissionQueue<Ticket, Place> {
   readonly #admit: (ticket: Ticket, taken: ReadonlySet<Place>) => Admission<Place>;
   readonly #whyInVain: (ticket: Ticket, waitedMs: number) => RatchetError | null;
   #queue: Waiting<Ticket, Place>[] = [];
+  /** The turn of the newest ticket that was admitted after a wait, and where the turns of each name end. */
+  #turn = 0;
+  readonly #ends = new Map<string, number>();
   #looking: ReturnType<typeof setInterval> | undefined;
   #isStirred = false;
 
@@ -48,15 +60,18 @@ export class AdmissionQueue<Ticket, Place> {
   }
 
   /** Throws the signal's reason as soon as it is raised, and the error of `whyInVain`. */
-  async wait(ticket: Ticket, signal: AbortSignal | undefined): Promise<Place> {
+  async wait(ticket: Ticket, { of, size }: Share, signal: AbortSignal | undefined): Promise<Place> {
     signal?.throwIfAborted();
     return new Promise<Place>((resolve, reject) => {
       const settle = (done: () => void): void => {
         forget();
         done();
       };
+      const turn = Math.max(this.#turn, this.#ends.get(of) ?? 0);
+      this.#ends.set(of, turn + size);
       const waiting: Waiting<Ticket, Place> = {
         ticket,
+        turn,
         since: performance.now(),
         resolve: (place) => settle(() => resolve(place)),
         reject: (error) => settle(() => reject(error)),
@@ -68,7 +83,8 @@ export class AdmissionQueue<Ticket, Place> {
         waiting.reject(signal!.reason);
         this.stir(); // it may have held back others
       });
-      this.#queue.push(waiting);
+      const at = this.#queue.findLastIndex((other) => other.turn <= turn) + 1;
+      this.#queue.splice(at, 0, waiting);
       this.#looking ??= setInterval(() => this.#look(), lookMs);
       this.stir();
     });
@@ -94,6 +110,7 @@ export class AdmissionQueue<Ticket, Place> {
       const admission = this.#admit(waiting.ticket, taken);
       if ('entered' in admission) {
         waiting.isGone = true;
+        this.#turn = Math.max(this.#turn, waiting.turn);
         waiting.resolve(admission.entered);
       } else {
         if (admission.waitsFor === null) isFull = true;
@@ -122,6 +139,8 @@ export class AdmissionQueue<Ticket, Place> {
 
   #restIfEmpty(): void {
     if (this.#queue.length > 0) return;
+    this.#turn = 0;
+    this.#ends.clear();
     clearInterval(this.#looking);
     this.#looking = undefined;
   }

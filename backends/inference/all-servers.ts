@@ -20,7 +20,8 @@ export async function askFor<T>(
       `No inference server may be asked for ${policy.name}: all that there are were quarantined by its canary (${avoid.join(', ')}).`,
     );
   }
-  return pool.use(avoid.length === 0 || call.isOnlyThere ? call : { ...call, avoid }, async (member) => {
+  const ofRun = { ...call, of: runOf(policy) };
+  return pool.use(avoid.length === 0 || call.isOnlyThere ? ofRun : { ...ofRun, avoid }, async (member) => {
     const { root, address } = member.server;
     if (address.model !== null) return ask(member, address.model);
     if (member.hasMissed(policy)) await member.bring(policy);
@@ -32,6 +33,11 @@ export async function askFor<T>(
       throw new RatchetError('VersionNotHeld', `${root} did not hold ${policy.name}; it does now.`, { cause: error });
     }
   });
+}
+
+/** The run of a version, which is served as `RUN:LINEAGE:STEP`. */
+function runOf({ name }: ServedPolicy): string {
+  return name.split(':', 1)[0]!;
 }
 
 /**
@@ -71,6 +77,13 @@ export async function holdAll(
 
 export async function releaseAll(pool: ServerPool, { name }: ServedPolicy, holder: string): Promise<void> {
   await Promise.allSettled(membersHere(pool).map(({ server }) => server.release(name, holder)));
+}
+
+/** Throws if none of the available servers can be told. */
+export async function leaveAll(pool: ServerPool, run: string): Promise<void> {
+  const outcomes = await Promise.allSettled(membersHere(pool).map(({ server }) => server.leave(run)));
+  const failed = outcomes.find((outcome) => outcome.status === 'rejected');
+  if (failed && outcomes.every(({ status }) => status === 'rejected')) throw failed.reason;
 }
 
 async function hold(member: PoolMember, policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome> {

@@ -140,6 +140,11 @@ export class ModelServer {
     await this.#ask('POST', '/release_version', { name, holder }, {});
   }
 
+  /** Forgets what it was given for a run that has ended. Most servers forget it by themselves. */
+  leave(_run: string): Promise<void> {
+    return Promise.resolve();
+  }
+
   /** Whether it answers at all; any answer counts unless it reports that it cannot serve. */
   async probe(): Promise<boolean> {
     try {

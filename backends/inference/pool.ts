@@ -28,6 +28,8 @@ export interface PoolOptions extends ServerOptions {
 }
 
 export interface PoolCall {
+  /** Whose call it is: those who wait share the servers equally. */
+  readonly of?: string | undefined;
   /** One rollout: its turns stay on one server while that is available. */
   readonly session?: string | undefined;
   /** The rollouts of a group stay on one server while it has room: they share the beginning of their prompts. */
@@ -169,7 +171,8 @@ export class ServerPool {
 
   async #wait(ticket: Ticket, { last }: Trouble): Promise<PoolMember> {
     try {
-      return await this.#queue.wait(ticket, ticket.signal);
+      const { of = '', size = 1 } = ticket;
+      return await this.#queue.wait(ticket, { of, size }, ticket.signal);
     } catch (error) {
       if (ticket.signal?.aborted && last) throw last.error; // the last error says more
       throw error;

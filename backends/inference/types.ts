@@ -164,6 +164,11 @@ export interface Inference {
   /** Idempotent, and may fail: unused versions are released by themselves. */
   release?(policy: ServedPolicy, holder: string): Promise<void>;
   /**
+   * The run of this name has ended: servers forget what they were given for it. Idempotent, and may fail. A version that
+   * is asked for later is loaded again. Absent if servers forget by themselves.
+   */
+  leave?(run: string): Promise<void>;
+  /**
    * Names the servers that do not answer, with the time they went silent; null while at least one answers. Absent if the adapter cannot
    * tell.
    */

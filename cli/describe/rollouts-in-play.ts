@@ -11,6 +11,7 @@ import type {
   TurnProgress,
 } from '../../core/rl/rollout/progress.ts';
 import { inColumns } from '../output/in-columns.ts';
+import { secondOf } from '../output/second-of.ts';
 
 /** The rollouts of a run that are in play, for `ratchet status RUN --rollouts`. */
 export function describeList(run: string, list: ListedRollouts, nowMs: number): string[] {
@@ -138,7 +139,7 @@ function callName(id: string): string {
 function sandboxText(sandbox: NonNullable<RolloutProgress['sandbox']>, nowMs: number): string {
   const { provider, name, sinceMs, deadlineAtMs, seconds } = sandbox;
   const time = seconds === null ? `for ${ago(nowMs, sinceMs ?? nowMs)}` : `${figure(seconds)} s`;
-  const ends = deadlineAtMs === null ? '' : `, ends at ${new Date(deadlineAtMs).toISOString().slice(0, 19)}`;
+  const ends = deadlineAtMs === null ? '' : `, ends at ${secondOf(deadlineAtMs)}`;
   return `${provider} ${name}, ${time}${ends}`;
 }
 

@@ -2,7 +2,7 @@ import type { WorkflowHandle } from '@temporalio/client';
 import type { ChunkProgress } from '../../play/evaluated-chunk.ts';
 import type { EvaluationStatus } from '../../core/eval/evaluation.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
-import { pendingActivities } from '../temporal/pending-activities.ts';
+import { pendingActivities } from '../temporal/pending-work.ts';
 import { onOneLine } from '../output/plain-text.ts';
 
 const queryTimeoutMs = 4_000;

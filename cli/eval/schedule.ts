@@ -8,7 +8,8 @@ import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../..
 import { onOneLine } from '../output/plain-text.ts';
 import { rootMessage } from '../../workers/temporal/root-message.ts';
 import { grantOption, storeOption } from '../typed/store-option.ts';
-import { requireRole } from '../../workers/temporal/who-may.ts';
+import { nameIn } from '../../core/rl/changes.ts';
+import { identityHere } from '../../workers/temporal/who-may.ts';
 import { withTemporal } from '../temporal/with-temporal.ts';
 import { print } from '../output/print.ts';
 import { type ScheduleOptions, inputOf } from './scheduled-input.ts';
@@ -52,11 +53,11 @@ export const scheduleCommand = new Command('schedule')
   .action(create)
   .addCommand(new Command('list').description('all schedules of evaluations').action(list))
   .addCommand(
-    one('pause', 'begin no more until it is resumed', (client, id) =>
-      handleOf(client, id).pause('ratchet eval schedule pause'),
+    one('pause', 'begin no more until it is resumed', async (client, id) =>
+      handleOf(client, id).pause(await noteOf('pause')),
     ),
   )
-  .addCommand(one('resume', 'continue', (client, id) => handleOf(client, id).unpause('ratchet eval schedule resume')))
+  .addCommand(one('resume', 'continue', async (client, id) => handleOf(client, id).unpause(await noteOf('resume'))))
   .addCommand(one('trigger', 'evaluate once, now', (client, id) => handleOf(client, id).trigger()))
   .addCommand(one('delete', 'take it down; what was evaluated stays', (client, id) => handleOf(client, id).delete()));
 
@@ -68,7 +69,6 @@ async function create(file: string | undefined, options: ScheduleOptions): Promi
   if (file === undefined && run === undefined) {
     throw new RatchetError('ConfigInvalid', 'Say what: a file with [[eval]], --run RUN, or both.');
   }
-  await requireRole('to schedule evaluations', { of: 'own' });
   const input = await inputOf(file, options);
   const stem = file === undefined ? [] : [path.basename(file, '.toml').replaceAll(/[^\w.-]+/g, '-')];
   const id = options.name ?? ['eval', ...stem, ...(run === undefined ? [] : [run])].join('.');
@@ -173,7 +173,6 @@ function one(name: string, description: string, work: (client: Client, id: strin
     .description(description)
     .argument('<schedule>')
     .action(async (id) => {
-      await requireRole('to change schedules', { of: 'own' });
       await withTemporal(async (client) => {
         await work(client, id).catch((error: unknown) => {
           if (!(error instanceof ScheduleNotFoundError)) throw error;
@@ -194,6 +193,11 @@ const said = {
   trigger: 'evaluates now, unless it is at work already',
   delete: 'taken down',
 };
+
+/** Temporal keeps no name with a change of a schedule, but its note. */
+async function noteOf(command: 'pause' | 'resume'): Promise<string> {
+  return `${nameIn(await identityHere())}: ratchet eval schedule ${command}`;
+}
 
 function handleOf(client: Client, id: string) {
   return client.schedule.getHandle(id);

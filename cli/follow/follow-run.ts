@@ -6,7 +6,7 @@ import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { onOneLine } from '../output/plain-text.ts';
 import { type EvaluationProgress, evaluationProgress } from '../eval/evaluation-progress.ts';
-import { type PendingActivity, pendingActivities, pendingWork } from '../temporal/pending-activities.ts';
+import { type PendingActivity, pendingActivities, pendingWork } from '../temporal/pending-work.ts';
 import { whyStuck } from '../../workers/temporal/why-stuck.ts';
 
 /** Interval between queries for events; a query costs its worker a few milliseconds. */
@@ -184,7 +184,7 @@ async function whatItWaitsFor(handle: WorkflowHandle): Promise<Waiting> {
 async function stuckText(handle: WorkflowHandle, is: RunSnapshot['is']): Promise<string | null> {
   if (is === 'answer') return null;
   const stuck = await whyStuck(handle, handle.workflowId).catch(() => null);
-  return stuck?.is === 'wedged' ? stuck.text : null;
+  return stuck === null || stuck.is === 'nobody there' ? null : stuck.text;
 }
 
 export function waitingOf(

@@ -30,10 +30,16 @@ async function bytesOf(folder: string, name: string): Promise<Buffer | null> {
 
 /**
  * Folder by a name: the folder itself, the search of this id, or the newest of an environment or of a run's branches.
+ * `alsoBegun`: also one that has not written its candidates yet.
  */
-export async function findSearchFolder(name: string, projectFolder: string): Promise<string> {
+export async function findSearchFolder(
+  name: string,
+  projectFolder: string,
+  { alsoBegun = false }: { readonly alsoBegun?: boolean } = {},
+): Promise<string> {
   const direct = path.resolve(projectFolder, name);
   if (await isThere(path.join(direct, searchFiles.rows))) return direct;
+  if (alsoBegun && (await isThere(path.join(direct, 'search')))) return direct;
   const { all, without } = await searchesOf(projectFolder);
   const isMeant = (folder: string): boolean =>
     folder.startsWith(`${direct}${path.sep}`) ||
@@ -42,6 +48,7 @@ export async function findSearchFolder(name: string, projectFolder: string): Pro
   const newest = all.find(({ folder }) => isMeant(folder));
   if (newest !== undefined) return newest.folder;
   const unwritten = without.find((folder) => folder === direct || isMeant(folder));
+  if (unwritten !== undefined && alsoBegun) return unwritten;
   if (unwritten !== undefined)
     throw new RatchetError(
       'ConfigInvalid',

@@ -1,10 +1,10 @@
 import { Command } from '@commander-js/extra-typings';
-import { type Client, type WorkflowHandle, WorkflowUpdateFailedError } from '@temporalio/client';
+import type { Client, WorkflowHandle } from '@temporalio/client';
 import { RatchetError } from '../../core/errors.ts';
 import { readCount } from '../typed/read-count.ts';
-import { rootMessage } from '../../workers/temporal/root-message.ts';
 import { starterOf } from '../../workers/temporal/history-of-changes.ts';
 import { requireRole } from '../../workers/temporal/who-may.ts';
+import { refusedUpdate } from '../temporal/refused-update.ts';
 import { withTemporal } from '../temporal/with-temporal.ts';
 import { tell } from '../commands/run/steer.ts';
 import { print } from '../output/print.ts';
@@ -53,8 +53,7 @@ async function update(
   try {
     return await ask(handle);
   } catch (error) {
-    if (!(error instanceof WorkflowUpdateFailedError)) throw error;
-    throw new RatchetError('Unsupported', rootMessage(error), { cause: error });
+    throw refusedUpdate(search, error);
   }
 }
 

@@ -11,7 +11,7 @@ import type {
   SearchInPlay,
 } from '../../core/gepa/prompt-search.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
-import { pendingActivities } from '../temporal/pending-activities.ts';
+import { pendingActivities } from '../temporal/pending-work.ts';
 import { onOneLine } from '../output/plain-text.ts';
 import type { Reporter } from '../output/reporter.ts';
 import { type WatchOptions, watchWorkflow } from '../temporal/watch-workflow.ts';

@@ -4,7 +4,7 @@ import type { RescoreResult, RescoreStatus } from '../../core/eval/rescore.ts';
 import type { RescoreProgress } from '../../play/rescoring/rescored-chunk.ts';
 import type { rescore } from '../../workflows/rescore.ts';
 import { onOneLine } from '../output/plain-text.ts';
-import { pendingActivities } from '../temporal/pending-activities.ts';
+import { pendingActivities } from '../temporal/pending-work.ts';
 import { type WatchOptions, watchWorkflow } from '../temporal/watch-workflow.ts';
 import { describeRescored } from './rescore-lines.ts';
 

@@ -11,7 +11,6 @@ import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/stack/r
 import { startStack, type Stack } from '../../workers/stack/supervisor.ts';
 import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal/temporal-cli.ts';
 import { remoteTemporal } from '../../workers/temporal/temporal-settings.ts';
-import { requireRole } from '../../workers/temporal/who-may.ts';
 import type { JoinedPool } from '../../workers/roles/joined-pool.ts';
 import { vllmRole } from '../../workers/stack/vllm-role.ts';
 import type { Clock } from '../output/clock.ts';
@@ -33,7 +32,7 @@ interface AtWork {
 
 /**
  * Does `work` with the processes of this folder: the running ones, or new ones that are stopped afterwards. null when
- * interrupted before they were ready. Throws `NotAllowed` for a viewer.
+ * interrupted before they were ready.
  */
 export async function withProcesses<T>(
   needs: ProcessesNeeds,
@@ -41,7 +40,6 @@ export async function withProcesses<T>(
   work: (at: AtWork) => Promise<T>,
   { interrupted, stop: stopListening } = whenLeft(),
 ): Promise<T | null> {
-  await requireRole('to start runs, evaluations and searches', { of: 'own' });
   const projectFolder = process.cwd();
   const processes = await openProcesses(needs, projectFolder, reporter, interrupted.signal);
   if (!processes) return null;

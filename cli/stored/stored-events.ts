@@ -15,7 +15,7 @@ export async function storedEvents(place: RunPlace): Promise<RunEvent[]> {
     curvesOf({ ...place, lineage }, Infinity),
     storeOf(place).list(layout.allCheckpoints(lineage)),
     timesOf(place),
-    readChanges(storeOf(place)),
+    readChanges({ ...place, kind: 'run' }),
   ]);
   const sealed = new Set(checkpoints.filter((key) => key.endsWith('/manifest.json')));
   const events = records.flatMap(({ step, lineage: of, metrics }): Omit<RunEvent, 'sequence'>[] => {

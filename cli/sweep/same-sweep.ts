@@ -25,7 +25,7 @@ export async function refuseOtherSweep(client: Client, input: SweepInput, file: 
   );
 }
 
-/** Of a workflow that the server does not know. */
+/** Null for the error that the server does not know a workflow; throws every other one. */
 export function nothingThere(error: unknown): null {
   if (error instanceof WorkflowNotFoundError) return null;
   throw error;

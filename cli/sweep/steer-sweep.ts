@@ -14,7 +14,7 @@ import { nothingThere } from './same-sweep.ts';
 import { storedSweep } from './stored-sweep.ts';
 import { sweepLines } from './sweep-table.ts';
 
-/** Without any: how it stands. */
+/** What is asked of a sweep; without any of it, how the sweep stands. */
 export interface SweepSteering {
   readonly status?: boolean;
   readonly pause?: string | true;
@@ -26,22 +26,22 @@ export interface SweepSteering {
 /** Asks the sweep of a file, or of that name, how it stands, or asks something of it; the exit code. */
 export async function steerSweep(what: string, { pause, resume, cancel, json }: SweepSteering): Promise<number> {
   const file = what.endsWith('.toml') ? what : null;
-  const name = file === null ? what : await nameIn(file);
-  const isAsked = pause === undefined && !resume && !cancel;
+  const name = file === null ? what : await sweepNameIn(file);
+  const onlyLooks = pause === undefined && !resume && !cancel;
   const tell = (status: SweepStatus): number => {
     if (json) printJson(status);
     else print(sweepLines(status).join('\n'));
     return 0;
   };
   // Without a server, what is committed says how it stands: the file names the runs to look at.
-  if (isAsked && file !== null && (await temporalHere(process.cwd())) === null) return tell(await storedStatus(file));
-  if (isAsked && file === null) await findTemporal(process.cwd()).catch(sayWithItsFile);
+  if (onlyLooks && file !== null && (await temporalHere(process.cwd())) === null) return tell(await storedStatus(file));
+  if (onlyLooks && file === null) await findTemporal(process.cwd()).catch(sayWithItsFile);
   return withTemporal(async (client) => {
     const handle = client.workflow.getHandle(sweepWorkflowId(name));
     const found = await handle.describe().catch(nothingThere);
-    if (found === null && isAsked && file !== null) return tell(await storedStatus(file));
+    if (found === null && onlyLooks && file !== null) return tell(await storedStatus(file));
     if (found === null) throw noSweep(name);
-    if (isAsked) {
+    if (onlyLooks) {
       const status = await statusOf(handle, name);
       const isOpen = found.status.name === 'RUNNING' || status.phase === 'finished';
       return tell(isOpen ? status : { ...status, phase: 'not running', pausedBecause: null });
@@ -80,7 +80,7 @@ async function statusOf(handle: WorkflowHandle, name: string): Promise<SweepStat
   }
 }
 
-async function nameIn(file: string): Promise<string> {
+async function sweepNameIn(file: string): Promise<string> {
   return (await readSweepFile(file, process.cwd())).name;
 }
 

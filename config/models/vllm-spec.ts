@@ -63,7 +63,9 @@ export function vllmArguments(spec: VllmSpec, port: number): string[] {
     host,
     port,
     logprobs_mode: 'processed_logprobs',
-    ...(loraRank === null ? {} : { enable_lora: true, max_lora_rank: rankFor(loraRank) }),
+    ...(loraRank === null
+      ? {}
+      : { enable_lora: true, max_lora_rank: Math.max(rankFor(loraRank), numberOf(args['max_lora_rank'])) }),
   };
   return Object.entries({ ...defaults, ...args, ...ours }).flatMap(([name, value]) => argument(name, value));
 }

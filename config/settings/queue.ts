@@ -31,7 +31,7 @@ const queue = {
   team: setting(nameOf('a team'), 'whose quota and share of the pool count', { default: teamDefault }),
   priority: setting(
     whole(-priorityMax, priorityMax),
-    'a run of higher priority gets a trainer first, and takes one at the next step boundary of a run of lower priority',
+    'a run of higher priority gets trainers and rollout workers first, and takes a trainer at the next step boundary of a run of lower priority',
     { default: 0, live: liveSettings['queue.priority'] },
   ),
   start_at: setting(startTime(), 'the run gets no trainer before this time'),

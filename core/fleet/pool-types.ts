@@ -23,6 +23,8 @@ export interface RunStanding extends PoolRequest {
   readonly trainer: string | null;
   /** A trainer that did not answer it. */
   readonly lost: string | null;
+  /** Absolute URI of the folder that holds it: the pool keeps its changes there. Missing from older code. */
+  readonly store?: string;
 }
 
 /** Settings that somebody made. GPU workers keep them for a pool that is begun anew. */

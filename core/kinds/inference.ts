@@ -23,6 +23,8 @@ interface InferenceTraits {
   readonly scoresPrompts: boolean;
   /** Whether a turn in progress continues with new weights. */
   readonly changesInTurn: boolean;
+  /** Whether servers keep the versions of a run that has ended until they are told, or lack room. */
+  readonly keepsVersions: boolean;
   /** Whether it computes in float32: always, by the server's or its arguments' statement, or unknown. */
   readonly computesInFloat32: 'always' | 'said' | 'unknown';
 }
@@ -39,6 +41,7 @@ export const inferences = {
     tellsPolicy: true,
     scoresPrompts: true,
     changesInTurn: false,
+    keepsVersions: false,
     computesInFloat32: 'always',
   },
   openai: {
@@ -51,6 +54,7 @@ export const inferences = {
     tellsPolicy: false,
     scoresPrompts: true,
     changesInTurn: false,
+    keepsVersions: false,
     computesInFloat32: 'unknown',
   },
   vllm: {
@@ -63,6 +67,7 @@ export const inferences = {
     tellsPolicy: false,
     scoresPrompts: true,
     changesInTurn: true,
+    keepsVersions: true,
     computesInFloat32: 'said',
   },
   tinker: {
@@ -75,6 +80,7 @@ export const inferences = {
     tellsPolicy: false,
     scoresPrompts: false,
     changesInTurn: false,
+    keepsVersions: false,
     computesInFloat32: 'unknown',
   },
   module: {
@@ -87,6 +93,7 @@ export const inferences = {
     tellsPolicy: true,
     scoresPrompts: false,
     changesInTurn: false,
+    keepsVersions: false,
     computesInFloat32: 'unknown',
   },
 } as const satisfies Readonly<Record<string, InferenceTraits>>;

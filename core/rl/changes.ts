@@ -1,6 +1,22 @@
+import type { EvaluationPlace } from '../eval/evaluation.ts';
 import { shortened } from '../steering.ts';
 
-/** What a person asked of a run, and was done: `runs/changes.ts` keeps it. */
+/** What has a record of changes, in the words of `ratchet events --of`. */
+export const changedKinds = [
+  'run',
+  'sweep',
+  'search',
+  'evaluation',
+  'pool',
+] as const satisfies readonly Changed['kind'][];
+
+/** What a person changed, with the place where its changes are kept. */
+export type Changed =
+  /** `store`: the absolute URI of the folder of runs. */
+  | { readonly kind: 'run' | 'sweep' | 'pool'; readonly name: string; readonly store: string }
+  | { readonly kind: 'search' | 'evaluation'; readonly place: EvaluationPlace };
+
+/** A change that a person asked for, and that was made: `runs/changes.ts` keeps it. */
 export interface RunChange {
   /** When Temporal took it, ISO. */
   readonly time: string;
@@ -12,12 +28,12 @@ export interface RunChange {
   readonly what: string;
   /** What it asked for, for people: `learning_rate=0.0001`; empty where its name says all. */
   readonly asked: string;
-  /** Last committed step; null where it is not known. */
+  /** Last committed step of a run; null where it is not known, and for all else than a run. */
   readonly step: number | null;
   /** The workflow and its execution. */
   readonly workflow: string;
   readonly execution: string;
-  /** Id of the update; else what it was, which an execution has once. */
+  /** Id of the update; else `what`, which an execution has once. */
   readonly id: string;
 }
 

@@ -22,6 +22,7 @@ import {
   requireOwnFolder,
   type RunPlace,
   storeOf,
+  stretchesOf,
 } from '../run-access.ts';
 import { storedSpec } from '../forms/stored-spec.ts';
 import { storedTemplate } from '../forms/stored-template.ts';
@@ -69,7 +70,7 @@ export async function forkRun(input: {
   const rollouts =
     rewards === undefined
       ? null
-      : await rolloutsWithRewards({ from: { ...from, lineage }, step, rewards, before, after: spec });
+      : await rolloutsWithRewards({ from: await lineageAfter({ ...from, lineage }, step), step, rewards, before, after: spec }); // prettier-ignore
   const done = await finishedFork(target, spec, fork);
   if (done) {
     await requireRollouts(target, rollouts?.objects(done.policy) ?? []);
@@ -138,6 +139,12 @@ export async function forkRun(input: {
   // Comes last: from here on it is a run.
   const first = await target.putIfAbsent(key, bytes);
   return { commit: commitIn(first.bytes, target.uri + key), store: target.uri };
+}
+
+/** The lineage in which the step after this one was made, of those that led to the run's position. */
+async function lineageAfter(run: LineagePlace, step: number): Promise<LineagePlace> {
+  const { lineage } = (await stretchesOf(run)).find(({ from, upTo }) => from <= step && step < upTo)!;
+  return { ...run, lineage };
 }
 
 /** Refuses a fork of that name that was made without these rewards. */

@@ -2,6 +2,9 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 import { createEnvironments, openEnvironment, type Environment } from '../../backends/environments/index.ts';
+import type { Execution } from '../../activities/record-change.ts';
+import { changeLine } from '../../core/rl/changes.ts';
+import { readChanges } from '../../runs/changes.ts';
 import { readMetrics } from '../../runs/metrics/metrics.ts';
 import { evalLine, evalValues } from '../../workflows/control/lines.ts';
 import { commitFirst, evaluateVersion, makeRun, openRoles, WordsInference } from './runs.ts';
@@ -72,3 +75,22 @@ test('a rollout that failed is in no mean, and the row says how many examples we
   assert.equal(row['eval/words/num_turns/mean'], 1);
   assert.equal(row['eval/words/has_error/mean'], 0);
 });
+
+test('who started an evaluation by itself is kept in its folder when it is opened', async (t) => {
+  const around = ({ workflow, execution }: Execution) =>
+    Promise.resolve([{ ...startedByAnn, workflow, execution, what: 'start', asked: '', id: 'start' }]);
+  const nobody = () => Promise.resolve(null);
+  const { run, spec, store, folder } = await makeRun(t, settings);
+  const roles = openRoles(new WordsInference(), { history: { update: nobody, around, cancelled: nobody } });
+  await commitFirst({ run, spec, store, folder }, roles);
+  await evaluateVersion(roles, { run, spec }, 0);
+  const kept = (await store.list('evals/')).filter((key) => key.includes('/evaluation/changes/'));
+  const prefixes = kept.map((key) => key.slice(0, key.indexOf('evaluation/')));
+  assert.deepEqual(prefixes.length, 2, 'as sampled, and greedy');
+  for (const prefix of prefixes) {
+    const of = { kind: 'evaluation', place: { store: run.store, name: run.name, prefix } } as const;
+    assert.deepEqual((await readChanges(of)).changes.map(changeLine), ['ann@laptop asked: start']);
+  }
+});
+
+const startedByAnn = { time: '2026-12-01T10:00:00.000Z', identity: 'ratchet ann@laptop 4711', principal: null };

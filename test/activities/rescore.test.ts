@@ -270,6 +270,33 @@ describe('a fork with the rewards of a rescore', () => {
     await assert.rejects(fork('again', {}, 'ffffffff'), /has no rescore ffffffff that has ended/);
   });
 
+  test('takes them from the lineage that made the next step, where the run was rewound to a later one', async (t) => {
+    const made = await makeRun(t);
+    await made.store.put(layout.run(), encodeJson({ name: made.run.name, spec: made.spec }));
+    const roles = openRoles();
+    let at = await commitFirst(made, roles);
+    for (let step = 1; step <= 5; step++) at = await advance(made, roles, at);
+    const { lineage, head } = await roles.beginLineage({ run: made.run, step: 4, request: 'a rewind' });
+    const rewound = { ...made, run: { ...made.run, lineage } };
+    await advance(rewound, roles, { state: { ...head.commit.state, lineage }, parent: head.sha256 });
+    const rubric = await rubricFile(made.folder, 'by-length.ts', byLength);
+    const { id, rollouts } = await rescoreAll(rescoreOfRun(rewound, { rubric }));
+    assert.equal(rollouts, 40, 'those that were left behind are not rescored');
+    for (const step of [2, 4]) {
+      const name = `from-${step}`;
+      const { commit } = await forkRun({ from: rewound.run, step, spec: { ...made.spec, name }, source: { config: '', overrides: {} }, rewards: id }); // prettier-ignore
+      const inference = new WordsInference();
+      const run = { ...made.run, name, spec: commit.spec };
+      const { policy, curriculum } = commit.state;
+      const { parts } = await sampleRound({ ...made, run }, openRoles(inference), { step: step + 1, policy, curriculum }); // prettier-ignore
+      assert.equal(inference.asked.length, 0);
+      const found = await scoredRollouts(run, { parts });
+      const before = await scoredRollouts(made.run, await roundOf(rewound, step + 1));
+      assert.deepEqual(found.map(({ turns }) => turns), before.map(({ turns }) => turns)); // prettier-ignore
+      assert.deepEqual(found.map(({ reward }) => reward), found.map(({ turns }) => turns.at(-1)!.text.length)); // prettier-ignore
+    }
+  });
+
   test('is refused where its settings would sample others, or a fork of that name has none', async (t) => {
     const { fork } = await rescored(t);
     await assert.rejects(fork('seeded', { seed: 99 }), /sampled with other settings than the fork's: seed/);

@@ -1,4 +1,5 @@
 /** Runs in folders of their own, driven step by step through the real activities with a trainer and a server of a few lines. */
+import type { HistoryOfChanges } from '../../activities/record-change.ts';
 import assert from 'node:assert/strict';
 import type { EvaluationResult } from '../../core/eval/evaluation.ts';
 import { onlineEvaluation } from '../../runs/evaluations/online-evaluation.ts';
@@ -212,6 +213,12 @@ export class WordsInference implements Inference {
   }
 }
 
+const nothingInHistories: HistoryOfChanges = {
+  update: () => Promise.resolve(null),
+  around: () => Promise.resolve([]),
+  cancelled: () => Promise.resolve(null),
+};
+
 /** All roles of one life of the processes. `trainers` holds every trainer that was opened. */
 export function openRoles(
   inference: Inference = new WordsInference(),
@@ -227,6 +234,7 @@ export function openRoles(
     slowPlayS = Infinity,
     workers = 1,
     drain,
+    history = nothingInHistories,
   }: {
     readonly environments?: Environments;
     readonly salt?: string;
@@ -245,6 +253,7 @@ export function openRoles(
     readonly workers?: number;
     /** How the GPU worker comes to its end. */
     readonly drain?: TrainerDrain;
+    readonly history?: HistoryOfChanges;
   } = {},
 ) {
   const trainers: ChainTrainer[] = [];
@@ -283,8 +292,9 @@ export function openRoles(
     isWorkflowRunning: () => Promise.resolve(false),
     findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
     countRolloutWorkers: () => Promise.resolve(workers),
+    shareInPool: () => undefined,
     otherVersions: () => Promise.resolve([]),
-    history: { update: () => Promise.resolve(null), around: () => Promise.resolve([]) },
+    history,
   });
   const activities = {
     ...orchestrator,

@@ -64,6 +64,25 @@ describe('who is asked', () => {
     assert.equal(ended.length, 7);
   });
 
+  test('runs that wait for a server share it equally, however much each asks for; one that comes later does not catch up on what it did not ask for', async (t) => {
+    const [server] = (await servers(t, 1)) as [FakeModelServer];
+    server.answers['/v1/completions'] = slowly(10);
+    const [large, small] = [policyOf('large:main:1'), policyOf('small:main:7')];
+    for (const { name } of [large, small]) server.held.add(name);
+    const inference = open(t, [server], { maxConcurrent: 2 });
+    const many = Array.from({ length: 80 }, (_, i) => inference.sample(ask(i, 0, { policy: large })));
+    await eventually('half of them are asked', () => Promise.resolve(server.calls.length), (asked) => asked >= 20, { everyMs: 1 }); // prettier-ignore
+    const few = Array.from({ length: 6 }, (_, i) => inference.sample(ask(i, 0, { policy: small })));
+    const from = server.calls.length;
+    await Promise.all(few);
+    const since = server.calls.slice(from).map(({ body }) => body.model);
+    const ofSmall = since.filter((model) => model === small.name).length;
+    assert.equal(ofSmall, 6);
+    const last = since.lastIndexOf(small.name) + 1;
+    assert.ok(last >= 11 && last <= 14, `six of ${last}: half of the server`);
+    await Promise.all(many);
+  });
+
   test('a server that is full sends the rest of its group elsewhere', async (t) => {
     const all = await servers(t, 2);
     for (const server of all) server.answers['/v1/completions'] = slowly(30);

@@ -110,6 +110,112 @@ test('a server that was started again has no adapters, and is brought to the ver
   assert.equal(count(second, 'POST /v1/load_lora_adapter'), 1);
 });
 
+/** Adapters of a server, without digests. */
+async function adaptersAt(server: VllmStandIn): Promise<string[]> {
+  return (await modelsAt(server)).slice(1).map((name) => name.split('@', 1)[0]!);
+}
+
+test('two runs share a server: each has adapters of its own, which the other neither replaces nor unloads, also after a restart', async (t) => {
+  const versions = await makeVersions(t);
+  const first = await standIn(t, versions);
+  const [a, b] = [openVllm(t, [first.url]), openVllm(t, [first.url])];
+  // The same step of two runs, and a name that begins with the other one's.
+  const [ofA, ofB] = [await versions.adapter(1, 'run'), await versions.adapter(2, 'run-2')];
+  const sameStep = { ...ofB, name: 'run-2:main:1', version: { ...ofB.version, step: 1 } };
+  await Promise.all([a.bringTo(ofA), b.bringTo(sameStep)]);
+  const sampled = () => Promise.all([a.sample({ ...prompt, policy: ofA }), b.sample({ ...prompt, policy: sameStep })]);
+  const before = await sampled();
+  assert.notDeepEqual(before[0], before[1]);
+  for (let step = 3; step <= 9; step++) await a.bringTo(await versions.adapter(step, 'run'));
+  assert.deepEqual((await adaptersAt(first)).toSorted(), ['run-2:main:1', 'run:main:6', 'run:main:7', 'run:main:8', 'run:main:9']); // prettier-ignore
+  assert.deepEqual((await sampled())[1], before[1]);
+  assert.equal(count(first, 'POST /collective_rpc'), 0, 'nobody exchanges the base that both have');
+  await first.close();
+  const second = await standIn(t, versions, { port: first.port });
+  assert.deepEqual(await sampled(), before);
+  assert.deepEqual((await adaptersAt(second)).toSorted(), ['run-2:main:1', 'run:main:1']);
+});
+
+test('a run that has ended leaves nothing at a server, and the others keep what they have', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions);
+  const vllm = openVllm(t, [server.url]);
+  for (const run of ['run', 'run-2']) {
+    for (const step of [1, 2]) await vllm.bringTo(await versions.adapter(step, run));
+  }
+  await vllm.leave!('run');
+  await vllm.leave!('run');
+  assert.deepEqual(await adaptersAt(server), ['run-2:main:1', 'run-2:main:2']);
+  const [late] = [await versions.adapter(2, 'run')];
+  await vllm.sample({ ...prompt, policy: late }); // as an evaluation of its last version does
+  assert.deepEqual(await adaptersAt(server), ['run-2:main:1', 'run-2:main:2', 'run:main:2']);
+});
+
+test('adapters of runs that were killed give way once a server has many; one that is asked for again comes back', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions);
+  const vllm = openVllm(t, [server.url]);
+  const first = await versions.adapter(1, 'killed-1');
+  for (let i = 1; i <= 33; i++) await vllm.bringTo(await versions.adapter(1, `killed-${i}`));
+  await vllm.bringTo(await versions.adapter(1, 'run'));
+  const kept = await adaptersAt(server);
+  assert.equal(kept.length, 32);
+  assert.deepEqual([kept[0], kept.at(-1)], ['killed-3:main:1', 'run:main:1']);
+  await vllm.sample({ ...prompt, policy: first });
+  assert.equal((await adaptersAt(server)).at(-1), 'killed-1:main:1');
+});
+
+test('a run whose adapters have another base waits until the others are gone: their adapters never sample over it', async (t) => {
+  const versions = await makeVersions(t);
+  const others = await makeVersions(t, undefined, 1);
+  const server = await standIn(t, versions, { model: others.v0.folder });
+  const [a, b] = [openVllm(t, [server.url], { servesBase: false }), openVllm(t, [server.url], { servesBase: false })];
+  const [ofA, ofB] = [await versions.adapter(1, 'a'), await others.adapter(1, 'b')];
+  await a.bringTo(ofA);
+  const before = await a.sample({ ...prompt, policy: ofA });
+  await assert.rejects(b.bringTo(ofB), coded('VersionNotHeld', 'has adapters of a over a:main:0', 'b needs other weights', 'a server of its own')); // prettier-ignore
+  await assert.rejects(b.sample({ ...prompt, policy: ofB }), coded('VersionNotHeld', 'has adapters of a'));
+  assert.deepEqual(await a.sample({ ...prompt, policy: ofA }), before);
+  assert.equal(count(server, 'POST /collective_rpc'), 1);
+  await a.leave!('a');
+  await b.bringTo(ofB);
+  const expected = await expectedOf(t, others, ofB);
+  const [drift] = await b.compare!({ policy: ofB, tokenIds, positions, expected, threshold: 1e-3 });
+  assert(drift!.difference < agrees, String(drift!.difference));
+});
+
+test('a run whose adapters are larger than its server was started for is told what to start it with', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions, { maxLoraRank: 1 });
+  await assert.rejects(openVllm(t, [server.url]).bringTo(await versions.adapter(1)), coded('Unsupported', 'LoRA rank 4 is greater than max_lora_rank 1', '[inference.vllm]')); // prettier-ignore
+});
+
+test('a run of full weights does not exchange those below adapters of another run', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions);
+  const [adapters, whole] = [openVllm(t, [server.url]), openVllm(t, [server.url], { loraRank: null })];
+  await adapters.bringTo(await versions.adapter(1, 'a'));
+  await assert.rejects(whole.bringTo(await versions.whole(1, 'b')), coded('VersionNotHeld', 'has adapters of a over the weights it was started with')); // prettier-ignore
+  assert.equal(count(server, 'POST /collective_rpc'), 0);
+});
+
+test('a turn during which the base of its adapter was exchanged is not used: it is sampled again over the right one', async (t) => {
+  const versions = await makeVersions(t);
+  const others = await makeVersions(t, undefined, 1);
+  const server = await standIn(t, versions, { model: others.v0.folder });
+  const vllm = openVllm(t, [server.url], { servesBase: false });
+  const policy = await versions.adapter(1);
+  await vllm.bringTo(policy);
+  const before = await vllm.sample({ ...prompt, policy });
+  const post = (route: string, body: object) =>
+    fetch(server.url + route, { method: 'POST', body: JSON.stringify(body) });
+  const reload = { method: 'reload_weights', kwargs: { weights_path: others.v0.folder } };
+  await post('/collective_rpc', reload);
+  await post('/update_weight_version', { new_version: 'other:main:0@0123456789ab' });
+  assert.deepEqual(await vllm.sample({ ...prompt, policy }), before);
+  assert.equal(count(server, 'POST /collective_rpc'), 3, 'its own base, the other one, and its own again');
+});
+
 test('full weights are exchanged between two tokens, and a restarted server is noticed though it knows the name', async (t) => {
   const versions = await makeVersions(t);
   const first = await standIn(t, versions);

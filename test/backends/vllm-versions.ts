@@ -26,10 +26,15 @@ export interface Versions {
 export const canaryTokens = [3, 10, 11, 12, 13, 2, 13, 12, 11];
 export const canaryPositions = [2, 4, 6, 8];
 
-export async function makeVersions(t: TestContext, model = 'preset:reverse-text-vllm-0.2m'): Promise<Versions> {
+/** Another `seed` gives another base. */
+export async function makeVersions(
+  t: TestContext,
+  model = 'preset:reverse-text-vllm-0.2m',
+  seed = 0,
+): Promise<Versions> {
   const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-versions-'));
   t.after(() => rm(folder, { recursive: true, force: true }));
-  const opened = await openModel(model, { seed: 0 });
+  const opened = await openModel(model, { seed });
   const base = opened.parameters.digest();
   const weightsOf = async (name: string): Promise<string> => {
     const weights = path.join(folder, name);

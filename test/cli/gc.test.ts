@@ -121,17 +121,20 @@ test('gc of a run of somebody else asks for a role, and removes nothing before',
     `[users.me]\nrole = "operator"\nlogins = ["${login}"]\n[users.ann]\nrole = "operator"\n[users.eve]\nrole = "admin"\n`,
   );
   const began = (identity: string, execution: string, time: string) =>
-    writeChange(run.run, {
-      time,
-      identity,
-      principal: null,
-      what: 'start',
-      asked: '',
-      step: null,
-      workflow: 'words',
-      execution,
-      id: 'start',
-    });
+    writeChange(
+      { ...run.run, kind: 'run' },
+      {
+        time,
+        identity,
+        principal: null,
+        what: 'start',
+        asked: '',
+        step: null,
+        workflow: 'words',
+        execution,
+        id: 'start',
+      },
+    );
   await began('ratchet ann@laptop 7', 'e2', '2026-11-02T00:00:00.000Z');
   assert.equal(
     await gc(run, 'words', '--yes'),

@@ -100,3 +100,12 @@ test('nothing is removed while Ratchet runs', async (t) => {
   await assert.rejects(refused, new RegExp(`Nothing was removed: Ratchet runs .* kill ${process.pid}`));
   assert.ok(existsSync(at('built')));
 });
+
+test('a run that is named is removed by those whose role lets them', async () => {
+  await writeFile(at('here/roles.toml'), '[users.eve]\nrole = "admin"\n');
+  await assert.rejects(uninstall(['words'], { ...quietly, yes: true, places: places() }), {
+    name: 'NotAllowed',
+    message: /: who owns words is not known, so uninstall asks for the role admin \(eve\)\.$/,
+  });
+  assert.ok(existsSync(at('here/outputs/words/run.json')) && existsSync(at('here/.ratchet/temporal.db')));
+});

@@ -60,6 +60,14 @@ max_loras = 16`),
   }
 });
 
+test('a server that runs share may be started for larger adapters than those of its own run, never for smaller ones', () => {
+  const rankOf = (rank: number) => {
+    const vllm = vllmOf(run(`[lora]\nr = 16\n[inference]\nkind = "vllm"\nvllm = { max_lora_rank = ${rank} }`));
+    return /--max-lora-rank (\d+)/.exec(vllmArguments(vllm, 8001).join(' '))?.[1];
+  };
+  assert.deepEqual([rankOf(64), rankOf(8)], ['64', '16']);
+});
+
 test('a run that trains all weights, or begins with a warm-up, has its weights exchanged; [lora] of a model as it is has not', () => {
   const kind = '[inference]\nkind = "vllm"\n';
   const taken = (more: string, model?: string) => {

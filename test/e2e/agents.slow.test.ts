@@ -93,8 +93,13 @@ async function killNowAndThen(over: { readonly is: boolean }): Promise<Record<'p
   for (let turn = 0; !over.is; turn++) {
     await delay(1_500);
     const kind = turn % 2 === 0 ? 'program' : 'sandbox';
-    const [pid] = await processesOf(kind === 'program' ? 'agent.py' : 'supervisor.py');
-    if (pid === undefined) continue;
+    let pid: number | undefined;
+    // A program lives for less than a second: it is waited for.
+    while (pid === undefined && !over.is) {
+      [pid] = await processesOf(kind === 'program' ? 'agent.py' : 'supervisor.py');
+      if (pid === undefined) await delay(20);
+    }
+    if (pid === undefined) break;
     try {
       process.kill(pid, 'SIGKILL');
       killed[kind]++;

@@ -163,7 +163,8 @@ function promptsOf(turns: unknown): unknown {
 test('who asked is recorded as the user of the system; where there is a file of roles nothing is changed from here', async (t) => {
   if (isSkipped(t)) return;
   const login = `${os.userInfo().username}@${os.hostname()}`;
-  const { changes } = await readChanges(openRunStore(`file://${path.join(project.folder, 'outputs')}/`, 'words'));
+  const store = `file://${path.join(project.folder, 'outputs')}/`;
+  const { changes } = await readChanges({ kind: 'run', name: 'words', store });
   assert.deepEqual(
     changes.map((change) => `${whoAsked(change)}: ${change.what}`),
     ['start', 'pause', 'set', 'resume'].map((what) => `${login}: ${what}`),

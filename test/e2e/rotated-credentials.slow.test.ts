@@ -1,6 +1,7 @@
 /** Keys and certificates of Temporal are changed, the old ones become invalid, and a worker that was started long ago works on. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { copyFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
@@ -9,6 +10,7 @@ import { startTemporalServer } from '../workers/fixtures/temporal-server.ts';
 import { temporaryFolder } from '../workers/fixtures/processes.ts';
 import { hasOpenssl, type KeyPair, makeCertificates, startTlsProxy } from '../workers/fixtures/tls.ts';
 import { eventually, until } from '../eventually.ts';
+import { fakeRun } from '../faults/fake-run.ts';
 import { repositoryFolder } from './small-run.ts';
 
 const skip = hasOpenssl() ? false : 'there is no openssl to make certificates with';
@@ -76,6 +78,62 @@ test('an authority and its client certificates are replaced while a worker polls
   assert.equal(worker.exitCode(), null, 'it was never restarted');
 });
 
+test('a client certificate is replaced while `ratchet dev` and `ratchet attach` are connected', { skip }, async (t) => {
+  const started: ReturnType<typeof startRatchet>[] = [];
+  // Before their folder is removed.
+  t.after(() => Promise.all(started.map((one) => one.end())));
+  const upstream = await startTemporalServer(t);
+  const first = makeCertificates(t);
+  const second = makeCertificates(t);
+  const proxy = await startTlsProxy(t, {
+    server: first.server,
+    upstream,
+    clientAuthority: first.authority.certificate,
+  });
+  const folder = temporaryFolder(t);
+  const own: KeyPair = { certificate: path.join(folder, 'client.pem'), key: path.join(folder, 'client.key') };
+  const put = ({ client }: typeof first): void => {
+    copyFileSync(client.certificate, own.certificate);
+    copyFileSync(client.key, own.key);
+  };
+  put(first);
+  const variables = {
+    TEMPORAL_ADDRESS: proxy.address,
+    TEMPORAL_TLS_SERVER_CA_CERT_PATH: first.authority.certificate,
+    TEMPORAL_TLS_CLIENT_CERT_PATH: own.certificate,
+    TEMPORAL_TLS_CLIENT_KEY_PATH: own.key,
+    RATCHET_CODE_ROOTS: path.join(repositoryFolder, 'test'),
+  };
+  writeFileSync(path.join(folder, 'long.toml'), fakeRun({ steps: 1_000, log: path.join(folder, 'sampled') }));
+  const dev = startRatchet(t, folder, variables, 'dev', '--no-page');
+  started.push(dev);
+  await dev.says('start a run:');
+  await works(upstream, 'with-the-first');
+  await dev.says('with-the-first failed');
+  const connection = await Connection.connect({ address: upstream });
+  t.after(() => connection.close());
+  const run = await new Client({ connection }).workflow.start('trainRun', {
+    workflowId: 'long',
+    taskQueue: 'ratchet',
+    args: [{ config: 'long.toml' }],
+  });
+  await dev.says('long begins');
+  const attached = startRatchet(t, folder, variables, 'attach', 'long', '--plain');
+  started.push(attached);
+  await attached.says('step 2');
+
+  proxy.requireCertificateOf(second.authority.certificate);
+  const calls = proxy.calls.length;
+  put(second);
+  await works(upstream, 'with-the-second');
+  await dev.says('with-the-second failed');
+  const { step } = await run.query<{ readonly step: number }>('status');
+  await attached.says(`step ${step + 2}`);
+  for (const one of [dev, attached]) assert.equal(one.exitCode(), null, one.said());
+  assert.ok(proxy.calls.length > calls);
+  for (const one of [dev, attached]) assert.doesNotMatch(one.said(), /DeprecationWarning/);
+});
+
 /** A run whose file is not there: an orchestrator has to open it to find that out. */
 async function works(address: string, run: string): Promise<void> {
   const connection = await Connection.connect({ address });
@@ -93,16 +151,23 @@ async function works(address: string, run: string): Promise<void> {
 }
 
 function startWorker(t: TestContext, cwd: string, variables: Readonly<Record<string, string>>) {
+  return startRatchet(t, cwd, variables, 'worker', '--role', 'orchestrator');
+}
+
+function startRatchet(t: TestContext, cwd: string, variables: Readonly<Record<string, string>>, ...args: string[]) {
   const ratchet = path.join(repositoryFolder, 'cli/ratchet.mjs');
-  const child = spawn(process.execPath, [ratchet, 'worker', '--role', 'orchestrator'], {
-    cwd,
-    env: { ...process.env, ...variables },
-  });
+  const child = spawn(process.execPath, [ratchet, ...args], { cwd, env: { ...process.env, ...variables } });
   t.after(() => child.kill('SIGKILL'));
   let said = '';
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => (said += chunk.toString()));
   return {
     exitCode: () => child.exitCode,
+    said: () => said,
+    end: async () => {
+      const exited = child.exitCode === null ? once(child, 'exit') : null;
+      child.kill('SIGTERM');
+      await exited;
+    },
     says: (what: string) =>
       eventually(
         `"${what}"`,

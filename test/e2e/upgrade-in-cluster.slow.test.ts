@@ -6,15 +6,13 @@ import assert from 'node:assert/strict';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
-import { test, type TestContext } from 'node:test';
-import { Client, Connection } from '@temporalio/client';
-import { choosePort } from '../../workers/stack/ports.ts';
-import { localRoles } from '../../workers/stack/roles.ts';
-import { type Role, startStack } from '../../workers/stack/supervisor.ts';
+import { test } from 'node:test';
+import type { Role } from '../../workers/stack/supervisor.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { eventually } from '../eventually.ts';
 import { fakeRun } from '../faults/fake-run.ts';
+import { startCluster } from './orchestrator-cluster.ts';
 import { repositoryFolder } from './small-run.ts';
 import {
   otherOrder,
@@ -38,7 +36,7 @@ test('a run that the new orchestrator cannot continue with says why; it can be m
     return [await command.ended, command.said];
   };
 
-  const before = await start(t, folder, null);
+  const before = await startCluster(t, folder, null);
   const names = ['moved', 'stopped'] as const;
   for (const name of names) {
     const log = path.join(folder, `${name}.sampled`);
@@ -48,7 +46,7 @@ test('a run that the new orchestrator cannot continue with says why; it can be m
   for (const name of names) await before.status(name, ({ step }) => step >= 1);
   await before.stop();
 
-  const after = await start(t, folder, version);
+  const after = await startCluster(t, folder, version);
   const [, said] = await eventually(
     'a status that names the cause',
     () => ratchet('status', 'moved'),
@@ -78,7 +76,7 @@ test('where the server has worker deployments an open run stays with its version
   t.after(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
   await mkdir(path.join(folder, 'outputs'));
   const newer = await otherOrder(folder);
-  const { address, client, status, ...cluster } = await start(t, folder, null, { hasOrchestrator: false });
+  const { address, client, status, ...cluster } = await startCluster(t, folder, null, { hasOrchestrator: false });
   const environment = {
     ...process.env,
     TEMPORAL_ADDRESS: address,
@@ -147,7 +145,7 @@ test('a fleet of 20 open runs goes to another version and back while they train,
   t.after(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
   await mkdir(path.join(folder, 'outputs'));
   const newer = await otherOrder(folder);
-  const { address, client, ...cluster } = await start(t, folder, null, { hasOrchestrator: false });
+  const { address, client, ...cluster } = await startCluster(t, folder, null, { hasOrchestrator: false });
   const environment = {
     ...process.env,
     TEMPORAL_ADDRESS: address,
@@ -222,7 +220,7 @@ test('a rollout worker of another version is named with its machine; another wor
   await mkdir(path.join(folder, 'outputs'));
   const older = await withoutActivity(folder, 'playGroups');
   const changeRole = (role: Role): Role => (role.name === 'rollout worker' ? rolesOf(older, [role])[0]! : role);
-  const { address, client, pid, ...cluster } = await start(t, folder, null, { changeRole });
+  const { address, client, pid, ...cluster } = await startCluster(t, folder, null, { changeRole });
   const environment = {
     ...process.env,
     TEMPORAL_ADDRESS: address,
@@ -256,60 +254,3 @@ test('a rollout worker of another version is named with its machine; another wor
   const { step, ledger } = await client.workflow.getHandle<typeof trainRun>('named').result();
   assert.deepEqual([step, ledger.isSound], [2, true]);
 });
-
-async function start(
-  t: TestContext,
-  folder: string,
-  version: OtherVersion | null,
-  {
-    hasOrchestrator = true,
-    changeRole = (role) => role,
-  }: { readonly hasOrchestrator?: boolean; readonly changeRole?: (role: Role) => Role } = {},
-) {
-  // A trainer for each run: one that waits for the other's ends only with it.
-  const count = { train: 2 };
-  const all = localRoles({ weightRoots: [folder], policyPort: await choosePort(0), followsMetrics: false, count });
-  const roles = all
-    .filter(({ name }) => hasOrchestrator || !name.startsWith('orchestrator'))
-    // In a cluster no new worker takes over runs by itself.
-    .map((role) => (version === null ? role : { ...role, argsAtOwnServer: [] }))
-    .map(changeRole);
-  const stack = await startStack({
-    projectFolder: folder,
-    roles: version === null ? roles : rolesOf(version, roles),
-    environment: { ...process.env, RATCHET_CODE_ROOTS: path.join(repositoryFolder, 'test') },
-    log: (line) => t.diagnostic(line),
-  });
-  const connection = await Connection.connect({ address: stack.temporalAddress });
-  const client = new Client({ connection });
-  const stop = async (): Promise<void> => {
-    await connection.close();
-    await stack.stop();
-  };
-  t.after(stop);
-  const status = (name: string, isWanted: (status: RunStatus) => boolean): Promise<unknown> =>
-    eventually(
-      `the wanted status of ${name}`,
-      () =>
-        client.workflow
-          .getHandle(name)
-          .query<RunStatus>('status')
-          .catch((error: unknown) => error as Error), // not open yet
-      (seen) => !(seen instanceof Error) && isWanted(seen),
-    );
-  return {
-    address: stack.temporalAddress,
-    client,
-    pid: (role: string) => stack.pids()[role],
-    stop,
-    status,
-    start: (name: string) =>
-      client.workflow.start<typeof trainRun>('trainRun', {
-        workflowId: name,
-        taskQueue: 'ratchet',
-        args: [{ config: `${name}.toml` }],
-        workflowTaskTimeout: '5s',
-      }),
-    end: (name: string) => client.workflow.getHandle(name).executeUpdate<unknown, [null]>('stop', { args: [null] }),
-  };
-}

@@ -54,6 +54,7 @@ max_model_len = 64
 `;
 
 let folder: string;
+let vllmUrl: string;
 let stack: Stack;
 let client: Client;
 const said: string[] = [];
@@ -63,16 +64,21 @@ before(async () => {
   const program = `program = "${writeStandInPython(folder)}"`;
   await writeFile(path.join(folder, 'full.toml'), config(program, ''));
   await writeFile(path.join(folder, 'adapters.toml'), config(program, '[lora]\nr = 4\n'));
+  // Another run on the same base: its v0 is the same, and no later version.
+  const second = config(program, '[lora]\nr = 4\n').replace('learning_rate = 1e-3', 'learning_rate = 2e-3');
+  await writeFile(path.join(folder, 'second.toml'), second);
+  await writeFile(path.join(folder, 'other-base.toml'), second.replace('steps = 60', 'steps = 20'));
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);
   // One server for both: it takes adapters, and the base of those whole.
   const { spec } = await loadRunConfig('adapters.toml', { projectFolder: folder });
   const vllm = await vllmRole(spec, folder);
   assert(vllm);
+  vllmUrl = vllm.url;
   const policyPort = await choosePort(0);
   stack = await startStack({
     projectFolder: folder,
-    roles: localRoles({ weightRoots: [outputs], policyPort, followsMetrics: false, vllm }),
+    roles: localRoles({ weightRoots: [outputs], policyPort, followsMetrics: false, vllm, count: { train: 2 } }),
     log: (line) => void said.push(line),
   });
   const connection = await Connection.connect({ address: stack.temporalAddress });
@@ -91,11 +97,11 @@ function rowsOf(run: string): Record<string, number>[] {
   return lines.map((line) => JSON.parse(line) as Record<string, number>);
 }
 
-async function start(run: string, file: string) {
+async function start(run: string, file: string, overrides: Readonly<Record<string, string>> = {}) {
   return client.workflow.start<typeof trainRun>('trainRun', {
     workflowId: run,
     taskQueue: taskQueues.orchestrator,
-    args: [{ config: file, run, overrides: {} }],
+    args: [{ config: file, run, overrides }],
   });
 }
 
@@ -125,6 +131,54 @@ for (const [file, what] of [
   });
 }
 
+/** Names of the adapters at the vLLM of the stack, without digests. */
+async function adapters(): Promise<string[]> {
+  const secret = readFileSync(path.join(folder, '.ratchet/secret'), 'utf8').trim();
+  const answer = await fetch(`${vllmUrl}/v1/models`, { headers: { authorization: `Bearer ${secret}` } });
+  const { data } = (await answer.json()) as { data: { id: string }[] };
+  return data.slice(1).map(({ id }) => id.split('@', 1)[0]!);
+}
+
+test('two runs of adapters share a vLLM: it dies, one of them is ended and goes on, and both end as each does alone', async () => {
+  const files = { 'first-shares': 'adapters.toml', 'second-shares': 'second.toml' };
+  const alone = [];
+  for (const [run, file] of Object.entries(files)) alone.push(await (await start(`${run}-alone`, file)).result());
+  assert.notEqual(alone[0]!.policyDigest, alone[1]!.policyDigest);
+  assert.deepEqual(await adapters(), [], 'runs that have ended leave nothing there');
+  const [first, second] = await Promise.all(Object.entries(files).map(([run, file]) => start(run, file)));
+  const have = async () => new Set((await adapters()).map((name) => name.split(':', 1)[0]));
+  await until('both have adapters there', async () => (await have()).size === 2);
+  process.kill(-stack.pids()['vllm server']!, 'SIGKILL');
+  await untilStep('first-shares', 2);
+  await first!.terminate('as a test wants it');
+  const again = await start('first-shares', 'adapters.toml');
+  const ended = await Promise.all([again.result(), second!.result()]);
+  assert.deepEqual(
+    ended.map(({ policyDigest, ledger }) => [policyDigest, ledger.isSound]),
+    alone.map(({ policyDigest }) => [policyDigest, true]),
+  );
+  assert.deepEqual(await adapters(), []);
+});
+
+test('a run of adapters over another base waits for the server until the run that has it ends, and says why', async () => {
+  const first = await start('has-base', 'adapters.toml', { max_steps: '1000' });
+  await until('its adapters are there', async () => (await adapters()).some((name) => name.startsWith('has-base:')));
+  const other = await start('other-base', 'other-base.toml');
+  await until(
+    'it says why it waits',
+    async () => {
+      const { pendingActivities } = (await other.describe()).raw;
+      const said = (pendingActivities ?? []).map(({ lastFailure }) => lastFailure?.message ?? '');
+      return said.some((message) => message.includes('has adapters of has-base'));
+    },
+    { withinMs: 120_000 },
+  );
+  await first.cancel();
+  await assert.rejects(first.result());
+  const ended = await other.result();
+  assert.deepEqual([ended.step, ended.ledger.isSound], [5, true]);
+});
+
 test('what top_p, top_k and min_p leave is what a vLLM tells: the policy’s log probabilities are the trainer’s, to the same bits when it dies', async (t) => {
   const model = path.join(folder, '.ratchet/models/reverse-text-vllm-0.2m-0');
   const server = await startVllmStandIn({ model, servedName: 'base', isDevelopment: true });
@@ -148,7 +202,7 @@ test('what top_p, top_k and min_p leave is what a vLLM tells: the policy’s log
   }
   const handle = await start('cut-killed', 'cut.toml');
   await untilStep('cut-killed', 1);
-  process.kill(stack.pids()['train worker']!, 'SIGKILL');
+  for (const worker of ['train worker', 'train worker 2']) process.kill(stack.pids()[worker]!, 'SIGKILL');
   assert.equal((await handle.result()).policyDigest, calm.policyDigest);
 });
 

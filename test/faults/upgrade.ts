@@ -177,9 +177,20 @@ export class RunningCommand {
     for (;;) {
       const found = pattern.exec(this.#said);
       if (found) return found[1] ?? found[0];
-      if (this.#child.exitCode !== null) throw new Error(`It ended without ${pattern}: ${this.#said}`);
+      if (!this.isRunning) throw new Error(`It ended without ${pattern}: ${this.#said}`);
       await delay(20);
     }
+  }
+
+  /** Whether it runs. */
+  get isRunning(): boolean {
+    return this.#child.exitCode === null && this.#child.signalCode === null;
+  }
+
+  /** Ends it as a machine that is lost does. */
+  async kill(): Promise<void> {
+    this.#child.kill('SIGKILL');
+    await this.ended;
   }
 
   /** Stops it like Ctrl-C. */

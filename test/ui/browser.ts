@@ -1,7 +1,9 @@
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import os from 'node:os';
 import path from 'node:path';
 import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
+import { emptyHome } from '../../setup/clean-room.mjs';
 
 const defaultPlaces = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'];
 
@@ -12,8 +14,13 @@ export const chromiumHere = [process.env['CHROMIUM'] ?? '', ...defaultPlaces].fi
 export const withoutChromium =
   chromiumHere === undefined ? 'no Chromium here (apt-get install chromium, or set CHROMIUM)' : false;
 
+/** In a home of its own, as it writes there. */
 export async function openBrowser(): Promise<Browser> {
-  return chromium.launch({ executablePath: chromiumHere!, args: ['--no-sandbox', '--disable-gpu'] });
+  const room = mkdtempSync(path.join(os.tmpdir(), 'ratchet-browser-'));
+  const env = { ...process.env, ...emptyHome(room) };
+  const browser = await chromium.launch({ executablePath: chromiumHere!, args: ['--no-sandbox', '--disable-gpu'], env }); // prettier-ignore
+  browser.once('disconnected', () => rmSync(room, { recursive: true, force: true }));
+  return browser;
 }
 
 export interface Opened {

@@ -398,6 +398,10 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
       for (const key of keys) await page.keyboard.press(key);
     };
     await press('Tab', 'Enter');
+    await page.locator('main:focus').waitFor();
+    assert.equal(new URL(page.url()).hash, '', 'the link to the content leads to no run');
+    await page.getByRole('link', { name: 'recorded' }).focus();
+    await press('Enter');
     await page.locator('.chart canvas').first().waitFor();
     await page.getByRole('link', { name: 'Rollouts', exact: true }).focus();
     await press('Enter');

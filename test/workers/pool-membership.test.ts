@@ -58,3 +58,62 @@ test('a GPU worker tells a pool that was begun anew the settings that it had hea
   await membership.leave();
   await staying;
 });
+
+/** A GPU worker's place in a pool that answers as is said, and the standings that it was told. */
+function membershipIn(
+  answer: () => Promise<void>,
+  whoHas: () => Promise<KnownTrainer | null> = () => Promise.resolve({ heldBy: null }),
+) {
+  const told: TrainerStanding[] = [];
+  const said: string[] = [];
+  const workflow = {
+    getHandle: () => ({
+      describe: () => Promise.resolve({ status: { name: 'RUNNING' } }),
+      query: whoHas,
+    }),
+    signalWithStart: (_: string, { signalArgs }: { readonly signalArgs: readonly [TrainerStanding] }) => {
+      told.push(signalArgs[0]);
+      return answer();
+    },
+  };
+  const client = { workflow } as unknown as Client;
+  const lease = new ProcessLease('here');
+  const say = (line: string): void => void said.push(line);
+  const membership = new PoolMembership({ client: () => client, joined: { pool: 'gpus', labels: {} }, lease, say });
+  return { membership, told, said, lease };
+}
+
+test('a GPU worker that ends tells its pool once, and looks no more', async () => {
+  const { membership, told, said, lease } = membershipIn(() => Promise.resolve());
+  const staying = membership.stay(1);
+  await Promise.all([membership.leave(), membership.leave()]);
+  await staying;
+  assert.deepEqual(told, [{ trainer: lease.holder, labels: {}, heldBy: null, leaves: true }]);
+  assert.deepEqual(said, []);
+});
+
+test('a look that is under way at the end does not join the pool again', async () => {
+  let tell: (known: null) => void = () => undefined;
+  const asked = new Promise<null>((resolve) => (tell = resolve));
+  const { membership, told } = membershipIn(
+    () => Promise.resolve(),
+    () => asked,
+  );
+  const staying = membership.stay(1);
+  await membership.leave();
+  tell(null); // as a pool does that has heard of the end
+  await staying;
+  assert.deepEqual(told.map(({ leaves }) => leaves), [true]); // prettier-ignore
+});
+
+test('a pool that cannot be told of the end is named, and one that is silent holds nobody up', async () => {
+  const failing = membershipIn(() => Promise.reject(new Error('no server')));
+  await failing.membership.leave();
+  assert.match(failing.said.join('\n'), /the pool gpus was not told that this worker ends: .*no server/);
+
+  const silent = membershipIn(() => new Promise(() => undefined));
+  const alive = setInterval(() => undefined, 1_000); // as everything else of a worker
+  await silent.membership.leave();
+  clearInterval(alive);
+  assert.deepEqual([silent.told.length, silent.said], [1, []]);
+});

@@ -12,6 +12,8 @@ interface Execution {
   readonly input?: unknown;
   /** Refusal of the request, if any. */
   readonly refusal?: string;
+  /** It cannot be ended. */
+  readonly isStubborn?: boolean;
 }
 
 /** A Temporal server with these executions open, as far as taking them over asks for it. Notes what is done to them. */
@@ -20,16 +22,25 @@ function serverWith(open: Readonly<Record<string, Execution>>) {
   const workflow = {
     async *list() {
       for (const [workflowId, { type, parent }] of Object.entries(open)) {
-        yield { type, workflowId, parentExecution: parent === undefined ? undefined : { workflowId: parent } };
+        yield {
+          type,
+          workflowId,
+          runId: workflowId,
+          parentExecution: parent === undefined ? undefined : { workflowId: parent },
+        };
       }
     },
-    getHandle: (workflowId: string) => ({
+    getHandle: (workflowId: string, runId = workflowId) => ({
       async describe() {
         const { version, refusal } = open[workflowId]!;
         if (refusal !== undefined) throw new Error(refusal);
         return { version, runId: workflowId, taskQueue: 'ratchet', status: { name: 'RUNNING' }, staticSummary };
       },
-      terminate: async () => void done.push(`end ${workflowId}`),
+      async terminate() {
+        assert.equal(runId, workflowId, 'the execution that was listed');
+        if (open[workflowId]!.isStubborn) throw new Error('it does not end');
+        done.push(`end ${workflowId}`);
+      },
     }),
     start: async (type: string, { workflowId, args, workflowIdConflictPolicy, memo }: Record<string, unknown>) => {
       assert.deepEqual(memo, { taken_over_from: workflowId }, 'the execution that it was');
@@ -73,18 +84,49 @@ test('an evaluation of other code begins anew with its input, at once; one of ou
   ]);
 });
 
-test("a schedule's evaluation begins anew as well, once its parts have ended: their ids are needed again", async () => {
-  const { client, done } = serverWith({
-    'nightly.evaluations.words': { type: 'evaluate', version: 'old', parent: 'nightly.evaluations' },
-    nightly: { type: 'evaluateNewest', version: 'old', input: 'suite.toml' },
-    'nightly.evaluations': { type: 'evaluate', version: 'old', parent: 'nightly' },
-  });
+const scheduled = {
+  'nightly.evaluations.words': { type: 'evaluate', version: 'old', parent: 'nightly.evaluations' },
+  nightly: { type: 'evaluateNewest', version: 'old', input: 'suite.toml' },
+  'nightly.evaluations': { type: 'evaluate', version: 'old', parent: 'nightly' },
+};
+
+test("a schedule's evaluation begins anew as well; then its parts of other code end, and it begins them again", async () => {
+  const { client, done } = serverWith(scheduled);
   assert.deepEqual((await takeOver(client)).taken, ['nightly']);
   assert.deepEqual(done, [
-    'end nightly.evaluations.words',
-    'end nightly.evaluations',
     'evaluateNewest nightly ["suite.toml"] TERMINATE_EXISTING',
+    'end nightly.evaluations',
+    'end nightly.evaluations.words',
   ]);
+});
+
+test('parts that a killed command left behind end with the next one, and those of our code go on', async () => {
+  const { client, done } = serverWith({
+    ...scheduled,
+    nightly: { ...scheduled.nightly, version: 'new' },
+    'nightly.evaluations.numbers': { type: 'evaluate', version: 'new', parent: 'nightly.evaluations' },
+  });
+  assert.deepEqual(await takeOver(client), { taken: [], failures: [] });
+  assert.deepEqual(done, ['end nightly.evaluations', 'end nightly.evaluations.words']);
+});
+
+test('a part that cannot be ended is told, and the others end', async () => {
+  const { client, done } = serverWith({
+    ...scheduled,
+    'nightly.evaluations': { ...scheduled['nightly.evaluations'], isStubborn: true },
+  });
+  const { taken, failures } = await takeOver(client);
+  assert.deepEqual([taken, failures], [['nightly'], ['nightly.evaluations: it does not end']]);
+  assert.deepEqual(done.slice(1), ['end nightly.evaluations.words']);
+});
+
+test('parts of one that cannot be taken over go on with it', async () => {
+  const { client, done } = serverWith({
+    ...scheduled,
+    nightly: { ...scheduled.nightly, refusal: 'its history is gone' },
+  });
+  assert.deepEqual((await takeOver(client)).failures, ['nightly: its history is gone']);
+  assert.deepEqual(done, []);
 });
 
 test('one that cannot be taken over is told, and keeps no other from running', async () => {

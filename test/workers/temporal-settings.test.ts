@@ -12,7 +12,7 @@ const skip = hasOpenssl() ? false : 'there is no openssl to make certificates wi
 const read = (env: NodeJS.ProcessEnv) => remoteTemporal('temporal.test:7233', env);
 
 test('without settings a server is reached plainly, in the namespace default; our own always', () => {
-  const plain = { address: 'temporal.test:7233', namespace: 'default', tls: null, apiKey: null };
+  const plain = { address: 'temporal.test:7233', namespace: 'default', tls: null, apiKey: null, reread: null };
   assert.deepEqual(read({}), plain);
   assert.deepEqual(read({ TEMPORAL_TLS: '', TEMPORAL_TLS_SERVER_CA_CERT_PATH: '', TEMPORAL_API_KEY: '' }), plain);
   assert.deepEqual(localTemporal('temporal.test:7233'), plain);

@@ -52,7 +52,7 @@ test('the UI is asked by this machine’s name alone, and by no other place’s 
 test('the UI itself, and the server’s HTTP, are where no page finds them', () => {
   assert.notEqual(hiddenLoopback('linux'), hiddenLoopback('linux'));
   assert.match(hiddenLoopback('linux'), /^127\.\d+\.\d+\.\d+$/);
-  const args = serverArguments({ grpc: 1, ui: 2 }, 'file.db', {}, '127.9.8.7');
+  const args = serverArguments({ grpc: 1, ui: 2 }, 'file.db', { uiHost: '127.9.8.7' });
   assert.equal(args[args.indexOf('--ui-ip') + 1], '127.9.8.7');
   assert.ok(args.includes('frontend.httpAllowedHosts=["nobody.invalid"]'));
 });

@@ -18,7 +18,7 @@ test('an API key that is changed in its file is taken in use; while there is non
     if (settings.apiKey === 'refused' && said.every((line) => !line.includes('not yet'))) throw new Error('not yet');
     taken.push(settings);
   };
-  const watching = watchCredentials(credentials, take, { say, everyMs: 5 });
+  const watching = watchCredentials(credentials.temporal, take, { say, everyMs: 5 });
   t.after(() => watching.stop());
 
   rmSync(file);
@@ -38,5 +38,5 @@ test('an API key that is changed in its file is taken in use; while there is non
 });
 
 test('where the environment names no file, nothing is looked at', () => {
-  assert.equal(takeCredentials({ TEMPORAL_API_KEY: 'a-key' }).reread, null);
+  assert.equal(takeCredentials({ TEMPORAL_API_KEY: 'a-key' }).temporal.reread, null);
 });

@@ -9,9 +9,7 @@ import { Client } from '@temporalio/client';
 import { createRecordChange, recordAround } from '../../activities/record-change.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { changeLine, type RunChange } from '../../core/rl/changes.ts';
-import type { RunHandle } from '../../core/rl/run-state.ts';
 import { readChanges } from '../../runs/changes.ts';
-import { storeOf } from '../../runs/run-access.ts';
 import { whyOpen } from '../../cli/stored/outlived-run.ts';
 import { personOfLogin } from '../../core/roles.ts';
 import { updateRun } from '../../workers/temporal/update-run.ts';
@@ -38,18 +36,18 @@ async function beginRecorded(t: TestContext, of: Begun): Promise<Recorded> {
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-changes-'));
   t.after(() => rm(folder, { recursive: true }));
   const { client } = await openServer();
-  const history = historyOfChanges(client);
+  const history = historyOfChanges(() => client);
   const record = createRecordChange(history);
   const at = (name: string) => ({ name, store: `${pathToFileURL(folder).href}/` });
   const run = await begin({
     ...of,
-    fakes: { ...of.fakes, recordChange: (input) => record({ ...input, run: at(input.run.name) as RunHandle }) },
+    fakes: { ...of.fakes, recordChange: (input) => record({ ...input, of: { ...place, kind: 'run' } }) },
   });
   const place = at(run.name);
   return {
     run,
-    changes: async () => [...(await readChanges(storeOf(place))).changes],
-    around: (execution) => recordAround(place, history, { workflow: run.name, execution }),
+    changes: async () => [...(await readChanges({ ...place, kind: 'run' })).changes],
+    around: (execution) => recordAround({ ...place, kind: 'run' }, history, { workflow: run.name, execution }),
     as: (identity, update, value) =>
       new Client({ connection: client.connection, identity }).workflow
         .getHandle(run.name)
@@ -231,8 +229,9 @@ describe('the changes of a run', { concurrency: 8 }, () => {
       isWorkflowRunning: () => Promise.resolve(false),
       findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
       countRolloutWorkers: () => Promise.resolve(0),
+      shareInPool: () => undefined,
       otherVersions: () => Promise.resolve([]),
-      history: historyOfChanges(client),
+      history: historyOfChanges(() => client),
     });
     const workflowId = freshName();
     await writeFile(path.join(projectFolder, 'words.toml'), configText);

@@ -25,6 +25,7 @@ type Evaluations = Pick<
   | 'planNewest'
   | 'judgeEvaluation'
   | 'holdVersion'
+  | 'leaveServers'
   | 'findEvaluation'
   | 'recordEvaluation'
 >;
@@ -55,6 +56,7 @@ export function fakeEvaluations(run: FakeRun): Evaluations {
     planNewest: () => [],
     judgeEvaluation: () => null,
     holdVersion: () => 'held',
+    leaveServers: () => undefined,
     findEvaluation: ({ step, environment }) => {
       const { policy, state } = run.commitOf(step)!;
       const isRecorded = run.recorded.has(`${environment}@${step}`);

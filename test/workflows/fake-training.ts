@@ -21,6 +21,10 @@ export const gpuWorkers = ['gpu-1', 'gpu-2', 'gpu-3', 'gpu-4'] as const;
 /** Pools that have rollout workers, one for each test. */
 export const testPools: readonly string[] = Array.from({ length: 14 }, (_, i) => `pool-${i + 1}`);
 
+/** Pools whose rollout workers play so many activities at once, one for each test. */
+export const narrowPools: readonly string[] = Array.from({ length: 4 }, (_, i) => `narrow-${i + 1}`);
+export const narrowPoolSlots = 2;
+
 /** Signals a run that a GPU worker holds it. */
 export type TellLeased = (
   workflowId: string,
@@ -34,6 +38,10 @@ type Training = Pick<
   | 'checkRewind'
   | 'setBudget'
   | 'recordChange'
+  | 'nameChange'
+  | 'recordStart'
+  | 'recordCancel'
+  | 'keepPoolChanges'
   | 'checkBehind'
   | 'beginLineage'
   | 'leaseGroups'
@@ -61,6 +69,8 @@ type Training = Pick<
   | 'publishVersion'
 >;
 
+const nobody = { time: '2026-12-01T00:00:00.000Z', identity: '', principal: null, workflow: '', execution: '' };
+
 export function fakeTraining(run: FakeRun, tell: TellLeased): Training {
   return { ...opening(run), ...collecting(run), ...training(run, tell), ...after(run) };
 }
@@ -69,7 +79,17 @@ function opening(
   run: FakeRun,
 ): Pick<
   Training,
-  'openRun' | 'readSpec' | 'checkRewind' | 'setBudget' | 'recordChange' | 'checkBehind' | 'beginLineage'
+  | 'openRun'
+  | 'readSpec'
+  | 'checkRewind'
+  | 'setBudget'
+  | 'recordChange'
+  | 'nameChange'
+  | 'recordStart'
+  | 'recordCancel'
+  | 'keepPoolChanges'
+  | 'checkBehind'
+  | 'beginLineage'
 > {
   return {
     openRun: () => {
@@ -90,6 +110,10 @@ function opening(
     readSpec: () => run.spec,
     setBudget: () => undefined,
     recordChange: () => 'ann@laptop',
+    nameChange: ({ update, ...change }) => ({ ...change, ...nobody, id: update }),
+    recordStart: () => undefined,
+    recordCancel: () => undefined,
+    keepPoolChanges: () => [],
     checkRewind: ({ step }) => {
       if (run.commitOf(step) === undefined) throw new RatchetError('Unsupported', `no step ${step}`);
       return { step, checkpoint: step, hasWeights: true };

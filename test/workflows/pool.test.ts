@@ -16,10 +16,10 @@ import type { QueueSpec } from '../../config/run-spec.ts';
 import { stepsOfHistory } from '../../bench/history.ts';
 import { askPools } from '../../workers/temporal/ask-pools.ts';
 import { evaluating, evaluationOf } from './fake-evaluation.ts';
-import { type Fakes, Gate, holdingStep, specWith } from './fake-run.ts';
+import { FakeRun, type Fakes, Gate, holdingStep, specWith } from './fake-run.ts';
 import { failureOf, timesContinued, until } from './look.ts';
 import { testPools } from './fake-training.ts';
-import { begin, type BegunRun, closeServer, openServer, shortHistoryQueue } from './server.ts';
+import { answersFor, begin, type BegunRun, closeServer, openServer, shortHistoryQueue } from './server.ts';
 
 after(closeServer);
 
@@ -40,6 +40,7 @@ class TestPool {
   }
 
   async set(settings: Readonly<Record<string, number | null>>): Promise<string> {
+    await answersFor(new FakeRun(specWith(poolWorkflowId(this.name), {})));
     return (await this.#handle()).executeUpdate<string, [typeof settings]>('set', { args: [settings] });
   }
 
@@ -301,24 +302,33 @@ describe('a pool', { concurrency: 3 }, () => {
     assert.deepEqual(steps.slice(1, 3).map(({ events }) => events), [31, 31]); // prettier-ignore
   });
 
-  test('rollouts and evaluations of a run are played by the rollout workers of its pool', async () => {
+  test('rollouts and evaluations of a run are played by the rollout workers of its pool, with its priority and for its share', async () => {
     const pool = new TestPool();
     await pool.trainer('gpu-1');
-    const queues = new Set<string>();
+    const asked = new Set<string>();
     const noting = async <T>(usual: () => Promise<T>): Promise<T> => {
-      queues.add(Context.current().info.taskQueue);
+      const { taskQueue, activityType, priority } = Context.current().info;
+      asked.add([activityType, taskQueue, priority?.priorityKey, priority?.fairnessKey].join(' '));
       return usual();
     };
+    const gate = new Gate();
     const run = await begin({
-      settings: { maxSteps: 1, eval: evaluating(), ...pool.queue() },
+      settings: { maxSteps: 2, eval: evaluating(), ...pool.queue({ priority: 1 }) },
       fakes: {
+        ...holdingStep(gate, 1),
         playGroups: (_, { usual }) => noting(usual),
         evaluateChunk: (_, { usual }) => noting(usual),
       },
     });
+    await gate.reached;
+    await until('the version before is evaluated, too', () => asked.size === 2);
+    await run.tell('set', { 'queue.priority': -1 }); // an evaluation under way keeps its priority
+    gate.open();
     const { evals } = await run.result();
     assert.equal(evals.length, 2);
-    assert.deepEqual([...queues], [queueOfPool(taskQueues.rollout, pool.name)]);
+    const queue = queueOfPool(taskQueues.rollout, pool.name);
+    const all = ['evaluateChunk', 'playGroups'].flatMap((name) => [2, 4].map((key) => `${name} ${queue} ${key} ${run.name}`)); // prettier-ignore
+    assert.deepEqual([...asked].toSorted(), all);
   });
 
   test('evaluations that were started for a pool play there, each of a file, and are seen with what they wait for', async () => {

@@ -13,6 +13,7 @@ import { DefaultLogger, Runtime, Worker } from '@temporalio/worker';
 import { FailureMapping } from '../../activities/around/failures.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { queueOfPool, taskQueues, trainerLeasedSignalName, trainerQueues } from '../../core/names.ts';
+import { fairQueues } from '../../workers/temporal/dev-server.ts';
 import { ensureTemporalCli } from '../../workers/temporal/temporal-cli.ts';
 import { workflowBundlePath, workflowCodeVersion } from '../../workers/program/workflow-bundle.ts';
 import { runTogether } from '../../workers/roles/run-worker.ts';
@@ -30,7 +31,7 @@ import {
   specWith,
   type DefaultFakes,
 } from './fake-run.ts';
-import { fakeTraining, gpuWorkers, type TellLeased, testPools } from './fake-training.ts';
+import { fakeTraining, gpuWorkers, narrowPools, narrowPoolSlots, type TellLeased, testPools } from './fake-training.ts';
 import { patience, soon } from './look.ts';
 
 /** A workflow whose history is long after a few steps, and which continues as new then. */
@@ -104,6 +105,13 @@ async function open(): Promise<Server> {
       Worker.create({ ...workflows, taskQueue, workflowBundle: { code } }),
     ),
     ...queues.map((taskQueue) => Worker.create({ ...common, taskQueue })),
+    ...narrowPools.map((pool) =>
+      Worker.create({
+        ...common,
+        taskQueue: queueOfPool(taskQueues.rollout, pool),
+        maxConcurrentActivityTaskExecutions: narrowPoolSlots,
+      }),
+    ),
   ]);
   const together = runTogether(workers);
   const working = together.run();
@@ -139,6 +147,8 @@ async function startIn(home: string, cli: string): Promise<TestWorkflowEnvironme
       server: {
         executable: { type: 'existing-path', path: cli },
         log: { format: 'pretty', level: 'never' },
+        // As `ratchet dev` starts it.
+        extraArgs: Object.entries(fairQueues).flatMap(([key, value]) => ['--dynamic-config-value', `${key}=${value}`]),
         searchAttributes: [
           defineSearchAttributeKey('RatchetRun', 'KEYWORD'),
           defineSearchAttributeKey('RatchetStep', 'INT'),

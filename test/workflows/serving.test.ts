@@ -1,8 +1,8 @@
 /** Versions on their way to the inference servers, and what their canaries said. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
-import { Gate } from './fake-run.ts';
-import { aWhile } from './look.ts';
+import { Gate, holdingStep } from './fake-run.ts';
+import { aWhile, failureOf } from './look.ts';
 import { begin, closeServer } from './server.ts';
 
 after(closeServer);
@@ -29,6 +29,33 @@ describe('served weights', { concurrency: 8 }, () => {
     assert.deepEqual((await run.status()).progress.quarantinedServers, ['http://b']);
     const { metrics } = run.fake.commits()[1]!;
     assert.deepEqual([metrics['inference/canary_difference'], metrics['inference/servers_quarantined']], [0.0001, 0]);
+  });
+
+  test('servers that keep versions hear of the end of a run, also of a cancelled one; those that do not answer are named', async () => {
+    const settings = { maxSteps: 1, inference: { kind: 'vllm', url: 'http://v:8000', endpoints: null } as never };
+    const ended = await begin({ settings });
+    await ended.result();
+    assert.equal(ended.inputs('leaveServers').length, 1);
+    const gate = new Gate();
+    const cancelled = await begin({ settings, fakes: holdingStep(gate) });
+    await gate.reached;
+    await cancelled.handle.cancel();
+    await failureOf(cancelled.result());
+    assert.equal(cancelled.inputs('leaveServers').length, 1);
+    const silent = await begin({
+      settings,
+      fakes: {
+        leaveServers: () => {
+          throw new Error('nobody answers');
+        },
+      },
+    });
+    assert.equal((await silent.result()).step, 1);
+    const { events } = await silent.ended();
+    assert.equal(events.find(({ kind }) => kind === 'warning')?.text, 'versions of this run stay at the server at http://v:8000: nobody answers'); // prettier-ignore
+    const other = await begin({ settings: { maxSteps: 1 } });
+    await other.result();
+    assert.equal(other.inputs('leaveServers').length, 0);
   });
 
   test('where no server is left the run pauses before anything is sampled there; resumed, they are asked again', async () => {

@@ -268,7 +268,7 @@ describe('a sweep', { concurrency: 8 }, () => {
     assert.deepEqual(await starterOf(sweep.handle), { who: starter, team: null });
     const [run = ''] = sweep.fakes.keys();
     const { runId } = await sweep.client.workflow.getHandle(run).describe();
-    const [started] = await historyOfChanges(sweep.client).around({ workflow: run, execution: runId });
+    const [started] = await historyOfChanges(() => sweep.client).around({ workflow: run, execution: runId });
     assert.deepEqual([started?.what, started?.identity], ['start', starter]);
   });
 });

@@ -85,9 +85,7 @@ function RunPage({
   return (
     <>
       <header class="top">
-        <a class="skip" href="#content">
-          to the content
-        </a>
+        <SkipLink />
         <h1>
           {settings.run === null && <a href="#/">runs</a>}
           {settings.run === null && ' / '}
@@ -126,6 +124,19 @@ function RunPage({
   );
 }
 
+/** The first stop of the keyboard. An address `#content` would be that of a run, so the link is not followed. */
+function SkipLink(): JSX.Element {
+  const skip = (event: Event): void => {
+    event.preventDefault();
+    document.querySelector<HTMLElement>('#content')?.focus();
+  };
+  return (
+    <a class="skip" href="#content" onClick={skip}>
+      to the content
+    </a>
+  );
+}
+
 /** What the runs of a folder have in common: their list, and the fleet that they share. */
 const folderViews = [
   { name: '', title: 'Runs', View: RunList },
@@ -140,9 +151,7 @@ function FolderPage({ source, view }: { readonly source: Source; readonly view: 
   return (
     <>
       <header class="top">
-        <a class="skip" href="#content">
-          to the content
-        </a>
+        <SkipLink />
         <h1>{shown.title}</h1>
         <nav aria-label="views">
           {folderViews.map(({ name, title }) => (

@@ -18,7 +18,7 @@ interface ChartProps {
   readonly isLarge?: boolean;
   /** Metric of the line that is drawn before the others; null: all alike. */
   readonly focused?: string | null;
-  /** Of more lines only the focused one is named above the chart: a table beside it has all. */
+  /** Most lines whose values are named above the chart. Of more lines only the focused one is: a table beside it has all. */
   readonly namedMost?: number;
 }
 
@@ -112,7 +112,7 @@ export function Chart({
   );
 }
 
-/** Of the line at this place among those of a chart: 1 … 12. */
+/** Number of the color, 1 … 12, of the line at this place among those of a chart. */
 export function colorNumber(i: number): number {
   return (i % lineColors.length) + 1;
 }

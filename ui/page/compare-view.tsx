@@ -1,24 +1,17 @@
 import { useEffect, useState } from 'preact/hooks';
 import type { JSX } from 'preact';
 import { runsMeant } from '../../core/runs-meant.ts';
-import type { ListedRun } from '../answers.ts';
 import type { ViewProps } from './app.tsx';
 import { Comparison } from './comparison.tsx';
 import { counted } from './figures.ts';
-import { addressOf, comparisonOf, useAnswer, useTick } from './hooks.ts';
+import { addressOf, comparisonOf, useListedRuns, wordsIn } from './hooks.ts';
 import type { Source } from './source.ts';
-
-/** The list of runs is read so often: it says which of them have news. */
-const listedAgainMs = 4_000;
 
 /** A run beside others of its folder. */
 export function CompareView({ source, run, asked, isReport }: ViewProps): JSX.Element {
-  const again = useTick(listedAgainMs);
-  const list = useAnswer<readonly ListedRun[]>(source, isReport ? null : '/api/runs', again);
+  const list = useListedRuns(source, { isReport });
   if (isReport) return <p>A report is of one run. `ratchet ui FOLDER` compares those of a folder.</p>;
-  const beside = [...new Set(asked.getAll('with').flatMap((text) => text.split(',')))].filter(
-    (name) => name !== '' && name !== run,
-  );
+  const beside = [...new Set(asked.getAll('with').flatMap(wordsIn))].filter((name) => name !== run);
   const choices = (list.answer ?? []).filter((one) => one.run !== run && one.step !== null).map((one) => one.run);
   const choose = (next: readonly string[]): void => {
     location.hash = addressOf(run, 'compare', { with: next.join(',') });
@@ -61,8 +54,8 @@ export function ComparePage({
   readonly source: Source;
   readonly asked: URLSearchParams;
 }): JSX.Element {
-  const { answer, error } = useAnswer<readonly ListedRun[]>(source, '/api/runs', useTick(listedAgainMs));
-  const words = asked.getAll('run').flatMap((text) => text.split(/[\s,]+/).filter((word) => word !== ''));
+  const { answer, error } = useListedRuns(source);
+  const words = asked.getAll('run').flatMap(wordsIn);
   const { runs, absent } = runsMeant(
     words,
     (answer ?? []).map(({ run }) => run),
@@ -84,7 +77,7 @@ export function ComparePage({
           class="bar"
           onSubmit={(event) => {
             event.preventDefault();
-            location.hash = comparisonOf(typed.split(/[\s,]+/).filter((word) => word !== ''));
+            location.hash = comparisonOf(wordsIn(typed));
           }}
         >
           <label class="grows">

@@ -17,7 +17,7 @@ export interface ComparedLine {
 /** A value of several runs. */
 export interface Mean {
   readonly mean: number;
-  /** Null of a single run. */
+  /** Null for a single run. */
   readonly standardError: number | null;
 }
 

@@ -42,7 +42,7 @@ const axisNames: Readonly<Record<By, string>> = {
   'spent/money': 'cost',
 };
 
-/** Of more lines a chart names only the one that is pointed at; the table names all. */
+/** Most lines that a chart names. Of more it names only the one that is pointed at; the table names all. */
 const namedMost = 4;
 
 /** Several runs: a row and a line for each, or for those that differ by their seed alone. */
@@ -156,11 +156,11 @@ function Curves({
 
 interface Column {
   readonly name: string;
-  /** Of a setting, by its name in a run file. */
+  /** The column is of a setting, whose name is that in a run file. */
   readonly isSetting?: true;
   readonly tell: (line: ComparedLine) => string;
-  /** What rows are ordered by; a text where it is none. */
-  readonly order: (line: ComparedLine) => number | string;
+  /** What rows are ordered by; a text where it is none. Null: they cannot be ordered by this column. */
+  readonly order: ((line: ComparedLine) => number | string) | null;
 }
 
 /** A row for each line: where it stands, and the settings in which the runs differ. */
@@ -175,23 +175,27 @@ function Differences({
 }): JSX.Element {
   const columns = useMemo(() => columnsOf(lines), [lines]);
   const [sorted, setSorted] = useState<{ readonly name: string; readonly isUp: boolean } | null>(null);
-  const column = columns.find(({ name }) => name === sorted?.name);
+  const order = columns.find(({ name }) => name === sorted?.name)?.order;
   const rows = lines.map((line, i) => ({ line, i }));
-  if (column) rows.sort((a, b) => compare(column.order(a.line), column.order(b.line), sorted!.isUp) || a.i - b.i);
+  if (order) rows.sort((a, b) => compare(order(a.line), order(b.line), sorted!.isUp) || a.i - b.i);
   return (
     <Scrolls label="runs with the settings that differ">
       <table class="compared">
         <thead>
           <tr>
             <th scope="col">run</th>
-            {columns.map(({ name, isSetting }) => (
+            {columns.map(({ name, isSetting, order: own }) => (
               <th scope="col" key={name} aria-sort={ariaSort(sorted, name)}>
-                <button
-                  class="link"
-                  onClick={() => setSorted({ name, isUp: sorted?.name === name ? !sorted.isUp : false })}
-                >
-                  {isSetting ? <code>{name}</code> : name}
-                </button>
+                {own === null ? (
+                  name
+                ) : (
+                  <button
+                    class="link"
+                    onClick={() => setSorted({ name, isUp: sorted?.name === name ? !sorted.isUp : false })}
+                  >
+                    {isSetting ? <code>{name}</code> : name}
+                  </button>
+                )}
               </th>
             ))}
           </tr>
@@ -255,7 +259,7 @@ function columnsOf(lines: readonly ComparedLine[]): Column[] {
     {
       name: 'cost',
       tell: (line) => line.runs.map(({ overview }) => overview.cost?.money ?? '–').join(', '),
-      order: () => 0,
+      order: null,
     },
   ];
   return all.filter(({ tell }) => lines.some((line) => !/^[–, ]*$/.test(tell(line))));

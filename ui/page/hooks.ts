@@ -1,4 +1,5 @@
 import { useEffect, useState } from 'preact/hooks';
+import type { ListedRun } from '../answers.ts';
 import type { Source } from './source.ts';
 
 /** A requested answer; the previous one stays until the next arrives. */
@@ -34,6 +35,14 @@ export function useAnswer<Answer>(source: Source, path: string | null, again: un
   return path === null ? { answer: null, error: null, isAsking: false } : asked;
 }
 
+/** Interval between readings of the list of runs: listing reads every run's folder. */
+const listedAgainMs = 4_000;
+
+/** The runs of the folder, read again and again. A report has none. */
+export function useListedRuns(source: Source, { isReport = false } = {}): Asked<readonly ListedRun[]> {
+  return useAnswer(source, isReport ? null : '/api/runs', useTick(listedAgainMs));
+}
+
 /** A number that changes at an interval while the page is visible. */
 export function useTick(everyMs: number): number {
   const [tick, setTick] = useState(0);
@@ -64,7 +73,12 @@ function routeOf(hash: string): Route {
 
 export const comparison = 'compare';
 
-/** Of the page that compares runs: their names, or a beginning of names and `*`. */
+/** Words as they are typed or linked: with spaces or commas between them. */
+export function wordsIn(text: string): string[] {
+  return text.split(/[\s,]+/).filter((word) => word !== '');
+}
+
+/** Address of the page that compares runs: by their names, or the beginning of names and `*`. */
 export function comparisonOf(runs: readonly string[]): string {
   return `#/${comparison}?${new URLSearchParams(runs.map((run) => ['run', run]))}`;
 }
@@ -79,6 +93,7 @@ export function useRoute(): Route {
   useEffect(() => {
     const look = (): void => setHash(location.hash);
     addEventListener('hashchange', look);
+    look(); // it may have changed since it was read
     return () => removeEventListener('hashchange', look);
   }, []);
   return routeOf(hash);

@@ -3,15 +3,12 @@ import type { JSX } from 'preact';
 import type { ListedRun } from '../answers.ts';
 import { Evaluated } from './evals-view.tsx';
 import { clock, figure } from './figures.ts';
-import { addressOf, comparisonOf, useAnswer, useTick } from './hooks.ts';
+import { addressOf, comparisonOf, useListedRuns } from './hooks.ts';
 import { Scrolls } from './scrolls.tsx';
 import type { Source } from './source.ts';
 
-/** Listing reads every run's folder, so it is repeated rarely. */
-const listedAgainMs = 4_000;
-
 export function RunList({ source }: { readonly source: Source }): JSX.Element {
-  const { answer, error } = useAnswer<readonly ListedRun[]>(source, '/api/runs', useTick(listedAgainMs));
+  const { answer, error } = useListedRuns(source);
   const [begins, setBegins] = useState('');
   const [ticked, setTicked] = useState<readonly string[]>([]);
   const shown = (answer ?? []).filter(({ run }) => run.startsWith(begins));

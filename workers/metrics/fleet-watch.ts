@@ -1,11 +1,10 @@
 import type { Client } from '@temporalio/client';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { RolloutActivities } from '../../activities/index.ts';
 import type { Sample } from '../../backends/metrics/exposition.ts';
 import { taskQueues, workerRoles, type WorkerRole } from '../../core/names.ts';
 import { freshPollers } from '../roles/find-trainers.ts';
 import { workerIn } from '../roles/worker-identity.ts';
-import { pendingActivities } from '../temporal/pending-activities.ts';
+import { allPendingActivities, rolloutActivities } from '../temporal/pending-activities.ts';
 
 /** Interval between looks; autoscalers ask every 15 to 30 seconds. */
 const lookMs = 15_000;
@@ -14,16 +13,9 @@ const workflowsMax = 500;
 
 /** Activities by the role that an autoscaler adds workers to. A GPU worker has one for each run that holds it or waits for one. */
 const activitiesOf = {
-  rollout: Object.keys({
-    playGroups: true,
-    askTeacher: true,
-    drawRows: true,
-    evaluateChunk: true,
-    rescoreChunk: true,
-    answerSearch: true,
-  } satisfies Record<keyof RolloutActivities, true>),
-  train: ['leaseTrainer'],
-} as const satisfies Partial<Record<WorkerRole, readonly string[]>>;
+  rollout: rolloutActivities,
+  train: new Set(['leaseTrainer']),
+} as const satisfies Partial<Record<WorkerRole, ReadonlySet<string>>>;
 type ScaledRole = keyof typeof activitiesOf;
 const scaledRoles = Object.keys(activitiesOf) as ScaledRole[];
 
@@ -101,8 +93,8 @@ async function lookAt(client: Client): Promise<Fleet> {
     rollout: { waiting: 0, running: 0 },
     train: { waiting: 0, running: 0 },
   };
-  for (const { name, isRunning, worker } of await pendingActivities(client, workflowsMax)) {
-    const role = scaledRoles.find((one) => (activitiesOf[one] as readonly string[]).includes(name));
+  for (const { name, isRunning, worker } of await allPendingActivities(client, workflowsMax)) {
+    const role = scaledRoles.find((one) => (activitiesOf[one] as ReadonlySet<string>).has(name));
     if (isRunning && worker) add(worker);
     if (role !== undefined) tasks[role][isRunning ? 'running' : 'waiting'] += 1;
   }

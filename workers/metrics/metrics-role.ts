@@ -1,5 +1,5 @@
 import type { Server } from 'node:http';
-import { Client, Connection } from '@temporalio/client';
+import { Client } from '@temporalio/client';
 import { exposition } from '../../backends/metrics/exposition.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { ServerKey } from '../../engine/index.ts';
@@ -10,8 +10,8 @@ import { MetricsFollower } from './metrics-follower.ts';
 import { startMetricsServer, defaultMetricsPort } from './metrics-server.ts';
 import { dataConverterFor } from '../temporal/payload-codec.ts';
 import { choosePort } from '../stack/ports.ts';
-import { connectionOptions, notConnected } from '../temporal/temporal-connection.ts';
-import { watchCredentials } from '../temporal/watch-credentials.ts';
+import { connectClient } from '../temporal/client-connection.ts';
+import { notConnected } from '../temporal/temporal-connection.ts';
 import type { TemporalSettings } from '../temporal/temporal-settings.ts';
 
 /**
@@ -25,16 +25,10 @@ export async function followMetrics(
   const { payloadKeys, say, environment = process.env } = settings;
   const ending = new AbortController();
   process.on('SIGTERM', () => ending.abort()).on('SIGINT', () => ending.abort());
-  let client = await connectAs(settings.temporal);
+  const client = await connectTo(settings.temporal);
   const log = (line: string): void => say(`metrics: ${line}`);
   const follower = new MetricsFollower({ client: () => client, log, signal: ending.signal });
   const fleet = new FleetWatch({ client: () => client, log });
-  const take = async (changed: TemporalSettings): Promise<void> => {
-    const before = client;
-    client = await connectAs(changed);
-    setTimeout(() => void before.connection.close(), closeLaterMs).unref();
-  };
-  watchCredentials(settings, take, { say: log });
   const host = environment['RATCHET_METRICS_HOST'] || '127.0.0.1';
   const chosen = environment['RATCHET_METRICS_KEY'] || null;
   delete environment['RATCHET_METRICS_KEY'];
@@ -48,8 +42,8 @@ export async function followMetrics(
   server?.closeAllConnections();
   await client.connection.close();
 
-  async function connectAs(to: TemporalSettings): Promise<Client> {
-    const connection = await Connection.connect(connectionOptions(to)).catch(async (cause: unknown) => {
+  async function connectTo(to: TemporalSettings): Promise<Client> {
+    const connection = await connectClient(to).catch(async (cause: unknown) => {
       throw await notConnected(to, cause);
     });
     return new Client({ connection, namespace: to.namespace, dataConverter: dataConverterFor(payloadKeys) });
@@ -72,9 +66,6 @@ export async function followMetrics(
     return started;
   }
 }
-
-/** Requests over a replaced connection have been answered by then. */
-const closeLaterMs = 60_000;
 
 async function portFor(written: string | undefined): Promise<number> {
   if (written === undefined || written === '') return choosePort(defaultMetricsPort);

@@ -17,19 +17,19 @@ interface Poller {
 }
 
 /** Number of processes that poll a queue, at least 1; refreshed after a while. */
-function pollerCount(client: Client, taskQueue: string): () => Promise<number> {
+function pollerCount(client: () => Client, taskQueue: string): () => Promise<number> {
   let [counted, at] = [1, -Infinity];
   return async () => {
     if (performance.now() - at < countedMs) return counted;
     at = performance.now();
-    const fresh = await freshPollers(client, taskQueue);
+    const fresh = await freshPollers(client(), taskQueue);
     counted = Math.max(1, new Set(fresh.map(({ identity }) => identity)).size);
     return counted;
   };
 }
 
 /** The same for rollout workers: of a pool, or of none. */
-export function pollerCounts(client: Client): (pool?: string) => Promise<number> {
+export function pollerCounts(client: () => Client): (pool?: string) => Promise<number> {
   const counts = new Map<string, () => Promise<number>>();
   return (pool) => {
     const queue = queueOfPool(taskQueues.rollout, pool);

@@ -8,6 +8,7 @@ import { createOrchestratorActivities } from '../../activities/of-orchestrator.t
 import type { StoreView } from '../../activities/around/store-view.ts';
 import { codeVersion } from '../program/code-version.ts';
 import { findTrainers, pollerCounts } from './find-trainers.ts';
+import { sharesInPools } from './pool-shares.ts';
 import { inferenceFor, say, type WorkerSettings } from './worker-settings.ts';
 import type { TemporalLink } from '../temporal/temporal-link.ts';
 import { CountedSlots, GatedSlots } from './gated-slots.ts';
@@ -86,9 +87,10 @@ function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
     codeVersion,
     inference: inferenceFor(settings),
     findTrainers: () => findTrainers(link.client),
-    countRolloutWorkers: pollerCounts(link.client),
-    otherVersions: watchVersions(link.client),
-    history: historyOfChanges(link.client),
+    countRolloutWorkers: pollerCounts(() => link.client),
+    shareInPool: sharesInPools(() => link.client, say),
+    otherVersions: watchVersions(() => link.client),
+    history: historyOfChanges(() => link.client),
     whatSearchAttributesLack,
     beginSweeps: (store) => scheduleSweeps(link.client, store),
     isWorkflowRunning: async (workflowId) => {

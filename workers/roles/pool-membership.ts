@@ -73,6 +73,7 @@ export class PoolMembership {
     const { pool } = this.#joined;
     const { holder, heldBy } = this.#lease;
     const known = await askOpenPool<KnownTrainer, [string]>(this.#client(), pool, poolHolderQueryName, holder); // prettier-ignore
+    if (this.#end.signal.aborted) return; // a pool that has heard of the end does not know it any more
     this.#kept = known?.kept ?? this.#kept;
     this.#trainers = known?.trainers ?? 1;
     const isOther = known !== null && known.heldBy !== heldBy && this.#lease.heldBy === heldBy;

@@ -34,7 +34,7 @@ export async function openWorker(settings: WorkerSettings): Promise<ConnectedWor
   const view = new StoreView();
   const identity = workerIdentity(settings.role, codeDigest());
   const opened = await openRole(settings, { link, view, identity });
-  watchCredentials(settings, (changed) => link.renew(changed), { say });
+  watchCredentials(settings.temporal, (changed) => link.renew(changed), { say });
   const readiness = new Readiness({
     client: () => link.client,
     taskQueue: taskQueues[settings.role],

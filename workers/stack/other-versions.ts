@@ -29,11 +29,11 @@ const lookedMs = 30_000;
 /** How long a lease waits for an answer. A later answer is reported with the next lease. */
 const answerMs = 1_000;
 
-/** Returns a cached `otherVersions`. */
-export function watchVersions(client: Client): () => Promise<readonly string[]> {
+/** Returns a cached `otherVersions`. `client`: that of the current connection. */
+export function watchVersions(client: () => Client): () => Promise<readonly string[]> {
   let [looking, at] = [Promise.resolve<readonly string[]>([]), -Infinity];
   return () => {
-    if (performance.now() - at >= lookedMs) [looking, at] = [otherVersions(client), performance.now()];
+    if (performance.now() - at >= lookedMs) [looking, at] = [otherVersions(client()), performance.now()];
     return Promise.race([looking, delay(answerMs, [], { ref: false })]);
   };
 }

@@ -195,7 +195,7 @@ async function openServer({
   const { log } = options;
   const cli = await (options.temporalCli ?? ensureTemporalCli)({ log, projectFolder });
   await endLeftoverServer(stateFolder, log);
-  prepareDatabase(stateFolder, cli.serverVersion, log);
+  const { isFair } = prepareDatabase(stateFolder, cli.serverVersion, log);
   for (let start = 1; ; start += 1) {
     options.signal?.throwIfAborted();
     const ports = { grpc: await choosePort(defaultPorts.grpc), ui: await choosePort(defaultPorts.ui) };
@@ -205,6 +205,7 @@ async function openServer({
       path: cli.path,
       grpc: ports.grpc,
       ui,
+      isFair,
       address: temporalAddress,
       options,
       environment,
@@ -232,6 +233,7 @@ interface OwnServer {
   readonly path: string;
   readonly grpc: number;
   readonly ui: { readonly host: string; readonly port: number };
+  readonly isFair: boolean;
   readonly address: string;
   readonly options: Pick<StackOptions, 'serverSettings'>;
   readonly environment: NodeJS.ProcessEnv;
@@ -245,6 +247,7 @@ function superviseServer({
   path,
   grpc,
   ui,
+  isFair,
   address,
   options,
   environment,
@@ -263,7 +266,11 @@ function superviseServer({
     {
       name: 'Temporal server',
       command: path,
-      args: serverArguments({ grpc, ui: ui.port }, serverFiles(stateFolder).database, options.serverSettings, ui.host),
+      args: serverArguments({ grpc, ui: ui.port }, serverFiles(stateFolder).database, {
+        settings: options.serverSettings,
+        uiHost: ui.host,
+        isFair,
+      }),
       env: selectEnvironment(environmentForAll, environment),
       folder: projectFolder,
       rank: 'server',

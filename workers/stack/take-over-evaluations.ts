@@ -2,6 +2,7 @@ import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
 import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
 import { memoKeys } from '../../core/names.ts';
 import { present } from '../../core/present.ts';
+import { endIfOther } from './end-if-other.ts';
 
 /** Workflows that continue from the store alone after a restart. */
 const types = ['evaluateNewest', 'evaluate', 'optimizePrompt', 'rescore', 'sweep', 'sweepSandboxes'];
@@ -18,28 +19,35 @@ interface TakeOverEvaluations {
 interface Open {
   readonly type: string;
   readonly workflowId: string;
+  readonly runId: string;
   /** '' without a parent. */
   readonly parent: string;
 }
 
 /**
  * Restarts open evaluations, prompt searches and rescores whose history was written by other workflow code, under the same id and
- * with the same input: their finished results are in the store and are adopted. Those of a file or a schedule end with
- * their parent workflow, which begins them again. Returns the ids.
+ * with the same input: their finished results are in the store and are adopted. Those of a file or a schedule are begun
+ * by their parent workflow: once that is restarted, the executions of other code end, and it begins them again. What is
+ * cut off in between is done by the next call. Returns the ids.
  */
 export async function takeOverEvaluations(client: Client, options: TakeOverEvaluations): Promise<string[]> {
   const open: Open[] = [];
   const query = `WorkflowType IN (${types.map((type) => `'${type}'`).join(', ')}) AND ExecutionStatus='Running'`;
-  for await (const { type, workflowId, parentExecution } of client.workflow.list({ query })) {
-    open.push({ type, workflowId, parent: parentExecution?.workflowId ?? '' });
+  for await (const { type, workflowId, runId, parentExecution } of client.workflow.list({ query })) {
+    open.push({ type, workflowId, runId, parent: parentExecution?.workflowId ?? '' });
   }
   const taken: string[] = [];
   for (const one of open) {
     if (open.some(({ workflowId }) => workflowId === one.parent)) continue;
     try {
-      if (await takeOver(client, one, open, options)) taken.push(one.workflowId);
+      if (await takeOver(client, one, options)) taken.push(one.workflowId);
     } catch (error) {
       options.failed(one.workflowId, error);
+      continue; // its parts go on with it
+    }
+    // Not before: an orchestrator of the other version would see its part end, and fail.
+    for (const part of partsOf(one.workflowId, open)) {
+      await endIfOther(client, part, options).catch((error: unknown) => options.failed(part.workflowId, error));
     }
   }
   return taken;
@@ -48,7 +56,6 @@ export async function takeOverEvaluations(client: Client, options: TakeOverEvalu
 async function takeOver(
   client: Client,
   { type, workflowId }: Open,
-  open: readonly Open[],
   { version, versionOf }: TakeOverEvaluations,
 ): Promise<boolean> {
   const found = await client.workflow.getHandle(workflowId).describe();
@@ -56,10 +63,6 @@ async function takeOver(
   if (written === null || written === version || found.status.name !== 'RUNNING') return false;
   const summary = await found.staticSummary();
   const args = await inputOf(client, workflowId, found.runId);
-  // Its parts have histories of the same code, which could not even be cancelled, and their ids are needed again.
-  for (const part of partsOf(workflowId, open)) {
-    await client.workflow.getHandle(part).terminate('taken over by other workflow code');
-  }
   await client.workflow.start(type, {
     workflowId,
     taskQueue: found.taskQueue,
@@ -75,10 +78,10 @@ async function takeOver(
   return true;
 }
 
-/** Ids of the children, recursively, innermost first. */
-function partsOf(workflowId: string, open: readonly Open[]): string[] {
+/** The children, recursively, each before its own. */
+function partsOf(workflowId: string, open: readonly Open[]): Open[] {
   const own = open.filter(({ parent }) => parent === workflowId);
-  return own.flatMap((part) => [...partsOf(part.workflowId, open), part.workflowId]);
+  return own.flatMap((part) => [part, ...partsOf(part.workflowId, open)]);
 }
 
 async function inputOf(client: Client, workflowId: string, runId: string): Promise<unknown[]> {

@@ -1,12 +1,13 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { type Client, type WorkflowExecutionDescription, WorkflowNotFoundError } from '@temporalio/client';
+import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
 import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
 import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import type proto from '@temporalio/proto';
 import type { OpenedRun, TakenOver, TrainRunInput } from '../../activities/index.ts';
-import { isRolloutsWorkflowOf, memoKeys, poolWorkflowPrefix } from '../../core/names.ts';
+import { memoKeys, poolWorkflowPrefix } from '../../core/names.ts';
 import { present } from '../../core/present.ts';
 import type { AskedOfRun, RunHandle } from '../../core/rl/run-state.ts';
+import { endIfOther } from './end-if-other.ts';
 import { takeOverEvaluations } from './take-over-evaluations.ts';
 import type { PoolInput } from '../../workflows/pool.ts';
 import type { ContinuedRun } from '../../workflows/run-start.ts';
@@ -77,39 +78,46 @@ export async function takeOverBeside({
   writtenBy,
   said,
   failed,
+  isWanted,
 }: Pick<TakeOverOptions, 'client' | 'version'> & {
   readonly writtenBy: typeof versionOf;
   readonly said: (what: string) => void;
   /** Called for each that cannot be taken over; the others still are. */
   readonly failed: (workflowId: string, reason: unknown) => void;
+  /** Whether the workflow of this id, which generates rounds, is to be ended; all when missing. */
+  readonly isWanted?: (workflowId: string) => boolean;
 }): Promise<void> {
-  await endFlows(client, version, writtenBy);
+  await endFlows(client, { version, writtenBy, failed, ...present({ isWanted }) });
   for (const pool of await takeOverPools(client, { version, writtenBy, failed })) said(`the pool ${pool} continues`);
   for (const evaluation of await takeOverEvaluations(client, { version, versionOf: writtenBy, failed }))
     said(`${evaluation} continues with what it has finished,`);
 }
 
 /**
- * Ends the workflows that generate rounds: runs that are taken over give their rounds to workflows of their own code,
- * which continue from what is stored.
+ * Ends the workflows of other code that generate rounds: runs that are taken over give their rounds to workflows of
+ * their own code, which continue from what is stored. Lists them once, and ends exactly the executions that it saw.
  */
-async function endFlows(
+export async function endFlows(
   client: Client,
-  version: string,
-  writtenBy: typeof versionOf,
-  isWanted = (_flow: string): boolean => true,
+  {
+    version,
+    writtenBy,
+    failed,
+    isWanted = () => true,
+  }: Pick<TakeOverOptions, 'version'> & {
+    readonly writtenBy: typeof versionOf;
+    /** Called for each that cannot be ended; the others still are. */
+    readonly failed: (workflowId: string, reason: unknown) => void;
+    /** Whether the workflow of this id is to be ended; all when missing. */
+    readonly isWanted?: (workflowId: string) => boolean;
+  },
 ): Promise<void> {
-  for await (const { workflowId } of client.workflow.list({
-    query: "WorkflowType='playRounds' AND ExecutionStatus='Running'",
-  })) {
+  const query = "WorkflowType='playRounds' AND ExecutionStatus='Running'";
+  for await (const { workflowId, runId } of client.workflow.list({ query })) {
     if (!isWanted(workflowId)) continue;
-    const flow = client.workflow.getHandle(workflowId);
-    try {
-      const written = writtenBy(await flow.describe());
-      if (written !== null && written !== version) await flow.terminate('taken over by other workflow code');
-    } catch (error) {
-      if (!(error instanceof WorkflowNotFoundError)) throw error; // it ended meanwhile
-    }
+    await endIfOther(client, { workflowId, runId }, { version, versionOf: writtenBy }).catch((error: unknown) =>
+      failed(workflowId, error),
+    );
   }
 }
 
@@ -162,7 +170,10 @@ async function beginPoolAgain(client: Client, found: WorkflowExecutionDescriptio
   });
 }
 
-/** The run's name if it was taken over; null if our code can continue it as it is. `isWedged`: it certainly cannot. */
+/**
+ * The run's name if it was taken over; null if our code can continue it as it is. `isWedged`: it certainly cannot. What
+ * generates its rounds is left: `endFlows` ends it.
+ */
 export async function takeOverRun(
   {
     client,
@@ -203,8 +214,6 @@ export async function takeOverRun(
     ...present({ staticSummary: summary }),
     ...timeoutsOf(raw.executionConfig),
   });
-  // Their run has given them up, and no execution of it would end them.
-  await endFlows(client, version, writtenBy, (flow) => isRolloutsWorkflowOf(workflowId, flow));
   return again.takesOver.handle?.name ?? workflowId;
 }
 

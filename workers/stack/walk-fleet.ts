@@ -1,17 +1,20 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
+import { type Client, type WorkflowExecutionDescription, WorkflowNotFoundError } from '@temporalio/client';
 import { defineSearchAttributeKey } from '@temporalio/common';
-import { memoKeys, trainerWaits } from '../../core/names.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { isRolloutsWorkflowOf, memoKeys, trainerWaits } from '../../core/names.ts';
 import type { AskedOfRun } from '../../core/rl/run-state.ts';
 import { askStatus } from '../temporal/ask-status.ts';
 import { innermostMessage } from '../temporal/innermost-message.ts';
 import { whyStuck } from '../temporal/why-stuck.ts';
-import { orPinned, takeOverBeside, takeOverRun, versionOf } from './take-over.ts';
+import { endFlows, orPinned, takeOverBeside, takeOverRun, versionOf } from './take-over.ts';
 
 const stepAttribute = defineSearchAttributeKey('RatchetStep', 'INT');
 
 /** Interval between looks at all open runs. */
 const lookMs = 1_000;
+/** A run whose orchestrator has died does not answer, and holds up no other for longer. */
+const answerWithinMs = 3_000;
 /** Least interval between lines that say what is waited for. */
 const progressMs = 10_000;
 /** Attempts to move a run before it is left where it is. */
@@ -55,24 +58,22 @@ interface FirstSeen {
 
 /**
  * Moves open runs to another version of Ratchet, in either direction, while they are at work. A run moves when it has
- * committed a step, or at once where it makes none: so no training is thrown away. All that the walk knows is in
+ * committed a step, or at once where it makes none: so little training is repeated, that of a second. If another GPU
+ * worker takes the run, it makes the steps since the newest checkpoint again, as after every change of workers. All that the walk knows is in
  * Temporal: one that was killed is begun again, and goes on. Resolves to the ids of what could not be moved.
  */
 export async function walkFleet(options: WalkOptions): Promise<string[]> {
-  const { client, version, say, only } = options;
   const walk = new Walk(options);
   await walk.untilAllAreHere();
-  if (only === null) {
-    const writtenBy = options.isUnversioned ? orPinned : versionOf;
-    const failed = (workflowId: string, reason: unknown): void => walk.failedBeside(workflowId, reason);
-    const said = (what: string): void => say(`${what} under the wanted version`);
-    await takeOverBeside({ client, version, writtenBy, said, failed });
+  if (options.only !== null) {
+    await walk.endFlowsOfOne(options.only);
+  } else {
+    await walk.moveBeside();
     await delay(lastLookMs);
     await walk.untilAllAreHere();
-    walk.beginBeside(); // what failed is tried once more
-    await takeOverBeside({ client, version, writtenBy, said, failed });
+    await walk.moveBeside(); // what failed is tried once more
   }
-  return walk.given;
+  return walk.notMoved;
 }
 
 /** How all open runs stand, without moving one. */
@@ -82,33 +83,45 @@ export async function lookAtFleet(options: Omit<WalkOptions, 'say'>): Promise<re
 
 class Walk {
   readonly #options: WalkOptions;
+  readonly #writtenBy: typeof versionOf;
   readonly #seen = new Map<string, FirstSeen>();
   readonly #tries = new Map<string, number>();
-  /** Pools, evaluations, searches and sweeps that could not be moved. */
-  readonly #beside = new Set<string>();
-  #moved = 0;
+  readonly #moved = new Set<string>();
+  /** What beside runs could not be moved, or ended, at the last attempt. */
+  readonly #failedBeside = new Set<string>();
   #saidAt = -Infinity;
   #said = '';
 
   constructor(options: WalkOptions) {
     this.#options = options;
+    this.#writtenBy = options.isUnversioned ? orPinned : versionOf;
   }
 
-  /** What could not be moved. */
-  get given(): string[] {
-    return [...this.#tries].flatMap(([id, tries]) => (tries >= triesMax ? id : [])).concat([...this.#beside]);
+  /** Ids of what could not be moved. */
+  get notMoved(): string[] {
+    return [...this.#runsLeft, ...this.#failedBeside];
+  }
+
+  /** Runs that could not be moved, and stay as they are. */
+  get #runsLeft(): string[] {
+    return [...this.#tries].flatMap(([id, tries]) => (tries >= triesMax ? id : []));
   }
 
   async untilAllAreHere(): Promise<void> {
     for (;;) {
-      const runs = await this.look();
-      // One that begins may continue, as new, an execution of another version.
+      const runs: WalkedRun[] = [];
       const moved = new Set<string>();
-      for (const { is, workflowId } of runs) {
-        if ((is !== 'due' && is !== 'begins') || this.given.includes(workflowId)) continue;
-        if (await this.#move(workflowId)) moved.add(workflowId);
+      for (const workflowId of await this.#open()) {
+        const run = await this.#standing(workflowId);
+        if (run === null) continue;
+        runs.push(run);
+        // One that begins may continue, as new, an execution of another version.
+        if ((run.is !== 'due' && run.is !== 'begins') || this.#runsLeft.includes(workflowId)) continue;
+        if (await this.#move(workflowId)) moved.add(workflowId); // at once, before its next step trains
       }
-      const left = runs.filter(({ is, workflowId }) => is !== 'here' && !this.given.includes(workflowId));
+      // Rounds of a run that was moved would be sampled twice.
+      if (moved.size > 0 && this.#options.only === null) await this.#endFlows([...moved]);
+      const left = runs.filter(({ is, workflowId }) => is !== 'here' && !this.#runsLeft.includes(workflowId));
       if (left.length === 0) return;
       this.#tell(
         runs,
@@ -127,19 +140,47 @@ class Walk {
     return runs;
   }
 
-  failed(workflowId: string, reason: unknown): void {
+  /** Moves pools, evaluations, searches and sweeps; tries those again that failed before. */
+  async moveBeside(): Promise<void> {
+    const { client, version, say } = this.#options;
+    this.#failedBeside.clear();
+    await takeOverBeside({
+      client,
+      version,
+      writtenBy: this.#writtenBy,
+      said: (what) => say(`${what} under the wanted version`),
+      failed: (workflowId, reason) => this.#besideFailed(workflowId, reason),
+      // A run that stays as it is needs them.
+      isWanted: (flow) => !this.#runsLeft.some((run) => isRolloutsWorkflowOf(run, flow)),
+    });
+  }
+
+  /** Ends what generates rounds for an earlier execution of this run, also if an earlier command moved it. */
+  async endFlowsOfOne(workflowId: string): Promise<void> {
+    if (this.#runsLeft.includes(workflowId)) return;
+    if (this.#moved.has(workflowId)) await delay(lastLookMs);
+    await this.#endFlows([workflowId]);
+  }
+
+  async #endFlows(runs: readonly string[]): Promise<void> {
+    const { client, version } = this.#options;
+    await endFlows(client, {
+      version,
+      writtenBy: this.#writtenBy,
+      failed: (workflowId, reason) => this.#besideFailed(workflowId, reason),
+      isWanted: (flow) => runs.some((run) => isRolloutsWorkflowOf(run, flow)),
+    });
+  }
+
+  #failed(workflowId: string, reason: unknown): void {
     const tries = (this.#tries.get(workflowId) ?? 0) + 1;
     this.#tries.set(workflowId, tries);
     if (tries !== triesMax) return;
     this.#options.say(`${workflowId}: could not be moved, and stays as it is: ${innermostMessage(reason)}`);
   }
 
-  beginBeside(): void {
-    this.#beside.clear();
-  }
-
-  failedBeside(workflowId: string, reason: unknown): void {
-    this.#beside.add(workflowId);
+  #besideFailed(workflowId: string, reason: unknown): void {
+    this.#failedBeside.add(workflowId);
     this.#options.say(`${workflowId}: could not be moved: ${innermostMessage(reason)}`);
   }
 
@@ -154,21 +195,22 @@ class Walk {
 
   /** null for a run that is over. */
   async #standing(workflowId: string): Promise<WalkedRun | null> {
-    const { client, version, isUnversioned, isNow } = this.#options;
+    const { client, version, isNow } = this.#options;
     const handle = client.workflow.getHandle(workflowId);
-    const found = await handle.describe();
-    if (found.status.name !== 'RUNNING') return null;
+    const found = await unlessGone(handle.describe());
+    if (found?.status.name !== 'RUNNING') return null;
     const { memo = {}, runId } = found;
     const step = stepOf(found);
-    const written = (isUnversioned ? orPinned : versionOf)(found);
+    const written = this.#writtenBy(found);
     const run = { workflowId, step, version: written };
     const stuck = found.raw.pendingWorkflowTask ? await whyStuck(handle, workflowId) : null;
+    // Under the wanted version, and only without an orchestrator for now: to begin it anew would not help.
     if (written === version && stuck?.is !== 'wedged') return { ...run, is: 'here', what: '' };
     if (written === null) return { ...run, is: 'begins', what: 'its first task by an orchestrator of that version' };
     const due: WalkedRun = { ...run, is: 'due', what: '' };
     const isPaused = (memo[memoKeys.asked] as AskedOfRun | undefined)?.pausedBecause;
     if (isNow || step === null || stuck !== null || typeof isPaused === 'string') return due;
-    const status = await askStatus(handle);
+    const status = await askStatus(handle, answerWithinMs);
     // Without a trainer it may wait for the steps of other runs; what it has sampled is stored.
     if (status?.waitingOn.some(({ what }) => hasNoTrainer(what)) === true) return due;
     const first = this.#seen.get(workflowId) ?? { runId, step };
@@ -180,18 +222,18 @@ class Walk {
   }
 
   async #move(workflowId: string): Promise<boolean> {
-    const { client, version, isUnversioned, say } = this.#options;
+    const { client, version, say } = this.#options;
     try {
-      const writtenBy = isUnversioned ? orPinned : versionOf;
       const stuck = await whyStuck(client.workflow.getHandle(workflowId), workflowId);
       const isWedged = stuck?.is === 'wedged';
-      const run = await takeOverRun({ client, version, writtenBy, isWedged }, workflowId);
+      if (isWedged && this.#moved.has(workflowId)) throw new RatchetError('ServerUnavailable', stuck.text);
+      const run = await takeOverRun({ client, version, writtenBy: this.#writtenBy, isWedged }, workflowId);
       if (run === null) return false; // it is over, or was moved by somebody else
-      this.#moved += 1;
+      this.#moved.add(workflowId);
       say(`${run}: continues from its newest commit under the wanted version`);
       return true;
     } catch (error) {
-      this.failed(workflowId, error);
+      this.#failed(workflowId, error);
       return false;
     }
   }
@@ -202,10 +244,20 @@ class Walk {
       .slice(0, namedMax)
       .map(({ workflowId, what }) => (what === '' ? workflowId : `${workflowId} (${what})`));
     const more = left.length > namedMax ? ` and ${left.length - namedMax} more` : '';
-    const line = `${here} of ${runs.length} runs at work under it, ${this.#moved} moved; waits for: ${named.join(', ')}${more}`;
+    const line = `${here} of ${runs.length} runs at work under it, ${this.#moved.size} moved; waits for: ${named.join(', ')}${more}`;
     if (left.length === 0 || line === this.#said || performance.now() - this.#saidAt < progressMs) return;
     [this.#said, this.#saidAt] = [line, performance.now()];
     this.#options.say(line);
+  }
+}
+
+/** null for what is not there any more. */
+async function unlessGone<T>(found: Promise<T>): Promise<T | null> {
+  try {
+    return await found;
+  } catch (error) {
+    if (error instanceof WorkflowNotFoundError) return null;
+    throw error;
   }
 }
 

@@ -1,6 +1,5 @@
 import type { Client } from '@temporalio/client';
 import { WorkflowNotFoundError } from '@temporalio/common';
-import type { RolloutActivities } from '../../activities/index.ts';
 import type { FoundPool, PlayedWork, PlayingWorker, PoolStatus } from '../../core/fleet/pool-types.ts';
 import {
   memoKeys,
@@ -12,6 +11,7 @@ import {
 } from '../../core/names.ts';
 import { freshPollers } from '../roles/find-trainers.ts';
 import { workerIn } from '../roles/worker-identity.ts';
+import { readActivity, rolloutActivities } from './pending-activities.ts';
 import { rootMessage } from './root-message.ts';
 
 /** A pool that answers within this time is shown with all that it knows. */
@@ -109,11 +109,9 @@ async function workUnderWay(
     const children = await Promise.all(
       now.map(async (workflow) => {
         const raw = await describe(client, workflow);
-        for (const { activityType, lastStartedTime, lastWorkerIdentity, state } of raw?.pendingActivities ?? []) {
-          const isStarted = Number(state) === activityStarted && lastStartedTime && lastWorkerIdentity;
-          if (isStarted && workerIn(lastWorkerIdentity)?.role === 'rollout')
-            found.push({ workflow, worker: lastWorkerIdentity });
-          else if (!isStarted && playedBy.has(activityType?.name ?? '')) found.push({ workflow, worker: null });
+        for (const { name, isRunning, worker } of (raw?.pendingActivities ?? []).map(readActivity)) {
+          if (isRunning && workerIn(worker)?.role === 'rollout') found.push({ workflow, worker });
+          else if (!isRunning && rolloutActivities.has(name)) found.push({ workflow, worker: null });
         }
         return (raw?.pendingChildren ?? []).flatMap(({ workflowId }) => workflowId ?? []);
       }),
@@ -122,16 +120,6 @@ async function workUnderWay(
   }
   return found;
 }
-
-/** What rollout workers are asked for. */
-const playedBy: ReadonlySet<string> = new Set<keyof RolloutActivities>([
-  'playGroups',
-  'evaluateChunk',
-  'answerSearch',
-  'rescoreChunk',
-  'askTeacher',
-  'drawRows',
-]);
 
 /** null: the workflow has ended, and Temporal has forgotten it. */
 async function describe(client: Client, workflow: string) {
@@ -142,6 +130,3 @@ async function describe(client: Client, workflow: string) {
     throw error;
   }
 }
-
-/** temporal.api.enums.v1.PendingActivityState */
-const activityStarted = 2;

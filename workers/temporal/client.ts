@@ -1,7 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   Client,
-  Connection,
   defaultGrpcRetryOptions,
   makeGrpcRetryInterceptor,
   type WorkflowHandle,
@@ -13,7 +12,8 @@ import type { Person } from '../../core/roles.ts';
 import { runNamePattern, taskQueues } from '../../core/names.ts';
 import { dataConverterFor, readPayloadKeys } from './payload-codec.ts';
 import { readRunningStack, type RunningStack } from '../stack/project-lock.ts';
-import { connectionOptions, notConnected } from './temporal-connection.ts';
+import { connectClient } from './client-connection.ts';
+import { notConnected } from './temporal-connection.ts';
 import { localTemporal, remoteTemporal, type TemporalSettings } from './temporal-settings.ts';
 import { rootMessage } from './root-message.ts';
 import { identityHere } from './who-may.ts';
@@ -63,11 +63,7 @@ export async function connect(
   const dataConverter = dataConverterFor(readPayloadKeys());
   const retries = callRetries();
   try {
-    const connection = await Connection.connect({
-      ...connectionOptions(settings),
-      connectTimeout: '10s',
-      interceptors: [retries.interceptor],
-    });
+    const connection = await connectClient(settings, { connectTimeout: '10s', interceptors: [retries.interceptor] });
     return {
       client: new Client({ connection, namespace, dataConverter, identity }),
       close: async () => {

@@ -8,8 +8,6 @@ import { remoteTemporal, type TemporalSettings } from './temporal-settings.ts';
 export interface Credentials {
   readonly temporal: TemporalSettings;
   readonly payloadKeys: readonly PayloadKey[];
-  /** Reads the files of a key and of certificates again; null when none is named, so that nothing can change. */
-  readonly reread: (() => TemporalSettings) | null;
 }
 
 /**
@@ -24,6 +22,5 @@ export function takeCredentials(env: NodeJS.ProcessEnv = process.env): Credentia
   const payloadKeys = readPayloadKeys(env);
   for (const name of Object.keys(selectEnvironment(temporalSecrets, env))) delete env[name];
   takeStoreCredentials(env);
-  const namesFile = Object.keys(own).some((name) => /^TEMPORAL_(?:API_KEY_FILE|TLS_.*_PATH)$/.test(name) && own[name]);
-  return { temporal, payloadKeys, reread: namesFile ? () => remoteTemporal(address, own) : null };
+  return { temporal, payloadKeys };
 }

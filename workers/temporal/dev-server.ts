@@ -27,14 +27,32 @@ export function serverFiles(stateFolder: string) {
 }
 
 /**
+ * Dynamic configuration that shares rollout workers among runs (`core/fleet/rollout-turns.ts`). A queue has four
+ * partitions by default: each shares what it happens to have, with the pollers that happen to ask it, and a few hundred
+ * pieces of work are far from fair by that.
+ */
+export const fairQueues: Readonly<Record<string, string>> = {
+  'matching.enableFairness': 'true',
+  'matching.numTaskqueueReadPartitions': '1',
+  'matching.numTaskqueueWritePartitions': '1',
+};
+
+/**
  * WAL and eager activities halve the time of a short step (98 → 40 ms per activity). `settings`: further dynamic
- * configuration. `uiHost`: address of the UI.
+ * configuration. `uiHost`: address of the UI. `isFair`: see {@link prepareDatabase}.
  */
 export function serverArguments(
   ports: ServerPorts,
   databaseFile: string,
-  settings: Readonly<Record<string, string>> = {},
-  uiHost = '127.0.0.1',
+  {
+    settings = {},
+    uiHost = '127.0.0.1',
+    isFair = true,
+  }: {
+    readonly settings?: Readonly<Record<string, string>> | undefined;
+    readonly uiHost?: string;
+    readonly isFair?: boolean;
+  } = {},
 ): string[] {
   const options: readonly (readonly [string, string])[] = [
     ['--ip', '127.0.0.1'],
@@ -52,7 +70,9 @@ export function serverArguments(
     ['--dynamic-config-value', 'history.transferProcessorMaxPollRPS=500'],
     // Timers and retries are rounded up to this, by default to 1 s.
     ['--dynamic-config-value', 'history.timerProcessorMaxTimeShift="10ms"'],
-    ...Object.entries(settings).map(([key, value]) => ['--dynamic-config-value', `${key}=${value}`] as const),
+    ...Object.entries({ ...(isFair ? fairQueues : {}), ...settings }).map(
+      ([key, value]) => ['--dynamic-config-value', `${key}=${value}`] as const,
+    ),
     ['--log-level', 'warn'],
   ];
   const attributes = Object.entries(searchAttributes).map(([name, type]) => ['--search-attribute', `${name}=${type}`]);
@@ -61,17 +81,34 @@ export function serverArguments(
 
 /** The server version that wrote the database of a stack; null if it is not recorded. */
 export function databaseVersion(stateFolder: string): string | null {
-  const { version } = serverFiles(stateFolder);
-  return existsSync(version) ? readFileSync(version, 'utf8').trim() : null;
+  return recordOf(stateFolder)?.version ?? null;
+}
+
+/** Written in the second line of the record. Code of before 1 December 2026 takes that for another version, and so begins a new database. */
+const fairMark = 'fair queues';
+
+function recordOf(stateFolder: string): { readonly version: string; readonly isFair: boolean } | null {
+  const { version: file } = serverFiles(stateFolder);
+  if (!existsSync(file)) return null;
+  const [version = '', mark] = readFileSync(file, 'utf8').trim().split('\n');
+  return { version, isFair: mark === fairMark };
 }
 
 /**
  * A database is only given to the server version that wrote it: Temporal does not promise that another reads it. One of another
  * version is moved aside, never deleted. Runs are not lost by it: their truth is in the store, and starting them again resumes.
+ *
+ * Returns whether its queues are fair. A server keeps what waits in fair queues in another table (1.29), and reads only one of the
+ * two, and of the partitions those that there are: so a database stays as it was begun.
  */
-export function prepareDatabase(stateFolder: string, serverVersion: string, log: (line: string) => void): void {
+export function prepareDatabase(
+  stateFolder: string,
+  serverVersion: string,
+  log: (line: string) => void,
+): { readonly isFair: boolean } {
   const files = serverFiles(stateFolder);
-  const written = databaseVersion(stateFolder) ?? 'unknown';
+  const record = recordOf(stateFolder);
+  const written = record?.version ?? 'unknown';
   if (existsSync(files.database) && written !== serverVersion) {
     const aside = join(stateFolder, `temporal.${written}.${new Date().toISOString().replaceAll(/[:.]/g, '-')}.db`);
     for (const suffix of ['', '-wal', '-shm']) {
@@ -82,7 +119,9 @@ export function prepareDatabase(stateFolder: string, serverVersion: string, log:
         `moved to ${aside}, starting a new one; runs resume from their store when started again`,
     );
   }
-  writeFileSync(files.version, `${serverVersion}\n`);
+  const isFair = !existsSync(files.database) || record?.isFair === true;
+  writeFileSync(files.version, `${serverVersion}\n${isFair ? `${fairMark}\n` : ''}`);
+  return { isFair };
 }
 
 /**

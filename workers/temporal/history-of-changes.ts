@@ -13,12 +13,17 @@ const pageEvents = 50;
 const pagesMax = 1_100;
 /** Executions of a workflow, the newest first, that are looked at for who ended them. */
 const executionsMax = 20;
+/** Pages of a history that are read for who cancelled it: its children have ended since then. */
+const pagesSinceCancel = 20;
+/** A person cancels an evaluation by the workflow of its file, whose parent may be one of a schedule. */
+const parentsMax = 4;
 
-/** Reads from Temporal's histories who asked for what. */
-export function historyOfChanges(client: Client): HistoryOfChanges {
+/** Reads from Temporal's histories who asked for what. `client`: that of the current connection. */
+export function historyOfChanges(client: () => Client): HistoryOfChanges {
   return {
-    update: (execution, id) => updateIn(client, execution, id),
-    around: (execution) => around(client, execution),
+    update: (execution, id) => updateIn(client(), execution, id),
+    around: (execution) => around(client(), execution),
+    cancelled: (execution) => cancelledBy(client(), execution),
   };
 }
 
@@ -73,6 +78,19 @@ async function startOf(
   if (!workflowId || !runId) return here;
   const parent = await orGone(startOf(client, { workflow: workflowId, execution: runId }));
   return parent && { ...here, identity: parent.identity, principal: parent.principal };
+}
+
+/** Who cancelled an execution, or that of a parent which cancelled this one; null where no person did. */
+async function cancelledBy(client: Client, execution: Execution, parents = parentsMax): Promise<AskedEvent | null> {
+  for await (const event of newestFirst(client, execution, pagesSinceCancel)) {
+    const cancelled = event.workflowExecutionCancelRequestedEventAttributes;
+    if (!cancelled) continue;
+    const { workflowId, runId } = cancelled.externalWorkflowExecution ?? {};
+    if (!workflowId) return askedIn(event, cancelled.identity);
+    if (parents === 0) return null;
+    return orGone(cancelledBy(client, { workflow: workflowId, execution: runId ?? '' }, parents - 1));
+  }
+  return null;
 }
 
 /** The newest events of an execution that is over: the cancellation, or the termination, and who asked for it. */

@@ -1,4 +1,5 @@
 import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
+import type { RolloutActivities } from '../../activities/index.ts';
 
 /** Questions to Temporal at once. */
 const atOnce = 8;
@@ -19,8 +20,20 @@ export interface PendingActivity {
   readonly worker: string;
 }
 
-/** Lists those of at most `workflowsMax` open workflows. A workflow that was just started may be missing. */
-export async function pendingActivities(
+/** Activities that rollout workers are asked for. */
+export const rolloutActivities: ReadonlySet<string> = new Set(
+  Object.keys({
+    playGroups: true,
+    askTeacher: true,
+    drawRows: true,
+    evaluateChunk: true,
+    rescoreChunk: true,
+    answerSearch: true,
+  } satisfies Record<keyof RolloutActivities, true>),
+);
+
+/** Lists those of at most `workflowsMax` open workflows of the namespace. A workflow that was just started may be missing. */
+export async function allPendingActivities(
   client: Pick<Client, 'workflow'>,
   workflowsMax: number,
 ): Promise<PendingActivity[]> {
@@ -37,7 +50,8 @@ export async function pendingActivities(
   return found;
 }
 
-function readActivity({
+/** An activity as the server describes it. */
+export function readActivity({
   activityId,
   activityType,
   state,

@@ -3,7 +3,7 @@ import { ActivityNotFoundError, type Client } from '@temporalio/client';
 import { ApplicationFailure } from '@temporalio/common';
 import type { WorkerRole } from '../../core/names.ts';
 import { workerIn, workerName } from '../roles/worker-identity.ts';
-import { pendingActivities } from './pending-activities.ts';
+import { allPendingActivities } from './pending-activities.ts';
 
 /** Milliseconds before another worker gets what the dead one had. */
 const againMs = 100;
@@ -33,7 +33,7 @@ export async function tellDeath(
   { role, pid, tag, how }: Death,
 ): Promise<number> {
   const place = `${pid}@${os.hostname()}`;
-  const held = (await pendingActivities(client, workflowsMax)).filter(({ isRunning, worker }) => {
+  const held = (await allPendingActivities(client, workflowsMax)).filter(({ isRunning, worker }) => {
     const named = isRunning ? workerIn(worker) : null;
     return named !== null && named.role === role && named.place === place && named.tag === tag;
   });

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { connect as connectPlain, isIP, type Socket } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
-import { connect as connectTls } from 'node:tls';
+import { connect as connectTls, type ConnectionOptions as TlsOptions } from 'node:tls';
 import type { TLSConfig } from '@temporalio/common/lib/internal-non-workflow/index.js';
 import { RatchetError } from '../../core/errors.ts';
 import type { TemporalSettings } from './temporal-settings.ts';
@@ -46,22 +46,34 @@ async function whyNotPlain({ address }: TemporalSettings): Promise<string | null
   return `The server at ${address} speaks TLS. Set TEMPORAL_TLS=true, and TEMPORAL_TLS_SERVER_CA_CERT_PATH if its certificate authority is your own`;
 }
 
-async function whyNoTls({ address, tls }: TemporalSettings): Promise<string | null> {
+/** TLS over a socket to the server, which is verified. Rejects with the socket's error. */
+export async function overTls(settings: TemporalSettings, socket: Socket): Promise<Socket> {
+  const secure = connectTls({ ...tlsOptions(settings), socket });
+  // Between `once` and the next user of the socket an error without a listener would end the process.
+  secure.on('error', () => undefined);
+  await once(secure, 'secureConnect');
+  return secure;
+}
+
+function tlsOptions({ address, tls }: TemporalSettings): TlsOptions {
   const { host, port } = endpoint(address);
   const name = tls?.serverNameOverride ?? host;
-  const failed = await attempt(
-    connectTls({
-      host,
-      port,
-      ...(isIP(name) ? {} : { servername: name }),
-      ...(tls?.serverRootCACertificate ? { ca: Buffer.from(tls.serverRootCACertificate) } : {}),
-      ...(tls?.clientCertPair
-        ? { cert: Buffer.from(tls.clientCertPair.crt), key: Buffer.from(tls.clientCertPair.key) }
-        : {}),
-      ALPNProtocols: ['h2'],
-    }),
-    'secureConnect',
-  );
+  return {
+    host,
+    port,
+    // An IP address is no server name (RFC 6066); the certificate is checked against it all the same.
+    ...(isIP(name) ? {} : { servername: name }),
+    ...(tls?.serverRootCACertificate ? { ca: Buffer.from(tls.serverRootCACertificate) } : {}),
+    ...(tls?.clientCertPair
+      ? { cert: Buffer.from(tls.clientCertPair.crt), key: Buffer.from(tls.clientCertPair.key) }
+      : {}),
+    ALPNProtocols: ['h2'],
+  };
+}
+
+async function whyNoTls(settings: TemporalSettings): Promise<string | null> {
+  const { address, tls } = settings;
+  const failed = await attempt(connectTls(tlsOptions(settings)), 'secureConnect');
   return failed && `${adviceOn(failed, address, tls)} (${failed})`;
 }
 

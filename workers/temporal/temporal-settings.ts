@@ -9,6 +9,8 @@ export interface TemporalSettings {
   /** null: without TLS, as on the loopback. */
   readonly tls: TLSConfig | null;
   readonly apiKey: string | null;
+  /** Reads the files of a key and of certificates again; null when none is named, so that nothing can change. */
+  readonly reread: (() => TemporalSettings) | null;
 }
 
 type Environment = Readonly<NodeJS.ProcessEnv>;
@@ -18,7 +20,7 @@ type Environment = Readonly<NodeJS.ProcessEnv>;
  * apply to it.
  */
 export function localTemporal(address: string): TemporalSettings {
-  return { address, namespace: 'default', tls: null, apiKey: null };
+  return { address, namespace: 'default', tls: null, apiKey: null, reread: null };
 }
 
 /**
@@ -29,7 +31,17 @@ export function localTemporal(address: string): TemporalSettings {
  */
 export function remoteTemporal(address: string, env: Environment = process.env): TemporalSettings {
   const apiKey = readApiKey(env);
-  return { address, namespace: env['TEMPORAL_NAMESPACE'] || 'default', tls: readTls(env, apiKey !== null), apiKey };
+  return {
+    address,
+    namespace: env['TEMPORAL_NAMESPACE'] || 'default',
+    tls: readTls(env, apiKey !== null),
+    apiKey,
+    reread: namesFile(env) ? () => remoteTemporal(address, env) : null,
+  };
+}
+
+function namesFile(env: Environment): boolean {
+  return Object.keys(env).some((name) => /^TEMPORAL_(?:API_KEY_FILE|TLS_.*_PATH)$/.test(name) && env[name]);
 }
 
 function readTls(env: Environment, hasApiKey: boolean): TLSConfig | null {

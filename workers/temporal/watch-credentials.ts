@@ -7,21 +7,16 @@ import type { TemporalSettings } from './temporal-settings.ts';
  */
 const lookMs = 10_000;
 
-interface Watched {
-  /** Reads the files that the environment names; null when it names none. */
-  readonly reread: (() => TemporalSettings) | null;
-  readonly temporal: TemporalSettings;
-}
-
 /**
  * Uses a changed key or certificate without a restart. A failure to read or connect is reported once, and retried:
  * files are replaced one after another. Ends with the process, or with `stop`.
  */
 export function watchCredentials(
-  { reread, temporal }: Watched,
+  temporal: TemporalSettings,
   take: (settings: TemporalSettings) => Promise<void>,
   { say, everyMs = lookMs }: { readonly say: (line: string) => void; readonly everyMs?: number },
 ): { stop(): void } {
+  const { reread } = temporal;
   if (reread === null) return { stop: () => undefined };
   let current = temporal;
   let said = '';
@@ -29,7 +24,7 @@ export function watchCredentials(
   const look = async (): Promise<void> => {
     try {
       const found = reread();
-      if (isDeepStrictEqual(found, current)) return;
+      if (isDeepStrictEqual(found.tls, current.tls) && found.apiKey === current.apiKey) return;
       await take(found);
       current = found;
       said = '';

@@ -20,8 +20,11 @@ const versionChars = 8;
 
 /** Why a run's workflow does not continue, though none of its activities is the cause. */
 export interface Stuck {
-  /** `wedged`: no running orchestrator can replay its history. */
-  readonly is: 'wedged' | 'nobody there';
+  /**
+   * `wedged`: orchestrators that run fail with its history. `unattended`: it is pinned to a version of which no
+   * orchestrator is there, and there are others. `nobody there`: no orchestrator at all.
+   */
+  readonly is: 'wedged' | 'unattended' | 'nobody there';
   readonly text: string;
 }
 
@@ -37,7 +40,7 @@ export async function whyStuck(handle: WorkflowHandle, run: string): Promise<Stu
   if (pollers.length === 0) return { is: 'nobody there', text: noOrchestrator };
   if (pinned === null || pollers.includes(pinned)) return null;
   return {
-    is: 'wedged',
+    is: 'unattended',
     text: `no orchestrator of its version ${short(pinned)} is there, to which it is pinned (there are: ${pollers.map(short).join(', ')}); \`npx ratchet-rl upgrade ${run}\` moves it to the present version, from its newest commit`,
   };
 }

@@ -8,13 +8,16 @@ import {
   isCancellation,
   ParentClosePolicy,
   type SignalDefinition,
+  sleep,
   workflowInfo,
 } from '@temporalio/workflow';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { evaluationLookAgainMs } from '../../core/limits.ts';
 import { memoKeys } from '../../core/names.ts';
+import type { Overrides } from '../../core/rl/run-state.ts';
 import { onSignal } from '../control/listen.ts';
 import type { RunControl } from '../control/run-control.ts';
+import { queuePriorityOf } from '../step/run-states.ts';
 import { awaitedLater } from './beside.ts';
 import { rootCause } from './root-cause.ts';
 
@@ -24,6 +27,9 @@ import { rootCause } from './root-cause.ts';
  * continued or restarted begins it again by that name: it is still running, continues from the store, or has already
  * signalled its end.
  */
+
+/** Wait for an id that another execution has; it doubles. */
+const idTakenFirstMs = 500;
 
 /** Signal of a child's end. */
 type ChildNotice<Result> = { readonly workflowId: string } & (
@@ -46,9 +52,14 @@ const outlivingUs = {
 /** Start options of a child, besides its input. */
 type ChildOptions = typeof outlivingUs & { readonly workflowId: string };
 
-/** A child of a run in a pool plays with the rollout workers of that pool. */
-export function memoOfPool({ queue }: Pick<RunSpec, 'queue'>): { readonly memo?: Record<string, string> } {
-  return queue === undefined ? {} : { memo: { [memoKeys.pool]: queue.pool } };
+/** A child of a run plays with the rollout workers of the run's pool, and has its priority there. */
+export function memoOfPool(
+  { queue }: Pick<RunSpec, 'queue'>,
+  overrides: Overrides,
+): { readonly memo?: Record<string, string | number> } {
+  if (queue === undefined) return {};
+  const priority = queuePriorityOf(queue, overrides);
+  return { memo: { [memoKeys.pool]: queue.pool, ...(priority === 0 ? {} : { [memoKeys.priority]: priority }) } };
 }
 
 interface StartedChild<Result> {
@@ -145,6 +156,20 @@ export async function tellingItsEnd<Result>({ notify }: Notified, work: () => Pr
     const failed = isCancellation(error) ? 'it was cancelled' : rootCause(error).message;
     await CancellationScope.nonCancellable(() => tell({ workflowId, failed }));
     throw error;
+  }
+}
+
+/**
+ * Begins a child once no other execution has its id: after an upgrade that of the parent before may still be ended.
+ */
+export async function onceItsIdIsFree<T>(child: () => Promise<T>): Promise<T> {
+  for (let waitMs = idTakenFirstMs; ; waitMs = Math.min(2 * waitMs, evaluationLookAgainMs)) {
+    try {
+      return await child();
+    } catch (error) {
+      if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
+    }
+    await sleep(waitMs);
   }
 }
 

@@ -292,7 +292,7 @@ export class OnlineEvals {
   }
 
   async #resultOf(entry: Entry, version: EvaluatedVersion, variant: EvaluationVariant): Promise<EvaluationResult> {
-    const { run, spec } = this.#options;
+    const { run, spec, control } = this.#options;
     const notify = { workflowId: workflowInfo().workflowId };
     const { workflowId, input } = onlineEvaluation({ run, spec, ...version }, entry, variant, notify);
     const staticSummary = `${input.environment.name} · ${input.model.model}`;
@@ -301,7 +301,7 @@ export class OnlineEvals {
         ...options,
         args: [input],
         staticSummary,
-        ...memoOfPool(spec),
+        ...memoOfPool(spec, control.overrides),
       });
       return { result: async () => (await child.result()).results[0]! };
     });

@@ -275,7 +275,7 @@ export class PromptBranches {
   }
 
   async #searched(branch: PromptBranch, policy: PolicyVersion, spec: SpecWithBranches): Promise<PromptSearchResult> {
-    const { run } = this.#options;
+    const { run, control } = this.#options;
     const notify = { workflowId: workflowInfo().workflowId };
     const { workflowId, input } = promptBranch({ run, spec, policy, prompts: this.#inUse }, branch.environment, notify);
     this.#workflows.set(keyOf(branch), workflowId);
@@ -287,7 +287,7 @@ export class PromptBranches {
           ...options,
           args: [input],
           staticSummary,
-          ...memoOfPool(spec),
+          ...memoOfPool(spec, control.overrides),
         }),
       () => this.#isLeft(branch),
     );

@@ -5,21 +5,21 @@ import { rootCause } from '../beside/root-cause.ts';
 import { onUpdate } from './listen.ts';
 import type { RunEvent } from './messages.ts';
 
-/** An update that the run has taken. */
+/** An update that the workflow has accepted. */
 export interface AskedChange extends Pick<RunChange, 'what' | 'asked' | 'step'> {
   /** Its id. */
   readonly update: string;
 }
 
 interface ChangeOptions {
-  /** Keeps an accepted update in the run's folder; returns who asked for it. */
+  /** Keeps an accepted update; returns who asked for it. */
   readonly record: (change: AskedChange) => Promise<string>;
   readonly emit: (kind: 'change' | 'warning', text: string, values?: RunEvent['values']) => void;
-  /** The step committed last. */
-  readonly step: () => number;
+  /** The step of a run that was committed last; missing for all else than a run. */
+  readonly step?: () => number;
 }
 
-/** Updates of people to a run. Each that is done joins the run's stored record, beside what the run does next. */
+/** Updates of people. Each that is done joins the stored record of changes, beside what the workflow does next. */
 export class AskedChanges {
   readonly #options: ChangeOptions;
   #recording = 0;
@@ -28,7 +28,7 @@ export class AskedChanges {
     this.#options = options;
   }
 
-  /** Whether every update has its answer, and is in the run's stored record. */
+  /** Whether every update has its answer, and is in the stored record. */
   get areDone(): boolean {
     return allHandlersFinished() && this.#recording === 0;
   }
@@ -42,7 +42,7 @@ export class AskedChanges {
       update,
       (...args) => {
         const { id } = currentUpdateInfo()!;
-        const step = this.#options.step();
+        const step = this.#options.step?.() ?? null;
         const answer = handler(...args);
         this.#recording += 1;
         const change = { update: id, what: update.name, asked: askedText(args[0]), step };
@@ -53,7 +53,7 @@ export class AskedChanges {
     );
   }
 
-  /** The run goes on without a record that cannot be written, and says so. */
+  /** The workflow goes on without a record that cannot be written, and says so. */
   async #record(change: AskedChange, answer: string | Promise<string>): Promise<void> {
     const { record, emit } = this.#options;
     try {

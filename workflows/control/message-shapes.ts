@@ -169,6 +169,7 @@ export const signalShapes = {
       state: oneOf('waits', 'holds', 'none'),
       trainer: orNull(text),
       lost: orNull(text),
+      store: optional(text),
     }),
   ],
   'trainer-standing': [

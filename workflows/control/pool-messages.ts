@@ -6,7 +6,9 @@ import type {
   TrainerStanding,
   TurnNotice,
 } from '../../core/fleet/pool-types.ts';
+import type { RunChange } from '../../core/rl/changes.ts';
 import {
+  poolChangesQueryName,
   poolHolderQueryName,
   poolStatusQueryName,
   poolWhyQueryName,
@@ -29,5 +31,7 @@ export const turnSignal = defineSignal<[TurnNotice], typeof turnSignalName>(turn
 export const poolStatusQuery = defineQuery<PoolStatus>(poolStatusQueryName);
 export const poolWhyQuery = defineQuery<string | null, [run: string]>(poolWhyQueryName);
 export const poolHolderQuery = defineQuery<KnownTrainer | null, [trainer: string]>(poolHolderQueryName);
+/** The newest changes that people made, oldest first. */
+export const poolChangesQuery = defineQuery<readonly RunChange[]>(poolChangesQueryName);
 /** Changes settings of the pool; returns them in words. */
 export const poolSetUpdate = defineUpdate<string, [settings: Readonly<Record<string, number | null>>]>('set');

@@ -146,6 +146,11 @@ export class RunControl {
     return this.#overrides;
   }
 
+  /** Absolute URI of the folder that holds the run. */
+  get storeUri(): string {
+    return this.#options.storeUri;
+  }
+
   /** The last step this run is to make. */
   get lastStep(): number {
     return Math.min(this.maxSteps, this.#overrides.stopAfter ?? Number.POSITIVE_INFINITY);

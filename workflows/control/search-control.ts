@@ -12,7 +12,9 @@ import type {
 } from '../../core/gepa/prompt-search.ts';
 import type { EvaluateRequest, SearchState } from '../../core/gepa/search-state.ts';
 import { eventsKept } from '../../core/limits.ts';
-import { onEventsQuery, onUpdate } from './listen.ts';
+import { opening } from '../options.ts';
+import { AskedChanges } from './asked-changes.ts';
+import { onEventsQuery } from './listen.ts';
 
 const searchStatusQuery = defineQuery<PromptSearchStatus>('status');
 /** Those after a sequence number, oldest first. */
@@ -57,6 +59,13 @@ export class SearchControl {
   #told: SearchControlState;
   #leases: KnownLeases | null = null;
   readonly #onStop: () => void;
+  readonly changes = new AskedChanges({
+    record: (change) =>
+      opening.recordChange.executeWithOptions({ summary: change.what }, [
+        { ...change, of: { kind: 'search', place: this.#handle!.place } }, // an update is accepted once it is open
+      ]),
+    emit: (kind, text) => (kind === 'warning' ? this.emit({ kind, text }) : undefined),
+  });
 
   constructor(known: KnownSearch, told: SearchControlState | null, onStop: () => void) {
     this.#known = known;
@@ -64,12 +73,12 @@ export class SearchControl {
     this.#onStop = onStop;
     setHandler(searchStatusQuery, () => this.status());
     onEventsQuery(searchEventsQuery, (after) => this.#told.events.filter(({ sequence }) => sequence > after));
-    onUpdate(
+    this.changes.on(
       stopSearchUpdate,
       () => this.#stop(),
       () => this.#requireUnderWay(),
     );
-    onUpdate(
+    this.changes.on(
       raiseBudgetUpdate,
       (maxCalls) => this.#raise(maxCalls),
       (maxCalls) => this.#requireMore(maxCalls),

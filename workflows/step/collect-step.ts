@@ -24,7 +24,7 @@ import type {
   TaughtBatch,
 } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { eager, rolloutsFor } from '../options.ts';
+import { eager, priorityOfRun, rolloutsFor } from '../options.ts';
 import type { RunControl } from '../control/run-control.ts';
 import type { RoundToLease } from './rounds-in-play.ts';
 import type { CollectedGroups, SamplingWindow, ToFill, WindowContext } from './sampling-window.ts';
@@ -396,9 +396,10 @@ async function askTeacher(
 ): Promise<Pick<CollectedStep, 'taught'>> {
   if (spec.teacher?.role !== 'scores') return {};
   const summary = `step ${step}: ${rows} rows`;
+  const priority = priorityOfRun(spec, control.overrides, { rollouts: rows });
   const taught = await control.waitFor(
     `ask the teacher, ${summary}`,
-    rolloutsFor(spec).askTeacher.executeWithOptions({ summary }, [
+    rolloutsFor(spec, priority).askTeacher.executeWithOptions({ summary }, [
       spec.teacher.demonstration ? { run, step, packed, trained, policy } : { run, step, packed },
     ]),
   );

@@ -1,6 +1,6 @@
 import { nothingLost } from '../../core/rl/lost-work.ts';
 import type { RowPlace, RunState } from '../../core/rl/run-state.ts';
-import { rolloutsFor } from '../options.ts';
+import { priorityOfRun, rolloutsFor } from '../options.ts';
 import type { RunContext } from '../run-context.ts';
 import type { CollectedStep } from './collect-step.ts';
 
@@ -21,9 +21,12 @@ export class DrawnRows {
     const state = this.#state();
     const from = this.#next ?? state.rows ?? { row: 0, sample: 0 };
     const summary = `step ${step}: from row ${from.row + 1}`;
+    const priority = priorityOfRun(spec, control.overrides, { rollouts: 1 });
     const { packed, rows, next, metrics } = await control.waitFor(
       `draw rows, ${summary}`,
-      rolloutsFor(spec).drawRows.executeWithOptions({ summary }, [{ run, step, from, policy: state.reference }]),
+      rolloutsFor(spec, priority).drawRows.executeWithOptions({ summary }, [
+        { run, step, from, policy: state.reference },
+      ]),
     );
     this.#next = next;
     return {

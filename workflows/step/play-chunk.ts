@@ -1,3 +1,4 @@
+import type { RolloutPriority } from '../../core/fleet/rollout-turns.ts';
 import { generateAttemptsMax, replaysMax } from '../../core/limits.ts';
 import { describeChunk, type LeasedChunk } from '../../core/rl/sampling/chunks.ts';
 import { addLost, nothingLost, type LostWork } from '../../core/rl/lost-work.ts';
@@ -38,9 +39,11 @@ export async function playChunk(
     readonly tells?: string;
     /** Groups that have not ended, as ranges; absent: all. */
     readonly only?: string;
+    /** In the queue of the rollout workers. */
+    readonly priority?: RolloutPriority;
   },
 ): Promise<ChunkPlayed> {
-  const { spec, chunk, label: of, ...asked } = input;
+  const { spec, chunk, label: of, priority, ...asked } = input;
   const label = `${of} (${describeChunk(chunk)})`;
   let [deadlines, replays] = [0, 0];
   let generateS = 0;
@@ -50,7 +53,7 @@ export async function playChunk(
   for (let attempt = 1; ; attempt++) {
     const isLast = deadlines === generateAttemptsMax - 1;
     const summary = attempt === 1 ? label : `${label}, lease ${attempt}`;
-    const played = await rolloutsFor(spec).playGroups.executeWithOptions({ summary }, [
+    const played = await rolloutsFor(spec, priority).playGroups.executeWithOptions({ summary }, [
       { ...asked, chunk, attempt, isLast, leavesFailed: replays < replaysMax },
     ]);
     lost = addLost(lost, played.lost ?? nothingLost);

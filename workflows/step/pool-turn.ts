@@ -6,6 +6,7 @@ import { onSignal } from '../control/listen.ts';
 import { turnSignal } from '../control/pool-messages.ts';
 import type { RunControl } from '../control/run-control.ts';
 import { eager } from '../options.ts';
+import { queuePriorityOf } from './run-states.ts';
 
 /** Carried by continue-as-new: the turn goes on. */
 export interface CarriedTurn {
@@ -101,7 +102,7 @@ export class PoolTurn {
 
   async #send(): Promise<void> {
     const { pool, team, labels, startAt } = this.#queue;
-    const priority = this.#control.overrides.queuePriority ?? this.#queue.priority;
+    const priority = queuePriorityOf(this.#queue, this.#control.overrides);
     this.#told = Math.max(this.#told + 1, Date.now());
     const standing: RunStanding = {
       run: workflowInfo().workflowId,
@@ -114,6 +115,7 @@ export class PoolTurn {
       state: this.#trainer !== null ? 'holds' : this.#isWanted ? 'waits' : 'none',
       trainer: this.#trainer,
       lost: this.#lost,
+      store: this.#control.storeUri,
     };
     this.#lost = null;
     await eager.tellStanding({ pool, standing });

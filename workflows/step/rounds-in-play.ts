@@ -2,6 +2,7 @@ import { ApplicationFailure, isCancellation, workflowInfo } from '@temporalio/wo
 import type { LeasedRound, LeaseInput, MayLease } from '../../activities/index.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { LeasedChunk } from '../../core/rl/sampling/chunks.ts';
+import type { RolloutPriority } from '../../core/fleet/rollout-turns.ts';
 import { present } from '../../core/present.ts';
 import type { CurriculumState } from '../../core/rl/sampling/curriculum.ts';
 import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
@@ -13,7 +14,7 @@ import { onSignal } from '../control/listen.ts';
 import { groupsEndedSignal, rolloutsWaitSignal, type RoundsPlayed, roundsPlayedSignal } from '../control/messages.ts';
 import { RewindAsked, type RunControl } from '../control/run-control.ts';
 import { isHistoryLong } from '../history-length.ts';
-import { eager } from '../options.ts';
+import { eager, priorityOfRun } from '../options.ts';
 import type { RoundToPlay } from '../play-rounds.ts';
 import { ChunkGate } from './chunk-gate.ts';
 import { type ChunkInPlay, ChunksInPlay } from './chunks-in-play.ts';
@@ -68,6 +69,8 @@ export class RoundsInPlay {
   readonly #judging = new Set<number>();
   /** Rounds whose activities belong to this execution. */
   #own = 0;
+  /** Of the rollout workers of the run's pool, relative to other runs. */
+  #share = 1;
   #changes = 0;
   #heard = 0;
   #failure: { readonly reason: unknown } | null = null;
@@ -241,9 +244,10 @@ export class RoundsInPlay {
   #take(step: number, leased: LeasedRound, set: (after: CurriculumState) => void): Leased | null {
     const { spec, control } = this.#context;
     const { size, ready } = this.#parts;
-    const { round, chunks, workers, otherVersions = [] } = leased;
+    const { round, chunks, workers, share, otherVersions = [] } = leased;
     for (const line of otherVersions) control.warnOnce(step, line);
     size.workers = workers ?? size.workers;
+    this.#share = share ?? this.#share;
     if (round === null) return null;
     set(leased.curriculum);
     ready.collected.issue(round.first, round.last);
@@ -281,10 +285,15 @@ export class RoundsInPlay {
   #handedOver(round: SamplingRound, chunks: readonly ChunkInPlay[]): RoundToPlay {
     const toPlay = chunks.map((one) => {
       const only = one.left.size === one.chunk.groups ? {} : { only: encodeRanges([...one.left]) };
-      return { chunk: one.chunk, label: this.#labelOf(one), ...only };
+      return { chunk: one.chunk, label: this.#labelOf(one), priority: this.#priorityOf(one), ...only };
     });
     const takesNewest = !this.#parts.byRounds && this.#context.spec.inflightUpdates !== 'never';
     return { round, chunks: toPlay, workers: this.#parts.size.workers, takesNewest };
+  }
+
+  #priorityOf({ left }: ChunkInPlay): RolloutPriority {
+    const { spec, control } = this.#context;
+    return priorityOfRun(spec, control.overrides, { rollouts: left.size * rolloutsPerGroup(spec), share: this.#share });
   }
 
   #labelOf({ round, left }: ChunkInPlay): string {

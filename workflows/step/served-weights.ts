@@ -1,3 +1,4 @@
+import { ActivityFailure } from '@temporalio/workflow';
 import type { BroadcastResult } from '../../activities/broadcast-weights.ts';
 import type { LeaseInput } from '../../activities/index.ts';
 import { inferenceTraits } from '../../core/kinds/inference.ts';
@@ -6,7 +7,8 @@ import { namedServers, versionName } from '../../core/names.ts';
 import { present } from '../../core/present.ts';
 import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
 import { awaitedLater } from '../beside/beside.ts';
-import { orchestratorFor } from '../options.ts';
+import { rootCause } from '../beside/root-cause.ts';
+import { lookup, orchestratorFor } from '../options.ts';
 import type { RunContext } from '../run-context.ts';
 import type { Head } from './head.ts';
 import type { Publishing } from './publishing.ts';
@@ -79,6 +81,19 @@ export class ServedWeights {
         await this.#bring(version);
       }),
     );
+  }
+
+  /** The run has ended. Servers that cannot be told forget its versions when they need the room. */
+  async leave(): Promise<void> {
+    const { run, spec, control } = this.#context;
+    if (!inferenceTraits(spec.inference).keepsVersions) return;
+    try {
+      await control.waitFor('the servers to unload the versions of the run', lookup.leaveServers({ run }));
+    } catch (error) {
+      if (!(error instanceof ActivityFailure)) throw error;
+      const { step } = this.#options.head;
+      control.emit('warning', step, `versions of this run stay at ${this.#servers}: ${rootCause(error).message}`);
+    }
   }
 
   #awaits(bringing: Promise<void>): void {

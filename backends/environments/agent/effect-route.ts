@@ -95,7 +95,7 @@ async function settle(
     return refused(413, `an answer has at most ${effectAnswerCharsMax} characters as JSON`, `${length}`);
   }
   const begun = (await notes.get(effectNotes.begun, key)) as unknown as BegunNote | undefined;
-  // Nobody but the life of the program that made it knows its answer.
+  // Only the process of the program that made an effect knows its answer: a later process may not settle it.
   const isOfAnother = begun?.kind === 'once' && !isMaking && (await notes.get(effectNotes.settled, key)) === undefined;
   if (isOfAnother) return inDoubt(begun.name);
   try {

@@ -14,7 +14,7 @@ export interface WeightsLabel {
   readonly digest: string;
 }
 
-interface ServedAdapter {
+export interface ServedAdapter {
   /** Name under which it is loaded. */
   readonly name: string;
   /** The weights it was trained on. */
@@ -47,6 +47,11 @@ export function labelRead(text: string): WeightsLabel | null {
 /** Whether a server's weights are of a later step of the lineage that `policy` belongs to. */
 export function isLaterOf(base: WeightsLabel, policy: ServedPolicy): boolean {
   return lineageOf(base.name) === lineageOf(policy.name) && base.step > policy.version.step;
+}
+
+/** The run of a version, an adapter or a label: of each the name begins with it. */
+export function runOf(name: string): string {
+  return name.split(':', 1)[0]!;
 }
 
 function lineageOf(name: string): string {

@@ -82,6 +82,12 @@ export class VllmRoutes {
       );
     }
     if (answer.status === 404) throw this.#unseen(folder, answer);
+    if (/max_lora_rank/.test(answer.text)) {
+      throw new RatchetError(
+        'Unsupported',
+        `${this.#server.root} was started for adapters of a lower rank: ${answer.text.slice(0, 300)} Start it with max_lora_rank in [inference.vllm] of the run that it is started from, as large as the largest [lora] r of the runs that share it.`,
+      );
+    }
     throw this.#server.refusal(route, answer);
   }
 

@@ -5,7 +5,16 @@ import { needsFullWeights, type VllmSpec } from '../../../config/models/vllm-spe
 import { failpoint } from '../../../store/failpoints.ts';
 import { ModelServer, type ServerAddress, type ServerOptions } from '../model-server.ts';
 import type { ServedPolicy } from '../../../core/rl/run-state.ts';
-import { adapterOf, isLaterOf, labelOf, labelRead, noVersionLabel, type WeightsLabel } from './vllm-names.ts';
+import {
+  adapterOf,
+  isLaterOf,
+  labelOf,
+  labelRead,
+  noVersionLabel,
+  runOf,
+  type ServedAdapter,
+  type WeightsLabel,
+} from './vllm-names.ts';
 import { readFloatType, VllmRoutes } from './vllm-routes.ts';
 
 /** A run's use of vLLM servers; `locate` maps a local folder to one of the server's. */
@@ -18,6 +27,11 @@ const certainMs = 2_000;
 /** Adapters of a run beside those that are kept: of the versions in training, and of those in flight. */
 const adaptersKept = 4;
 /**
+ * Adapters of all runs of a server. Beyond it the oldest of other runs go, most likely those of a run that was killed: one that is asked
+ * for once more is loaded again.
+ */
+const adaptersOfServer = 32;
+/**
  * Timeout of the generation that proves the engine alive: a process's first one compiles, which took 80 s on a busy
  * CPU.
  */
@@ -25,7 +39,7 @@ const probeMs = 180_000;
 
 /**
  * One vLLM server. Versions of LoRA runs are adapters, each under a name with its digest, so that none can be mistaken
- * for another; several are held. Versions of other runs are its weights, of which it has one at a time: they are
+ * for another; several are held, of several runs on one base. Versions of other runs are its weights, of which it has one at a time: they are
  * exchanged between two tokens, and a label at the server (`/weight_info`) names them for all processes. A restarted
  * server has neither, and loads the requested version again.
  */
@@ -48,14 +62,17 @@ export class VllmServer extends ModelServer {
 
   override async modelFor(policy: ServedPolicy): Promise<string> {
     const adapter = await adapterOf(policy);
-    if (adapter) return adapter.name;
-    if (performance.now() > this.#certainUntil && (await this.#wholeIsOther(policy))) {
-      throw new RatchetError(
-        'VersionNotHeld',
-        `${this.root} holds ${this.#base?.name ?? 'the weights it was started with'}, not ${policy.name}.`,
-      );
+    if (adapter && !needsFullWeights(this.#use)) return adapter.name;
+    const isCertain = performance.now() <= this.#certainUntil;
+    if (!isCertain && (await (adapter ? this.#baseIsOther(adapter) : this.#wholeIsOther(policy)))) {
+      throw this.#notHeld(adapter?.base.label.name ?? policy.name);
     }
-    return this.#routes.baseModel();
+    return adapter?.name ?? this.#routes.baseModel();
+  }
+
+  #notHeld(wanted: string): RatchetError {
+    const held = this.#base?.name ?? 'the weights it was started with';
+    return new RatchetError('VersionNotHeld', `${this.root} holds ${held}, not ${wanted}.`);
   }
 
   /** The step of the weights that a turn for `policy` is really sampled from: a later one, once they were exchanged. */
@@ -77,17 +94,29 @@ export class VllmServer extends ModelServer {
 
   /**
    * Checks its weights after a turn: another process may have exchanged them meanwhile. If that cannot be read, the
-   * earlier knowledge stays, which is an older version or the same.
+   * earlier knowledge stays, which is an older version or the same. Throws `VersionNotHeld` for a turn of an adapter
+   * whose base is not there any more: it is of no version.
    */
   async lookAfterTurn(policy: ServedPolicy): Promise<void> {
-    if (!this.#routes.hasLabel || (await adapterOf(policy))) return;
+    if (!this.#routes.hasLabel) return;
+    const adapter = await adapterOf(policy);
+    if (adapter && !needsFullWeights(this.#use)) return;
+    let label: string | null;
     try {
-      const label = await this.#routes.readLabel();
-      const read = label === null ? null : labelRead(label);
-      if (read && read.text !== noVersionLabel) this.#base = read;
+      label = await this.#routes.readLabel();
     } catch (error) {
-      if (!(error instanceof RatchetError)) throw error; // the turn is whole, whatever happened to its server since
+      if (error instanceof RatchetError) return; // the turn is whole, whatever happened to its server since
+      throw error;
     }
+    if (label === null) return;
+    const read = labelRead(label);
+    if (adapter || (read && read.text !== noVersionLabel)) this.#base = read;
+    if (adapter && !this.#isThis(adapter.base.label)) throw this.#notHeld(adapter.base.label.name);
+  }
+
+  override async leave(run: string): Promise<void> {
+    const { adapters } = await this.#routes.models();
+    for (const { id } of adapters) if (runOf(id) === run) await this.#routes.unload(id);
   }
 
   override async post(...asked: Parameters<ModelServer['post']>): Promise<unknown> {
@@ -172,9 +201,27 @@ export class VllmServer extends ModelServer {
       await this.#routes.resumeIfPaused();
       return false;
     }
+    await this.#refuseToShare(policy);
     await this.#routes.exchangeWeights(path.join(await this.#folderOf(policy), below), wanted.text);
     this.#base = wanted;
     return true;
+  }
+
+  /** Adapters of other runs would go on over other weights than they were trained on, and nobody would hear of it. */
+  async #refuseToShare({ name }: ServedPolicy): Promise<void> {
+    const { adapters } = await this.#routes.models();
+    const others = [...new Set(adapters.map(({ id }) => runOf(id)))].filter((run) => run !== runOf(name));
+    if (others.length === 0) return;
+    throw new RatchetError(
+      'VersionNotHeld',
+      `${this.root} has adapters of ${others.join(', ')} over ${this.#base?.name ?? 'the weights it was started with'}, and ${runOf(name)} needs other weights there. Runs share a server only where their adapters have one base: the same model without [sft], or the same v0. Wait until ${others.length === 1 ? 'that run has' : 'those runs have'} ended, or give this run a server of its own ([inference] url); adapters of a run that was killed are gone when the server is started again.`,
+    );
+  }
+
+  async #baseIsOther({ base }: ServedAdapter): Promise<boolean> {
+    const isKnown = await this.#look();
+    this.#certain();
+    return isKnown && !this.#isThis(base.label);
   }
 
   /** Whether its weights are neither these nor later ones of the same lineage, as far as known. */
@@ -217,17 +264,15 @@ export class VllmServer extends ModelServer {
     return folder;
   }
 
-  /** Unloads unused adapters of the same run. `gone`: those of other weights. */
+  /** Unloads unused adapters of the same run, and those of others that are too many. `gone`: those of other weights. */
   async #unloadOld(kept: string, gone: readonly string[] | null): Promise<void> {
-    const { adapters } = await this.#routes.models();
-    const run = kept.split(':', 1)[0]!;
-    const own = adapters
-      .map(({ id }) => id)
-      .filter((id) => id.startsWith(`${run}:`) && id !== kept && !this.#isHeld(id));
-    const old = gone
-      ? own.filter((id) => gone.includes(id))
-      : own.slice(0, Math.max(0, own.length - (adaptersKept - 1)));
-    for (const name of old) await this.#routes.unload(name);
+    const all = (await this.#routes.models()).adapters.map(({ id }) => id);
+    const unused = all.filter((id) => id !== kept && !this.#isHeld(id));
+    const own = unused.filter((id) => runOf(id) === runOf(kept));
+    const old = gone ? own.filter((id) => gone.includes(id)) : beyond(own, adaptersKept - 1);
+    const tooMany = Math.max(0, all.length - old.length - adaptersOfServer);
+    const ofOthers = unused.filter((id) => runOf(id) !== runOf(kept)).slice(0, tooMany);
+    for (const name of [...old, ...ofOthers]) await this.#routes.unload(name);
   }
 
   #isHeld(adapter: string): boolean {
@@ -235,4 +280,9 @@ export class VllmServer extends ModelServer {
     const holders = this.#holders.get(adapter.slice(0, adapter.lastIndexOf('@')));
     return [...(holders?.values() ?? [])].some((until) => until > now);
   }
+}
+
+/** All but the newest `count`. */
+function beyond(names: readonly string[], count: number): readonly string[] {
+  return names.slice(0, Math.max(0, names.length - count));
 }

@@ -4,7 +4,7 @@ import { OpenAiInference } from '../openai/openai.ts';
 import type { PoolMember } from '../pool-member.ts';
 import type { ServerPool } from '../pool.ts';
 import type { ScoreRequest } from '../types.ts';
-import { askFor } from '../all-servers.ts';
+import { askFor, leaveAll } from '../all-servers.ts';
 import { VllmServer } from './vllm-server.ts';
 
 /**
@@ -40,6 +40,10 @@ export class VllmInference extends OpenAiInference {
     const lesser = types.find((type) => type !== null && type !== 'float32');
     if (lesser !== undefined) return lesser;
     return types.length > 0 && types.every((type) => type === 'float32') ? 'float32' : null;
+  }
+
+  leave(run: string): Promise<void> {
+    return leaveAll(this.#servers, run);
   }
 
   protected override scoreAt(to: PoolMember | null, request: ScoreRequest): Promise<number[]> {

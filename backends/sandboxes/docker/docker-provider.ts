@@ -1,4 +1,5 @@
 import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { z } from 'zod';
 import { RatchetError } from '../../../core/errors.ts';
 import { sandboxes } from '../../../core/kinds/sandboxes.ts';
@@ -15,6 +16,8 @@ const label = { project: 'ratchet.project', owner: 'ratchet.owner', name: 'ratch
 const folder = '/work';
 const ownFolder = '/tmp';
 const removedWithinMs = 30_000;
+/** An engine may close the output of a command before it has written down how that ended. */
+const writtenDownWithinMs = 10_000;
 
 const Created = z.object({ Id: z.string() });
 const ListedContainer = z.object({ Labels: z.record(z.string(), z.string()) });
@@ -23,6 +26,7 @@ const Inspected = z.object({
   State: z.object({ Running: z.boolean() }),
 });
 const ExecEnd = z.object({ ExitCode: z.number().nullable(), Running: z.boolean() });
+const Info = z.object({ SecurityOptions: z.array(z.string()).nullish() });
 
 export interface DockerOptions {
   readonly socket: string;
@@ -43,7 +47,7 @@ export class DockerProvider implements SandboxProvider {
 
   /** Throws `SandboxUnavailable` where nobody answers at the socket. */
   async requireHere(): Promise<void> {
-    await this.#asked('GET', '/version', undefined, [200]);
+    await this.#engine.version();
   }
 
   async create(request: SandboxRequest, signal?: AbortSignal): Promise<Sandbox> {
@@ -150,10 +154,22 @@ export class DockerProvider implements SandboxProvider {
     await feeding.catch((error: unknown) => {
       if (error instanceof RatchetError) throw error;
     });
+    for (const end = Date.now() + writtenDownWithinMs; ; await delay(100)) {
+      const code = await this.#codeOf(exec);
+      if (!(await this.#isRunning(name)) || code === null)
+        throw new RatchetError('SandboxUnavailable', `Sandbox ${name}: it ended before its command did.`);
+      if (code !== 'running') return code;
+      if (Date.now() > end)
+        throw new RatchetError('SandboxUnavailable', `Sandbox ${name}: the connection ended before its command did.`);
+    }
+  }
+
+  /** null: it is not known, with its container. */
+  async #codeOf(exec: string): Promise<number | 'running' | null> {
     const { status, json } = await this.#engine.ask('GET', `/exec/${exec}/json`);
-    const end = status === 200 ? ExecEnd.parse(json) : null;
-    if (end?.ExitCode != null && !end.Running && (await this.#isRunning(name))) return end.ExitCode;
-    throw new RatchetError('SandboxUnavailable', `Sandbox ${name}: it ended before its command did.`);
+    if (status !== 200) return null;
+    const { ExitCode, Running } = ExecEnd.parse(json);
+    return Running || ExitCode === null ? 'running' : ExitCode;
   }
 
   async #isRunning(name: string): Promise<boolean> {
@@ -161,8 +177,8 @@ export class DockerProvider implements SandboxProvider {
     return status === 200 && Inspected.parse(json).State.Running;
   }
 
-  async #exec(name: string, argv: readonly string[]): Promise<string> {
-    const body = { AttachStdin: true, AttachStdout: true, AttachStderr: true, Cmd: argv, WorkingDir: folder };
+  async #exec(name: string, argv: readonly string[], more: { readonly User?: string } = {}): Promise<string> {
+    const body = { AttachStdin: true, AttachStdout: true, AttachStderr: true, Cmd: argv, WorkingDir: folder, ...more }; // prettier-ignore
     const { status, json } = await this.#engine.ask('POST', `/containers/${name}/exec`, body);
     if (status === 201) return Created.parse(json).Id;
     if (status === 404 || status === 409)
@@ -172,7 +188,7 @@ export class DockerProvider implements SandboxProvider {
 
   /** Begins the program that leads a port inside to the socket; it goes on until the container ends. */
   async #forward(name: string, { socket, port }: NonNullable<SandboxRequest['route']>): Promise<void> {
-    const exec = await this.#exec(name, forwarding(socket, port));
+    const exec = await this.#exec(name, forwarding(socket, port), { User: await this.#ourUser() });
     const { wire, head } = await this.#engine.attach(exec);
     const frames = new OutputFrames();
     let said = '';
@@ -186,6 +202,13 @@ export class DockerProvider implements SandboxProvider {
       return;
     }
     throw new RatchetError('SandboxRefused', `Sandbox ${name}: a route needs python3, node or perl in its image: ${said.trim()}`); // prettier-ignore
+  }
+
+  /** Whom a container knows this process's user as: only that one may open the socket. An image may name another one for its programs. */
+  async #ourUser(): Promise<string> {
+    const { SecurityOptions } = Info.parse(await this.#asked('GET', '/info', undefined, [200]));
+    const isRootless = SecurityOptions?.some((one) => one.split(',').includes('name=rootless')) ?? false;
+    return isRootless ? '0:0' : `${process.getuid?.() ?? 0}:${process.getgid?.() ?? 0}`;
   }
 
   async #asked(
@@ -229,7 +252,7 @@ function containerOf(
       Memory: (limits.memoryMb + limits.diskMb) * mib,
       MemorySwap: (limits.memoryMb + limits.diskMb) * mib,
       PidsLimit: limits.processes ?? processesUsual,
-      ...(limits.cpus === undefined ? {} : { NanoCpus: limits.cpus * 1e9 }),
+      ...(limits.cpus === undefined ? {} : { NanoCpus: Math.round(limits.cpus * 1e9) }),
       ReadonlyRootfs: true,
       Tmpfs: {
         [folder]: `${own},exec,size=${limits.diskMb}m`,

@@ -1,5 +1,6 @@
 import { request, type IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
+import { z } from 'zod';
 import { RatchetError } from '../../../core/errors.ts';
 
 /** The Engine API of Docker, which Podman speaks as well, over its Unix socket. */
@@ -7,17 +8,22 @@ import { RatchetError } from '../../../core/errors.ts';
 /** Answers are small, but for the list of containers. */
 const answerBytesMax = 32 * 1024 * 1024;
 /** The oldest version that has all that is asked for; Podman's is 1.41. */
-const version = 'v1.41';
+const oldest = '1.41';
 /** Time for an answer; a container may begin slowly. */
 const answerMs = 120_000;
+
+const Version = z.object({ MinAPIVersion: z.string().optional() });
 
 export interface EngineAnswer {
   readonly status: number;
   readonly json: unknown;
 }
 
+type Method = 'GET' | 'POST' | 'DELETE';
+
 export class EngineClient {
   readonly #socketPath: string;
+  #version: Promise<string> | undefined;
 
   constructor(socketPath: string) {
     this.#socketPath = socketPath;
@@ -27,7 +33,28 @@ export class EngineClient {
    * Sends a request once. Rejects with `SandboxUnavailable` where it was never sent, and with `SandboxUnanswered` where
    * nothing came back.
    */
-  ask(method: 'GET' | 'POST' | 'DELETE', path: string, body?: object, signal?: AbortSignal): Promise<EngineAnswer> {
+  async ask(method: Method, path: string, body?: object, signal?: AbortSignal): Promise<EngineAnswer> {
+    return this.#ask(method, `/v${await this.version()}${path}`, body, signal);
+  }
+
+  /** The version of the API that is spoken. Docker 29 refuses those below 1.44; each engine says its oldest without one. */
+  version(): Promise<string> {
+    this.#version ??= this.#askVersion();
+    this.#version.catch(() => (this.#version = undefined));
+    return this.#version;
+  }
+
+  async #askVersion(): Promise<string> {
+    const { status, json } = await this.#ask('GET', '/version').catch((cause: Error) => {
+      // Whatever it is asked for was not sent.
+      throw new RatchetError('SandboxUnavailable', cause.message, { cause });
+    });
+    if (status !== 200) throw refusal(status, 'GET /version', json);
+    const { MinAPIVersion = oldest } = Version.parse(json);
+    return isNewer(MinAPIVersion, oldest) ? MinAPIVersion : oldest;
+  }
+
+  #ask(method: Method, path: string, body?: object, signal?: AbortSignal): Promise<EngineAnswer> {
     return new Promise((resolve, reject) => {
       let isSent = false;
       const sent = request(this.#options(method, path, body), (answer) => {
@@ -42,9 +69,9 @@ export class EngineClient {
   }
 
   /** Begins what an exec is, and gives the connection that it then is: its input, and frames of its output. */
-  attach(exec: string): Promise<{ readonly wire: Duplex; readonly head: Buffer }> {
+  async attach(exec: string): Promise<{ readonly wire: Duplex; readonly head: Buffer }> {
+    const path = `/v${await this.version()}/exec/${exec}/start`;
     return new Promise((resolve, reject) => {
-      const path = `/exec/${exec}/start`;
       const body = { Detach: false, Tty: false };
       const options = this.#options('POST', path, body);
       const sent = request({ ...options, headers: { ...options.headers, connection: 'Upgrade', upgrade: 'tcp' } });
@@ -62,7 +89,7 @@ export class EngineClient {
     return {
       socketPath: this.#socketPath,
       method,
-      path: `/${version}${path}`,
+      path,
       headers: { host: 'docker', 'content-type': 'application/json', 'content-length': length },
       agent: false as const,
     };
@@ -72,6 +99,11 @@ export class EngineClient {
     const where = `Docker or Podman at ${this.#socketPath}: ${what}: ${cause.message}`;
     return new RatchetError(isSent ? 'SandboxUnanswered' : 'SandboxUnavailable', where, { cause });
   }
+}
+
+/** Of two versions such as 1.9 and 1.41. */
+function isNewer(one: string, other: string): boolean {
+  return one.localeCompare(other, 'en', { numeric: true }) > 0;
 }
 
 async function read(answer: IncomingMessage): Promise<EngineAnswer> {

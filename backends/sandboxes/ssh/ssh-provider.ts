@@ -1,19 +1,21 @@
 import path from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../../core/errors.ts';
+import { jsonOrNull } from '../../../core/json-or-null.ts';
 import { sandboxes } from '../../../core/kinds/sandboxes.ts';
 import { checkRequest } from '../check-request.ts';
 import { restoredTar } from '../snapshot-tars.ts';
 import { quoted } from '../shell/scripts.ts';
 import { type RunScript, ShellSandbox } from '../shell/shell-sandbox.ts';
 import type { ListedSandbox, Sandbox, SandboxProvider, SandboxRequest, SnapshotPlace } from '../types.ts';
-import { lost, SshConnection, type SshHost } from './ssh-connection.ts';
+import { type Forward, lost, SshConnection, type SshHost } from './ssh-connection.ts';
 
 /** Variable by which every process of a sandbox is known. */
 const variable = 'RATCHET_SANDBOX';
 /** Exit codes of the scripts below, apart from those of programs. */
 const [noSandbox, isThere] = [90, 93];
 
+const labelBytesMax = 4_096;
 const Label = z.object({
   name: z.string(),
   createdAtMs: z.number(),
@@ -31,6 +33,8 @@ export class SshProvider implements SandboxProvider {
   readonly #snapshots: SnapshotPlace;
   readonly #folder: string;
   readonly #env = new Map<string, Readonly<Record<string, string>>>();
+  /** Ports of the host that lead to this machine, by sandbox. */
+  readonly #routes = new Map<string, Forward>();
   #base: Promise<string> | undefined;
 
   constructor({ snapshots, ...host }: SshHost & { readonly snapshots: SnapshotPlace }) {
@@ -51,7 +55,7 @@ export class SshProvider implements SandboxProvider {
     const lines = [
       'umask 077',
       `mkdir ${quoted(own)} 2>/dev/null || exit ${isThere}`,
-      `mkdir ${quoted(`${own}/work`)} ${quoted(`${own}/run`)} || exit 1`,
+      `mkdir ${quoted(`${own}/work`)} ${quoted(`${own}/run`)} ${quoted(`${own}/tmp`)} || exit 1`,
       `printf %s ${quoted(endScript(base, name))} >${quoted(`${own}/end`)}`,
       `printf %s ${quoted(limitsScript(limits))} >${quoted(`${own}/limits`)}`,
       `setsid sh -c ${quoted(`sleep ${Math.ceil(limits.seconds)}; sh ${quoted(`${own}/end`)}`)} </dev/null >/dev/null 2>&1 & echo $! >${quoted(`${own}/watchdog`)}`,
@@ -65,7 +69,7 @@ export class SshProvider implements SandboxProvider {
       throw new RatchetError('SandboxUnavailable', `Sandbox ${name}: its folder below ${base} cannot be made.`);
     try {
       this.#env.set(name, env);
-      const sandbox = this.#sandbox(base, name, route ? await this.#connection.forward(route.socket) : null);
+      const sandbox = this.#sandbox(base, name, route ? await this.#lead(name, route.socket) : null);
       if (snapshot) await sandbox.fill(restoredTar({ ...request, snapshot }, this.#snapshots));
       await sandbox.put(files);
       signal?.throwIfAborted();
@@ -87,24 +91,30 @@ export class SshProvider implements SandboxProvider {
 
   async list(project?: string): Promise<readonly ListedSandbox[]> {
     const base = await this.#baseFolder();
-    const text = await this.#connection.ask(
-      `for one in ${quoted(base)}/*/label; do cat "$one" 2>/dev/null; done; exit 0`,
-    );
-    const all = text
+    const text = await this.#connection.ask(listScript(base));
+    return text
       .split('\n')
-      .filter(Boolean)
-      .map((line) => Label.parse(JSON.parse(line)));
-    return all.filter(({ labels }) => project === undefined || labels.project === project);
+      .flatMap(listedIn)
+      .filter(({ labels }) => project === undefined || labels.project === project);
   }
 
   async destroy(name: string): Promise<void> {
     const base = await this.#baseFolder();
     this.#env.delete(name);
+    const route = this.#routes.get(name);
+    this.#routes.delete(name);
+    await route?.end();
     await this.#connection.ask(`${endScript(base, name)}\n${endOfWatchdog(`${base}/${name}`)}`);
   }
 
   close(): Promise<void> {
     return this.#connection.close();
+  }
+
+  async #lead(name: string, socket: string): Promise<number> {
+    const route = await this.#connection.forward(socket);
+    this.#routes.set(name, route);
+    return route.port;
   }
 
   /** The folder of all sandboxes as an absolute path, made if need be. */
@@ -120,7 +130,7 @@ export class SshProvider implements SandboxProvider {
 
   #sandbox(base: string, name: string, routePort: number | null): ShellSandbox {
     const own = `${base}/${name}`;
-    const before = [`test -f ${quoted(`${own}/label`)} || exit ${noSandbox}`, `export ${variable}=${name} HOME=${quoted(`${own}/work`)}`, `. ${quoted(`${own}/limits`)}`]; // prettier-ignore
+    const before = [`test -f ${quoted(`${own}/label`)} || exit ${noSandbox}`, `export ${variable}=${name} HOME=${quoted(`${own}/work`)} TMPDIR=${quoted(`${own}/tmp`)}`, `. ${quoted(`${own}/limits`)}`]; // prettier-ignore
     const run: RunScript = (script, input, take) => ({
       ended: this.#run(base, name, [...before, script].join('\n'), input, take),
     });
@@ -152,13 +162,35 @@ export class SshProvider implements SandboxProvider {
   }
 }
 
-/** Ends every process that has the name in its environment, and removes the folder. Found by name, nothing else is touched. */
+/** Folders of this user with a file `label`, a line each: others may have such files beside ours. */
+function listScript(base: string): string {
+  return [
+    `for one in ${quoted(base)}/*/label; do`,
+    '  [ -O "$one" ] || continue',
+    '  folder=${one%/label}',
+    `  printf '%s ' "\${folder##*/}"; head -c ${labelBytesMax} "$one" | head -n 1; echo`,
+    'done',
+    'exit 0',
+  ].join('\n');
+}
+
+/** Nothing where the label is another program's, or names another folder: what is listed may be destroyed by its name. */
+function listedIn(line: string): readonly ListedSandbox[] {
+  const [, folder, text] = /^(\S+) (.*)$/.exec(line) ?? [];
+  const label = Label.safeParse(jsonOrNull(text ?? ''));
+  return label.success && label.data.name === folder ? [label.data] : [];
+}
+
+/**
+ * Ends every process that has the name in its environment, or that works in the folder (one that was given an empty
+ * environment), and removes the folder. Found by name, nothing else is touched.
+ */
 function endScript(base: string, name: string): string {
   return [
     'for i in 1 2 3 4 5 6 7 8 9; do',
-    `  found=$(grep -lzx ${quoted(`${variable}=${name}`)} /proc/[0-9]*/environ 2>/dev/null)`,
+    `  found=$(grep -lzx ${quoted(`${variable}=${name}`)} /proc/[0-9]*/environ 2>/dev/null; ls -l /proc/[0-9]*/cwd 2>/dev/null | grep -F ${quoted(` -> ${base}/${name}/`)} | sed 's| -> .*||; s|.* ||')`,
     '  [ -n "$found" ] || break',
-    '  for one in $found; do one=${one#/proc/}; kill -KILL ${one%/environ} 2>/dev/null; done',
+    '  for one in $found; do one=${one#/proc/}; kill -KILL ${one%/*} 2>/dev/null; done',
     'done',
     `watchdog=$(cat ${quoted(`${base}/${name}/watchdog`)} 2>/dev/null)`,
     `rm -rf ${quoted(`${base}/${name}`)}`,

@@ -1,25 +1,30 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { WorkflowHandle } from '@temporalio/client';
-import { Command } from '@commander-js/extra-typings';
+import { Command, Option } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { eventsKept } from '../../../core/limits.ts';
-import { changeLine, whoAsked } from '../../../core/rl/changes.ts';
-import { readChanges } from '../../../runs/changes.ts';
-import { storeOf } from '../../../runs/run-access.ts';
+import { type Changed, changedKinds, changeLine, whoAsked } from '../../../core/rl/changes.ts';
 import type { RunEvent } from '../../../workflows/control/messages.ts';
 import { findRun, temporalHere } from '../../../workers/temporal/client.ts';
 import { onOneLine } from '../../output/plain-text.ts';
 import { rootMessage } from '../../../workers/temporal/root-message.ts';
+import { requirePairs } from '../../typed/option-pairs.ts';
 import { storeOption } from '../../typed/store-option.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
 import { print, printAside, printJson } from '../../output/print.ts';
 
 export const eventsCommand = new Command('events')
   .description('what happened in a run, oldest first; it keeps the last few hundred')
-  .argument('<run>')
+  .argument('<run>', 'its name; with --changes and --of the name of something else')
   .option('-f, --follow', 'continue until the run ends or you press Ctrl-C')
   .option('--since <n>', 'those after event number n', '0')
   .option('--changes', 'who changed what and when: everything that was asked of the run, from its folder')
+  .addOption(
+    new Option(
+      '--of <kind>',
+      'with --changes: of what; a search and an evaluation are named by their id or folder (default: run)',
+    ).choices(changedKinds),
+  )
   .option(...storeOption)
   .option('--json', 'one JSON object per event and line: sequence, time, kind, step, text, values')
   .action(async (run, options) => {
@@ -41,13 +46,18 @@ export const eventsCommand = new Command('events')
     }
   });
 
-/** All changes that are in the run's folder: a workflow keeps its newest events only. */
-async function printChanges(run: string, { store, json, since }: EventsOptions): Promise<void> {
-  if (since !== '0')
-    throw new RatchetError('ConfigInvalid', 'expected --since or --changes: changes have no number, but their time.');
-  const { findRunFolder } = await import('../../stored/run-place.ts');
-  const { changes, damaged } = await readChanges(storeOf(await findRunFolder(run, store)));
-  if (changes.length === 0 && json !== true) print(`${run}: nothing was asked of it yet`);
+requirePairs(eventsCommand, { beside: [['--of', '--changes']], apart: [['--since', '--changes']] });
+
+/** All changes that are in the store: a workflow keeps its newest events only. */
+async function printChanges(name: string, { store, json, of = 'run' }: EventsOptions): Promise<void> {
+  const { changesNamed } = await import('../../stored/find-changed.ts');
+  const { changes, damaged } = await changesNamed(of, name, store);
+  if (changes.length === 0 && json !== true)
+    print(
+      of === 'sweep' || of === 'pool'
+        ? `no change of a ${of} ${name} is in ${store ?? './outputs'}; --store names another place of its runs`
+        : `${name}: nothing was asked of it yet`,
+    );
   for (const why of damaged) printAside(`a change was not read: ${why}`);
   for (const change of changes) {
     if (json) printJson({ ...change, who: whoAsked(change) });
@@ -77,6 +87,7 @@ interface EventsOptions {
   readonly json?: boolean;
   readonly store?: string;
   readonly changes?: boolean;
+  readonly of?: Changed['kind'];
 }
 
 const pollMs = 500;

@@ -4,6 +4,7 @@ import { namedByNotices } from '../../../load/grants/grant.ts';
 import { askGrants } from '../../start/ask-grants.ts';
 import { postAfterEnd } from '../../follow/post-after-end.ts';
 import { print } from '../../output/print.ts';
+import { ownerInFolder, requireRole } from '../../../workers/temporal/who-may.ts';
 import { findRunFolder } from '../../stored/run-place.ts';
 import { grantOption, storeOption } from '../../typed/store-option.ts';
 
@@ -17,6 +18,7 @@ export const noteCommand = new Command('note')
   .option(...grantOption)
   .action(async (run, words, options) => {
     const place = await findRunFolder(run, options.store);
+    await requireRole('note', { of: 'run', run, owner: ownerInFolder(place) });
     const note = await writeNote(place, words.join(' '));
     print(`noted at step ${note.step} of ${run}`);
     await postAfterEnd(place, {

@@ -4,6 +4,7 @@ import { askPools } from '../../../workers/temporal/ask-pools.ts';
 import { inColumns } from '../../output/in-columns.ts';
 import { onOneLine } from '../../output/plain-text.ts';
 import { print, printJson } from '../../output/print.ts';
+import { secondOf } from '../../output/second-of.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
 
 export const queueCommand = new Command('queue')
@@ -33,7 +34,7 @@ export function linesOf(found: FoundPool): string[] {
       trainers.map(({ trainer, labels, run, since, giveBack }) => [
         `  ${trainer}`,
         labelsText(labels),
-        gone.includes(trainer) ? 'gone' : run === null ? 'free' : `${run} since ${timeText(since!)}`,
+        gone.includes(trainer) ? 'gone' : run === null ? 'free' : `${run} since ${secondOf(since!)}`,
         giveBack === null ? '' : `asked for: ${giveBack.why}`,
       ]),
     ),
@@ -42,7 +43,7 @@ export function linesOf(found: FoundPool): string[] {
         `  ${i + 1}. ${run}`,
         `team ${team}`,
         `priority ${priority}`,
-        `since ${timeText(since)}`,
+        `since ${secondOf(since)}`,
         why,
       ]),
     ),
@@ -50,7 +51,7 @@ export function linesOf(found: FoundPool): string[] {
       played.map(({ workflow, kind, since, waitsFor }) => [
         `  ${workflow}`,
         kind,
-        `since ${timeText(since)}`,
+        `since ${secondOf(since)}`,
         waitsFor === null ? 'plays' : `waits: ${waitsFor}`,
       ]),
     ),
@@ -70,10 +71,6 @@ function labelsText(labels: Readonly<Record<string, string>>): string {
   return Object.entries(labels)
     .map(([name, value]) => `${name}=${value}`)
     .join(' ');
-}
-
-function timeText(ms: number): string {
-  return new Date(ms).toISOString().slice(0, 19);
 }
 
 function onOneLineKeepingIndent(line: string): string {

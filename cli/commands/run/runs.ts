@@ -154,7 +154,9 @@ async function listed(client: Client, info: WorkflowExecutionInfo): Promise<Stan
 }
 
 function whatIsMissing(stuck: Stuck | null): string {
-  return stuck?.is === 'wedged' ? `somebody's help: ${stuck.text}` : 'an orchestrator that answers';
+  return stuck === null || stuck.is === 'nobody there'
+    ? 'an orchestrator that answers'
+    : `somebody's help: ${stuck.text}`;
 }
 
 /** A run that was asked to stop and has ended has not finished. */

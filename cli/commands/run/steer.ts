@@ -128,7 +128,7 @@ async function untilEnded(handle: WorkflowHandle, run: string): Promise<string> 
       lookedAt = Date.now();
       const stuck = await whyStuck(handle, run);
       // Waits for an orchestrator that is being restarted.
-      if (stuck?.is === 'wedged' || (stuck && isOver)) await terminate(handle, stuck);
+      if (stuck && (stuck.is !== 'nobody there' || isOver)) await terminate(handle, stuck);
       else if (isOver) return status;
     }
     await delay(200);

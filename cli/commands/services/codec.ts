@@ -1,9 +1,9 @@
 import { Command, InvalidArgumentError } from '@commander-js/extra-typings';
 import { codecKeyVar } from '../../../core/names.ts';
 import { RatchetError } from '../../../core/errors.ts';
-import type { ServerKey } from '../../../engine/index.ts';
-import { makeSecret } from '../../../host/project-secret.ts';
 import { print } from '../../output/print.ts';
+import { readPort } from '../../typed/read-port.ts';
+import { serverKey } from '../../typed/server-key.ts';
 
 const defaultPort = 8432;
 
@@ -29,7 +29,7 @@ export const codecCommand = new Command('codec')
       );
     }
     const log = (line: string): void => print(`${new Date().toISOString()} ${line}`);
-    const server = await startCodecServer({ host, port, keys, key: serverKey(), origins: origin, log });
+    const server = await startCodecServer({ host, port, keys, key: serverKey(codecKeyVar), origins: origin, log });
     print(`codec server at ${server.url}`);
     print(`keys: ${keys.map(({ id }) => id).join(', ')}; the first encrypts`);
     print(
@@ -38,19 +38,6 @@ export const codecCommand = new Command('codec')
     await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));
     await server.close();
   });
-
-/** Without a key of the user's, the address has a word that is made of the project's secret. */
-function serverKey(): ServerKey {
-  const value = process.env[codecKeyVar];
-  if (value) return { kind: 'chosen', value, variable: codecKeyVar };
-  return { kind: 'secret', value: makeSecret(process.cwd()) };
-}
-
-function readPort(text: string): number {
-  const port = Number(text);
-  if (Number.isInteger(port) && port >= 0 && port <= 65_535) return port;
-  throw new InvalidArgumentError('Expected a port from 0 to 65535.');
-}
 
 function readOrigin(text: string, before: string[] = []): string[] {
   const url = URL.canParse(text) ? new URL(text) : null;

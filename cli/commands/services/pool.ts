@@ -1,10 +1,10 @@
 import { Command } from '@commander-js/extra-typings';
-import { WithStartWorkflowOperation, WorkflowUpdateFailedError } from '@temporalio/client';
+import { WithStartWorkflowOperation } from '@temporalio/client';
 import { RatchetError } from '../../../core/errors.ts';
 import { poolNamePattern, poolWorkflowId, taskQueues } from '../../../core/names.ts';
 import { print } from '../../output/print.ts';
-import { rootMessage } from '../../../workers/temporal/root-message.ts';
 import { requireRole } from '../../../workers/temporal/who-may.ts';
+import { refusedUpdate } from '../../temporal/refused-update.ts';
 import { withTemporal } from '../../temporal/with-temporal.ts';
 
 const setCommand = new Command('set')
@@ -68,8 +68,7 @@ async function setPool(pool: string, settings: Readonly<Record<string, number | 
         }),
       );
     } catch (error) {
-      if (!(error instanceof WorkflowUpdateFailedError)) throw error;
-      throw new RatchetError('ConfigInvalid', `${pool}: nothing changed. ${rootMessage(error)}`, { cause: error });
+      throw refusedUpdate(pool, error);
     }
   });
 }

@@ -5,6 +5,7 @@ import { resolveStoreUri } from '../../../store/index.ts';
 import { inColumns } from '../../output/in-columns.ts';
 import { onOneLine } from '../../output/plain-text.ts';
 import { print, printJson } from '../../output/print.ts';
+import { secondOf } from '../../output/second-of.ts';
 import { defaultStore } from '../../stored/run-place.ts';
 import { grantOption, storeOption } from '../../typed/store-option.ts';
 import { sweep } from './sweep-sandboxes.ts';
@@ -63,11 +64,7 @@ function rowOf({ lease, creating, live }: OpenLease, kindOf: (pool: string) => s
   const { owner, deadlineAtMs } = live ?? lease;
   const state = live ? 'in use' : creating ? 'asked for' : 'waits';
   const rollout = [owner.run, owner.group, owner.index].filter((part) => part !== undefined).join(' ');
-  return [lease.name, kindOf(lease.pool), owner.run === 'warm' && !live ? 'ready' : state, onOneLine(rollout), timeOf(lease.createdAtMs), timeOf(deadlineAtMs)]; // prettier-ignore
-}
-
-function timeOf(ms: number): string {
-  return new Date(ms).toISOString().slice(0, 19);
+  return [lease.name, kindOf(lease.pool), owner.run === 'warm' && !live ? 'ready' : state, onOneLine(rollout), secondOf(lease.createdAtMs), secondOf(deadlineAtMs)]; // prettier-ignore
 }
 
 interface OfRun {

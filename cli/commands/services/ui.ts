@@ -1,4 +1,4 @@
-import { Command, InvalidArgumentError } from '@commander-js/extra-typings';
+import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { personWithKey, rolesHere } from '../../../workers/temporal/who-may.ts';
 import { type PageGuest, servePage } from '../../../ui/serve.ts';
@@ -7,6 +7,7 @@ import { chatFromPage } from '../../chat/chat-from-page.ts';
 import { findPagePlaces } from '../../page/page-place.ts';
 import { print } from '../../output/print.ts';
 import { steerFromPage } from '../../page/steer-from-page.ts';
+import { readPort } from '../../typed/read-port.ts';
 import { storeOption } from '../../typed/store-option.ts';
 
 export const uiCommand = new Command('ui')
@@ -17,7 +18,7 @@ export const uiCommand = new Command('ui')
     '[what...]',
     "a run, a folder, or s3://BUCKET/…/RUN; several runs, or 'lr-*', to compare them; default: the runs in ./outputs",
   )
-  .option('--port <port>', 'where it is served; default: one that is free', port, 0)
+  .option('--port <port>', 'where it is served; default: one that is free', readPort, 0)
   .option(
     '--steer',
     'the page can also pause, resume, stop, set, rewind and fork a run, adopt a prompt, and talk to a checkpoint',
@@ -50,10 +51,4 @@ function whyNotServed(error: NodeJS.ErrnoException & { readonly port?: number })
   if (error.code !== 'EADDRINUSE' && error.code !== 'EACCES') throw error;
   const why = error.code === 'EACCES' ? 'this user may not take' : 'something else has';
   throw new RatchetError('ConfigInvalid', `--port: ${why} port ${error.port}. Name another, or leave --port out.`);
-}
-
-function port(text: string): number {
-  const number = Number(text);
-  if (/^\d+$/.test(text) && number <= 65_535) return number;
-  throw new InvalidArgumentError('Expected a port from 1 to 65535, or 0 for one that is free.');
 }

@@ -4,14 +4,13 @@ import { fileURLToPath } from 'node:url';
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { isAlive } from '../../../host/is-alive.ts';
-import { listRunNames } from '../../../runs/list-runs.ts';
-import { resolveStoreUri } from '../../../store/index.ts';
 import { openRuntimeFolder } from '../../../workers/stack/held-lock.ts';
 import { planService, uninstallService } from '../../../workers/stack/service.ts';
 import { bytesText } from '../../output/bytes-text.ts';
 import { onOneLine } from '../../output/plain-text.ts';
 import { print, printJson } from '../../output/print.ts';
 import { type Asker, ownTerminal } from '../../start/ask-grants.ts';
+import { runsBelow } from '../../stored/runs-to-remove.ts';
 import { bytesOf, defaultPlaces, keptHere, namesIn, type Places as Kept, shown } from '../stored/cache.ts';
 
 export const uninstallCommand = new Command('uninstall')
@@ -101,20 +100,12 @@ export async function leftHere(runs: readonly string[], places: Places = placesH
 
 /** Runs, and what else is beside them. Only named runs go. */
 async function storedIn(outputs: string, named: readonly string[]): Promise<Left[]> {
-  const runs = await listRunNames(resolveStoreUri(outputs, '/'));
-  const unknown = named.find((name) => !runs.includes(name));
-  if (unknown !== undefined) {
-    const there = runs.length === 0 ? 'There are none' : `There are: ${runs.join(', ')}`;
-    throw new RatchetError(
-      'RunNotFound',
-      `${JSON.stringify(unknown)}: expected a run below ${outputs}. ${there}. Nothing was removed.`,
-    );
-  }
+  const runs = await runsBelow(outputs, { toRemove: named, projectFolder: path.dirname(outputs) });
   const names = await namesIn(outputs);
   return Promise.all(
     names.map(async (name) => ({
       path: path.join(outputs, name),
-      what: runs.includes(name) ? 'a run' : 'evaluations or prompt searches',
+      what: runs.includes(name) ? 'a run' : 'evaluations, prompt searches, or records of sweeps and pools',
       bytes: (await bytesOf(path.join(outputs, name))) ?? 0,
       stays: named.includes(name)
         ? null

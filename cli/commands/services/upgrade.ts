@@ -56,13 +56,13 @@ async function upgrade(client: Client, run: string | null, { to, now, dryRun }: 
     await makeCurrent(asked, wanted);
     print(`new runs begin under version ${short(version)} now`);
   }
-  const given = await walkFleet({ ...walk, say: print });
-  if (run !== null && given.length === 0) print(`${run}: is at work under version ${short(version)}`);
+  const notMoved = await walkFleet({ ...walk, say: print });
+  if (run !== null && notMoved.length === 0) print(`${run}: is at work under version ${short(version)}`);
   if (run === null) for (const line of await drained(client, version)) print(line);
-  if (given.length > 0)
+  if (notMoved.length > 0)
     throw new RatchetError(
       'ServerUnavailable',
-      `${given.length} could not be moved: ${given.join(', ')}. The same command tries again.`,
+      `${notMoved.length} could not be moved: ${notMoved.join(', ')}. The same command tries again.`,
     );
 }
 

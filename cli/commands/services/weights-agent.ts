@@ -1,12 +1,12 @@
 import { existsSync } from 'node:fs';
 import os from 'node:os';
-import { Command, InvalidArgumentError } from '@commander-js/extra-typings';
+import { Command } from '@commander-js/extra-typings';
 import { startWeightsAgent } from '../../../backends/inference/index.ts';
 import { localRoot, resolveStoreUri } from '../../../store/index.ts';
 import { weightsAgentKeyVar } from '../../../core/names.ts';
-import type { ServerKey } from '../../../engine/index.ts';
-import { makeSecret } from '../../../host/project-secret.ts';
 import { print } from '../../output/print.ts';
+import { readPort } from '../../typed/read-port.ts';
+import { serverKey } from '../../typed/server-key.ts';
 
 const defaultPort = 8431;
 
@@ -24,7 +24,7 @@ export const weightsAgentCommand = new Command('weights-agent')
       storeUri,
       host,
       port,
-      key: agentKey(),
+      key: serverKey(weightsAgentKeyVar),
       log: say,
     });
     // Others need a name of this machine instead of the wildcard address.
@@ -38,16 +38,3 @@ export const weightsAgentCommand = new Command('weights-agent')
     await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));
     await agent.close();
   });
-
-/** Workers of this folder have its secret, and need no key. */
-function agentKey(): ServerKey {
-  const value = process.env[weightsAgentKeyVar];
-  if (value) return { kind: 'chosen', value, variable: weightsAgentKeyVar };
-  return { kind: 'secret', value: makeSecret(process.cwd()) };
-}
-
-function readPort(text: string): number {
-  const port = Number(text);
-  if (Number.isInteger(port) && port >= 0 && port <= 65_535) return port;
-  throw new InvalidArgumentError('Expected a port from 0 to 65535.');
-}

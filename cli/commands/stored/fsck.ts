@@ -4,6 +4,7 @@ import { type Examined, examineStore } from '../../../runs/lineages/examine-stor
 import { repairRecord, setAside } from '../../../runs/lineages/repair-store.ts';
 import type { RunPlace } from '../../../runs/run-access.ts';
 import { connect, findRunning, findTemporal } from '../../../workers/temporal/client.ts';
+import { ownerInFolder, requireRole } from '../../../workers/temporal/who-may.ts';
 import { findRunFolder } from '../../stored/run-place.ts';
 import { goOnFromHere } from '../../stored/stored-runs.ts';
 import { storeOption } from '../../typed/store-option.ts';
@@ -22,6 +23,7 @@ export const fsckCommand = new Command('fsck')
   .option('--json', 'as one JSON object')
   .action(async (run, options) => {
     const place = await findRunFolder(run, options.store, { asksTemporal: false });
+    if (options.repair === true) await requireRole('fsck --repair', { of: 'run', run, owner: ownerInFolder(place) });
     const examined = await examineStore(place);
     const done = options.repair === true ? await repair(place, examined) : nothingDone;
     if (options.json) printJson({ run, ...examined, ...done }, 2);

@@ -79,6 +79,32 @@ export function leaseGroups(
   }
 }
 
+/**
+ * The state after the groups up to `last`, of all that were leased between two states. With pools, whose skipped examples
+ * leave no trace, it is that after all of them: no example comes twice.
+ */
+export function stateWithin(
+  [before, after]: readonly [CurriculumState, CurriculumState],
+  leases: readonly Pick<GroupLease, 'ordinal' | 'environment' | 'epoch'>[],
+  last: number,
+): CurriculumState {
+  const state = { ...before, nextOrdinal: last + 1 };
+  if (before.pools) return { ...state, environments: after.environments };
+  const places = Object.entries(after.environments).flatMap(([name, end]) => {
+    const own = leases.filter(({ environment }) => environment === name).toSorted((a, b) => a.ordinal - b.ordinal);
+    const drawn = own.filter(({ ordinal }) => ordinal <= last);
+    const next = own[drawn.length];
+    if (next === undefined) return [[name, end] as const];
+    const begin = before.environments[name] ?? { epoch: 0, cursor: 0 };
+    const { epoch } = next;
+    const ofEpoch = drawn.filter((lease) => lease.epoch === epoch).length;
+    const cursor = ofEpoch + (begin.epoch === epoch ? begin.cursor : 0);
+    const isUntouched = drawn.length === 0 && before.environments[name] === undefined;
+    return isUntouched ? [] : [[name, { epoch, cursor }] as const];
+  });
+  return { ...state, environments: Object.fromEntries(places) };
+}
+
 /** Whether an environment can give groups: it has examples, and not all of them are in pools that are never drawn. */
 export function hasExamples({ datasetLength, chances }: LeasedEnvironment): boolean {
   return datasetLength > 0 && chances?.isAnyDrawn !== false;

@@ -20,7 +20,7 @@ _NONCE_BYTES = 12
 
 
 def data_converter() -> DataConverter:
-    """With the keys of RATCHET_PAYLOAD_KEY or RATCHET_PAYLOAD_KEY_FILE. Without one, encrypted payloads are refused."""
+    """The converter with the keys of RATCHET_PAYLOAD_KEY or RATCHET_PAYLOAD_KEY_FILE. Without one, it refuses encrypted payloads."""
     keys = read_keys(os.environ)
     plain = dataclasses.replace(DataConverter.default, payload_codec=Codec(keys))
     if not keys:
@@ -30,7 +30,7 @@ def data_converter() -> DataConverter:
 
 
 def read_keys(environ: Mapping[str, str]) -> dict[str, bytes]:
-    """By the name that payloads have of them; the first encrypts."""
+    """Keys of 32 bytes, by the name under which payloads refer to them. The first one encrypts."""
     given, file = environ.get("RATCHET_PAYLOAD_KEY"), environ.get("RATCHET_PAYLOAD_KEY_FILE")
     if given and file:
         raise RatchetError(
@@ -123,7 +123,7 @@ def _parsed(word: str, source: str) -> bytes:
 
 
 def _no_key(source: str, received: str) -> RatchetError:
-    """Says only the length of what it received."""
+    """The error names only the length of what was received, which may be most of a key."""
     return RatchetError(
         "ConfigInvalid",
         f"{source}: expected keys of {_KEY_BYTES} bytes in base64 or hex, got {received}. "

@@ -48,7 +48,7 @@ def _flat(row: Row) -> Row:
 def read_run(path: str | os.PathLike[str]) -> "StoredRun":
     """Opens a run's folder, such as `outputs/words`, its `file:` URI, or `s3://bucket/runs/words`.
 
-    Of a bucket, `?endpoint=URL&region=REGION` may follow, as in `store.uri`; credentials are those of boto3.
+    The address of a bucket may end with `?endpoint=URL&region=REGION`, as in `store.uri`; credentials are those of boto3.
 
     Raises RatchetError `RunNotFound` if no run is there, `Unsupported` for a bucket without boto3.
     """

@@ -8,7 +8,7 @@ import { DockerProvider } from '../../../backends/sandboxes/docker/docker-provid
 import { NamespaceProvider } from '../../../backends/sandboxes/namespace/namespace-provider.ts';
 import type { SandboxRequest } from '../../../backends/sandboxes/types.ts';
 import { canSandbox, missingSandbox } from '../../environments/sandbox-here.ts';
-import { type EngineServer, openEngineServer } from '../../stand-ins/sandboxes/engine-server.ts';
+import { type EngineServer, type EngineTraits, openEngineServer } from '../../stand-ins/sandboxes/engine-server.ts';
 import { sandboxContract } from './sandbox.contract.ts';
 import { snapshotsInMemory } from './snapshots-in-memory.ts';
 
@@ -22,10 +22,10 @@ after(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-async function open(snapshots = snapshotsInMemory(), loses?: (method: string, path: string) => boolean) {
+async function open(snapshots = snapshotsInMemory(), traits: EngineTraits = {}) {
   const socket = path.join(folder, `${++sockets}.sock`);
   const inner = new NamespaceProvider({ python: 'python3', isOtherUser: false, snapshots });
-  const server = await openEngineServer(socket, inner, loses);
+  const server = await openEngineServer(socket, inner, traits);
   servers.push(server);
   return { server, provider: new DockerProvider({ socket, snapshots }) };
 }
@@ -73,6 +73,39 @@ describe('containers', { skip }, () => {
     assert.equal((server.asked[1] as { HostConfig: { NetworkMode: string } }).HostConfig.NetworkMode, 'bridge');
   });
 
+  test('are had from an engine that speaks only newer versions of its API', async () => {
+    const { provider } = await open(undefined, { oldest: '1.44' });
+    const sandbox = await provider.create(request('newer', { route: { socket: path.join(folder, 'r.sock'), port: 8_081 } })); // prettier-ignore
+    const { code, stdout } = await sandbox.exec({ argv: ['echo', 'here'], timeoutS: 10, outputBytesMax: 100 });
+    assert.deepEqual([code, stdout], [0, 'here\n']);
+  });
+
+  test('say how a command ended where the engine writes that down late', async () => {
+    const { provider } = await open(undefined, { lateMs: 300 });
+    const sandbox = await provider.create(request('late'));
+    const { code } = await sandbox.exec({ argv: ['sh', '-c', 'exit 7'], timeoutS: 10, outputBytesMax: 100 });
+    assert.equal(code, 7);
+  });
+
+  test('are led to the route by the user that may open its socket', async () => {
+    const [uid, gid] = [process.getuid!(), process.getgid!()];
+    const route = { socket: path.join(folder, 'r.sock'), port: 8_082 };
+    for (const [isRootless, user] of [
+      [false, `${uid}:${gid}`],
+      [true, '0:0'],
+    ] as const) {
+      const { provider, server } = await open(undefined, { isRootless });
+      await provider.create(request(`led-${isRootless}`, { route }));
+      assert.deepEqual(server.execs.map(({ User }) => User), [user]); // prettier-ignore
+    }
+  });
+
+  test('are given parts of a processor as whole numbers, which the engine asks for', async () => {
+    const { provider, server } = await open();
+    await provider.create(request('parts', { limits: { memoryMb: 100, diskMb: 50, cpus: 0.07, seconds: 600 } }));
+    assert.equal(server.asked[0]!.HostConfig!.NanoCpus, 70_000_000);
+  });
+
   test('of an image that is not there are refused, with what to do', async () => {
     const { provider, server } = await open();
     await assert.rejects(provider.create(request('one', { image: 'nobody/knows:1' })), /docker pull nobody\/knows:1/);
@@ -82,10 +115,9 @@ describe('containers', { skip }, () => {
 
   test('whose making is not answered are said to be unanswered, and are found and ended by name', async () => {
     let isLost = true;
-    const { provider, server } = await open(
-      undefined,
-      (method, url) => isLost && method === 'POST' && url.includes('/create'),
-    );
+    const { provider, server } = await open(undefined, {
+      loses: (method, url) => isLost && method === 'POST' && url.includes('/create'),
+    });
     await assert.rejects(provider.create(request('one')), { code: 'SandboxUnanswered' });
     isLost = false;
     assert.deepEqual(server.names(), ['one']);

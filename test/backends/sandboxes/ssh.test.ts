@@ -2,7 +2,7 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { createServer } from 'node:net';
+import { connect, createServer } from 'node:net';
 import type { AddressInfo } from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
@@ -83,6 +83,65 @@ describe('a host that is reached by ssh', { skip }, () => {
     await provider.close();
   });
 
+  test('ends what was given an empty environment, and removes its temporary files', async () => {
+    const provider = open();
+    const sandbox = await provider.create({ ...request, name: 'bare' });
+    const { stdout } = await sandbox.exec({
+      argv: ['sh', '-c', `env -i setsid sleep 8${process.pid} >/dev/null 2>&1 & mktemp`],
+      timeoutS: 10,
+      outputBytesMax: 1_000,
+    });
+    const file = stdout.trim();
+    assert.ok(existsSync(file));
+    await sandbox.destroy();
+    const left = execFileSync('sh', ['-c', `cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c "[s]leep 8${process.pid}" || true`]).toString(); // prettier-ignore
+    assert.deepEqual([left.trim(), existsSync(file)], ['0', false]);
+    await provider.close();
+  });
+
+  test('gives the port of a route back with its sandbox', async () => {
+    const provider = open();
+    const socket = path.join(folder, 'route.sock');
+    const answering = createServer((wire) => wire.end('there')).listen(socket);
+    const sandbox = await provider.create({ ...request, name: 'routed', route: { socket, port: 1 } });
+    assert.equal(await said(sandbox.routePort!), 'there');
+    await sandbox.destroy();
+    await assert.rejects(said(sandbox.routePort!), { code: 'ECONNREFUSED' });
+    answering.close();
+    await provider.close();
+  });
+
+  test('lists its own sandboxes alone, whatever else lies beside them', async () => {
+    const provider = open();
+    await provider.create({ ...request, name: 'own' });
+    const label = { name: '../own', createdAtMs: 1, labels: request.labels };
+    for (const [name, text] of Object.entries({
+      a: 'a label of something else',
+      b: JSON.stringify(label),
+      c: 'x'.repeat(100_000),
+      d: '',
+    })) {
+      // prettier-ignore
+      await mkdir(path.join(folder, 'there', name));
+      await writeFile(path.join(folder, 'there', name, 'label'), text);
+    }
+    assert.deepEqual((await provider.list()).map(({ name }) => name), ['own']); // prettier-ignore
+    await provider.destroy('own');
+    await provider.close();
+  });
+
+  test('has more sandboxes at once than a connection of sshd has sessions', async () => {
+    const provider = open();
+    const names = Array.from({ length: 24 }, (_, i) => `many-${i}`);
+    const made = await Promise.all(names.map((name) => provider.create({ ...request, name })));
+    const results = await Promise.all(made.map((one) => one.exec({ argv: ['sh', '-c', 'sleep 1; echo done'], timeoutS: 60, outputBytesMax: 1_000 }))); // prettier-ignore
+    assert.deepEqual(new Set(results.map(({ code, stdout }) => `${code} ${stdout}`)), new Set(['0 done\n'])); // prettier-ignore
+    assert.deepEqual(results.filter(({ stderr }) => /session|mux/.test(stderr)), []); // prettier-ignore
+    await Promise.all(names.map((name) => provider.destroy(name)));
+    assert.deepEqual(await provider.list(), []);
+    await provider.close();
+  });
+
   test('keeps a sandbox whose worker is gone, for another one to end', async () => {
     const first = open();
     await first.create({ ...request, name: 'left', env: { A: 'b' } });
@@ -94,6 +153,14 @@ describe('a host that is reached by ssh', { skip }, () => {
     await second.close();
   });
 });
+
+/** What is said at a port of the loopback. */
+async function said(at: number): Promise<string> {
+  const wire = connect(at, '127.0.0.1');
+  let text = '';
+  for await (const part of wire) text += String(part);
+  return text;
+}
 
 async function freePort(): Promise<number> {
   const probe = createServer().listen(0, '127.0.0.1');

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { chooseTelling, looksOf } from '../../../cli/follow/audience.ts';
 import { type RunSnapshot, troubleOf } from '../../../cli/follow/follow-run.ts';
-import type { PendingActivity } from '../../../cli/temporal/pending-activities.ts';
+import type { PendingActivity } from '../../../cli/temporal/pending-work.ts';
 import { frame, type FrameInput } from '../../../cli/view/frame.ts';
 import { afterKey, home, type ViewPosition } from '../../../cli/view/keys.ts';
 import { folded, type Line, sparkline, widthOf, written } from '../../../cli/view/lines.ts';

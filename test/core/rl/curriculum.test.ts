@@ -1,7 +1,12 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { initialCurriculum, leaseGroups } from '../../../core/rl/sampling/curriculum.ts';
+import {
+  type CurriculumState,
+  initialCurriculum,
+  leaseGroups,
+  stateWithin,
+} from '../../../core/rl/sampling/curriculum.ts';
 import type { GroupLease } from '../../../core/rl/rollout/rollout.ts';
 
 const two = [
@@ -82,4 +87,28 @@ describe('curriculum', () => {
     assert.throws(() => lease(1, 1, [withEmpty[0]!]), /No environment has examples/);
     assert.deepEqual(lease(0, 1, []), []);
   });
+});
+
+test('what a step leased says the state between its rounds, over the ends of epochs', () => {
+  for (const seed of [0, 1, 2, 3]) {
+    const environments = [
+      { name: 'long', weight: 0.6, datasetLength: 7 },
+      { name: 'short', weight: 0.3, datasetLength: 2 },
+      { name: 'rare', weight: 0.1, datasetLength: 5 },
+    ];
+    let before = initialCurriculum;
+    for (let step = 0; step < 4; step++) {
+      const states: CurriculumState[] = [];
+      const leases: GroupLease[] = [];
+      let state = before;
+      for (const count of [4, 1, 6, 2]) {
+        const leased = leaseGroups(state, { count, environments, seed, policyStep: step });
+        state = leased.state;
+        states.push(state);
+        leases.push(...leased.leases);
+      }
+      for (const one of states) assert.deepEqual(stateWithin([before, state], leases, one.nextOrdinal - 1), one);
+      before = state;
+    }
+  }
 });

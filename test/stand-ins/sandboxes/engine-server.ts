@@ -14,10 +14,12 @@ interface Body {
   readonly Env?: readonly string[];
   readonly Labels?: Readonly<Record<string, string>>;
   readonly WorkingDir?: string;
+  readonly User?: string;
   readonly HostConfig?: {
     readonly NetworkMode: string;
     readonly Memory: number;
     readonly PidsLimit: number;
+    readonly NanoCpus?: number;
     readonly Binds: readonly string[];
   };
 }
@@ -39,29 +41,45 @@ interface Exec {
 export interface EngineServer {
   /** Bodies of `containers/create`. */
   readonly asked: readonly Body[];
+  /** Bodies of `containers/NAME/exec`. */
+  readonly execs: readonly Body[];
   /** Names of containers that exist. */
   names(): readonly string[];
   close(): Promise<void>;
 }
 
+export interface EngineTraits {
+  /** Whether the answer to a request is lost, after it was done. */
+  readonly loses?: (method: string, path: string) => boolean;
+  /** The oldest version of the API that it speaks: 1.24 of Docker 28 and Podman, 1.44 of Docker 29. */
+  readonly oldest?: string;
+  /** Milliseconds from the end of a command's output until its exit code is written down, as with Podman. */
+  readonly lateMs?: number;
+  readonly isRootless?: boolean;
+}
+
 export async function openEngineServer(
   socketPath: string,
   inner: NamespaceProvider,
-  /** Whether the answer to a request is lost, after it was done. */
-  loses: (method: string, path: string) => boolean = () => false,
+  { loses = () => false, oldest = '1.24', lateMs = 0, isRootless = false }: EngineTraits = {},
 ): Promise<EngineServer> {
   const containers = new Map<string, Container>();
   const execs = new Map<string, Exec>();
   const asked: Body[] = [];
+  const execBodies: Body[] = [];
   const find = (key: string): Container | undefined =>
     containers.get(key) ?? [...containers.values()].find(({ id }) => id === key);
 
   async function answer(request: IncomingMessage, body: Body): Promise<{ status: number; json?: object }> {
     const url = new URL(request.url!, 'http://docker');
-    const [, version, ...parts] = url.pathname.split('/');
-    if (version !== 'v1.41') return { status: 400, json: { message: 'version' } };
+    if (url.pathname === '/version')
+      return { status: 200, json: { Version: '29.0', ApiVersion: '1.52', MinAPIVersion: oldest } };
+    const [, version = '', ...parts] = url.pathname.split('/');
+    const refused = refusedVersion(version);
+    if (refused) return { status: 400, json: { message: refused } };
     const [kind, key = '', verb] = parts;
-    if (kind === 'version') return { status: 200, json: { Version: '27.0', ApiVersion: '1.46' } };
+    if (kind === 'info')
+      return { status: 200, json: { SecurityOptions: ['name=seccomp,profile=builtin', ...(isRootless ? ['name=rootless'] : [])] } }; // prettier-ignore
     if (kind === 'exec') {
       const exec = execs.get(key);
       return exec ? { status: 200, json: { ExitCode: exec.code, Running: exec.isRunning } } : { status: 404 };
@@ -81,13 +99,23 @@ export async function openEngineServer(
     if (container.sandbox === null) return { status: 409, json: { message: 'it is not running' } };
     const id = randomBytes(8).toString('hex');
     execs.set(id, { container, body, code: null, isRunning: true });
+    execBodies.push(body);
     return { status: 201, json: { Id: id } };
+  }
+
+  function refusedVersion(version: string): string | null {
+    const [, minor] = /^v1\.(\d+)$/.exec(version) ?? [];
+    if (minor === undefined) return `invalid version: ${version}`;
+    if (Number(minor) >= Number(oldest.slice(2))) return null;
+    return `client version 1.${minor} is too old. Minimum supported API version is ${oldest}, please upgrade your client to a newer version`;
   }
 
   function create(body: Body, name: string): { status: number; json: object } {
     if (body.Image !== 'python:3') return { status: 404, json: { message: `No such image: ${body.Image}` } };
     if (containers.has(name))
       return { status: 409, json: { message: `The container name "/${name}" is already in use` } };
+    if (!Number.isInteger(body.HostConfig?.NanoCpus ?? 0))
+      return { status: 400, json: { message: 'json: cannot unmarshal number into Go struct field .HostConfig.NanoCpus of type int64' } }; // prettier-ignore
     asked.push(body);
     const id = randomBytes(32).toString('hex');
     containers.set(name, { id, name, body, sandbox: null });
@@ -128,8 +156,12 @@ export async function openEngineServer(
       wire.write(Buffer.concat([head, bytes]));
     });
     const end = await ended.catch(() => ({ code: 137, signal: null }));
-    exec.code = end.code ?? 137;
-    exec.isRunning = false;
+    const write = (): void => {
+      exec.code = end.code ?? 137;
+      exec.isRunning = false;
+    };
+    if (lateMs > 0) setTimeout(write, lateMs);
+    else write();
     wire.end();
   }
 
@@ -147,6 +179,12 @@ export async function openEngineServer(
   server.on('upgrade', (request: IncomingMessage, wire: Duplex, head: Buffer) => {
     const exec = execs.get(/\/exec\/([0-9a-f]+)\/start/.exec(request.url!)![1]!)!;
     wire.on('error', () => undefined);
+    const refused = refusedVersion(request.url!.split('/')[1]!);
+    if (refused) {
+      const body = JSON.stringify({ message: refused });
+      wire.end(`HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n${body}`);
+      return;
+    }
     wire.write(
       'HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n',
     );
@@ -155,6 +193,7 @@ export async function openEngineServer(
   await new Promise<void>((resolve) => server.listen(socketPath, resolve));
   return {
     asked,
+    execs: execBodies,
     names: () => [...containers.keys()],
     close: async () => {
       await inner.close();

@@ -26,12 +26,22 @@ export class Engine {
   #isHalfLoaded = false;
 
   readonly #hasRawLogprobs: boolean;
+  readonly #maxLoraRank: number;
 
-  constructor(inner: string, scratch: string, { faults, hasRawLogprobs }: { faults: Faults; hasRawLogprobs: boolean }) {
+  constructor(
+    inner: string,
+    scratch: string,
+    {
+      faults,
+      hasRawLogprobs,
+      maxLoraRank,
+    }: { readonly faults: Faults; readonly hasRawLogprobs: boolean; readonly maxLoraRank: number },
+  ) {
     this.#inner = inner;
     this.#scratch = scratch;
     this.#faults = faults;
     this.#hasRawLogprobs = hasRawLogprobs;
+    this.#maxLoraRank = maxLoraRank;
   }
 
   get adapters(): string[] {
@@ -58,6 +68,11 @@ export class Engine {
     if (!existsSync(path.join(folder, 'adapter_config.json'))) {
       throw new Refused(404, `Loading lora ${name} failed: No adapter found for ${folder}`);
     }
+    const { r } = JSON.parse(await readFile(path.join(folder, 'adapter_config.json'), 'utf8')) as {
+      readonly r: number;
+    };
+    if (r > this.#maxLoraRank)
+      throw new Refused(400, `LoRA rank ${r} is greater than max_lora_rank ${this.#maxLoraRank}.`);
     this.#adapters.set(name, { id: await this.#open(folder), folder });
     return `Success: LoRA adapter '${name}' added successfully.`;
   }

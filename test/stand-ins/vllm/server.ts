@@ -19,6 +19,8 @@ export interface StandInOptions {
   readonly port?: number;
   /** `--enable-lora`, and leave to load adapters while it runs. */
   readonly takesAdapters?: boolean;
+  /** `--max-lora-rank`; vLLM's default when missing. */
+  readonly maxLoraRank?: number | undefined;
   /** VLLM_SERVER_DEV_MODE=1 */
   readonly isDevelopment?: boolean;
   /** Has prime-rl's routes for full weights, in place of vLLM's. */
@@ -66,7 +68,11 @@ export async function startVllmStandIn(options: StandInOptions): Promise<VllmSta
   const scratch = await mkdtemp(path.join(os.tmpdir(), 'vllm-stand-in-'));
   const inner = await startPolicyServer({ key: null, threads: 1, allowRoots: ['/'], maxVersions: 64 });
   const faults: Faults = { isEngineDead: false, failures: 0, keepsWeights: false, breaksOff: false };
-  const engine = new Engine(inner.url, scratch, { faults, hasRawLogprobs: options.hasRawLogprobs === true });
+  const engine = new Engine(inner.url, scratch, {
+    faults,
+    hasRawLogprobs: options.hasRawLogprobs === true,
+    maxLoraRank: options.maxLoraRank ?? 16,
+  });
   await engine.loadBase(options.model);
   const asked: string[] = [];
   const context: Context = { options, engine, faults, startedAt: Date.now() / 1000 };
