@@ -13,11 +13,10 @@ import type {
   UploadActivities,
 } from '../activities/index.ts';
 import { heartbeatTimeoutDefaultS, holdAgainMs } from '../core/limits.ts';
-import { type RolloutPriority, rolloutPriority } from '../core/fleet/rollout-turns.ts';
+import { queuePriorityOf, type RolloutPriority, rolloutPriority } from '../core/fleet/rollout-turns.ts';
 import { memoKeys, notRegisteredType, queueOfPool, taskQueues, trainerQueues } from '../core/names.ts';
 import type { Overrides } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import { queuePriorityOf } from './step/run-states.ts';
 
 /**
  * All plumbing on one screen. Every step is retried until it works or refuses: a failure that may pass is waited for,

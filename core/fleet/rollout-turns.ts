@@ -1,4 +1,5 @@
 import { hash32 } from '../random.ts';
+import type { Overrides } from '../rl/run-state.ts';
 import { type PoolStatus, teamDefaults } from './pool-types.ts';
 
 /*
@@ -57,4 +58,12 @@ function keyOf(workflowId: string): string {
   if (/^[ -~]*$/.test(workflowId) && workflowId.length <= keyBytesMax) return workflowId;
   const digits = hash32(workflowId).toString(16).padStart(8, '0');
   return `${workflowId.replaceAll(/[^ -~]/g, '?').slice(0, keyBytesMax - 1 - digits.length)}~${digits}`;
+}
+
+/** The priority of a run in its pool by now; 0 for one of no pool. */
+export function queuePriorityOf(
+  queue: { readonly priority: number } | undefined,
+  overrides: Pick<Overrides, 'queuePriority'>,
+): number {
+  return queue === undefined ? 0 : (overrides.queuePriority ?? queue.priority);
 }

@@ -18,6 +18,7 @@ interface Named extends Span {
 
 /** Waits that have no label where they are written, and who labels them. */
 const labelledElsewhere: Readonly<Record<string, string>> = {
+  'beside/child-work.ts onceItsIdIsFree sleep': 'evaluations wait, and no run',
   'beside/child-work.ts resultOf condition': 'whoever waits for the child: `eval …`, `gepa branch …`',
   'beside/child-work.ts resultOf condition 2': 'likewise',
   'beside/online-evals.ts evaluate condition': 'no step waits: the evaluation is deferred until the last one is made',
@@ -64,9 +65,9 @@ const proxies: ReadonlySet<string> = new Set(['eager', 'opening', 'lookup']);
 
 function sourcesOfRun(): string[] {
   const others =
-    /^(?:evaluate|optimize-prompt|rescore|sweep-sandboxes|search-leases|pool\.ts|sweep\.ts|play-rounds|options|inputs|unknown)/;
+    /^(?:control\/pool-record|control\/search-control|evaluate|optimize-prompt|rescore|sweep-sandboxes|search-leases|pool\.ts|sweep\.ts|play-rounds|options|inputs|unknown)/;
   return readdirSync(root, { recursive: true, encoding: 'utf8' })
-    .filter((file) => file.endsWith('.ts') && !others.test(file) && !file.startsWith('control/search-control'))
+    .filter((file) => file.endsWith('.ts') && !others.test(file))
     .toSorted();
 }
 

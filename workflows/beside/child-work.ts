@@ -12,12 +12,12 @@ import {
   workflowInfo,
 } from '@temporalio/workflow';
 import type { RunSpec } from '../../config/run-spec.ts';
+import { queuePriorityOf } from '../../core/fleet/rollout-turns.ts';
 import { evaluationLookAgainMs } from '../../core/limits.ts';
 import { memoKeys } from '../../core/names.ts';
 import type { Overrides } from '../../core/rl/run-state.ts';
 import { onSignal } from '../control/listen.ts';
 import type { RunControl } from '../control/run-control.ts';
-import { queuePriorityOf } from '../step/run-states.ts';
 import { awaitedLater } from './beside.ts';
 import { rootCause } from './root-cause.ts';
 

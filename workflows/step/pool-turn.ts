@@ -1,4 +1,5 @@
 import { condition, workflowInfo } from '@temporalio/workflow';
+import { queuePriorityOf } from '../../core/fleet/rollout-turns.ts';
 import type { RunStanding, TurnNotice } from '../../core/fleet/pool-types.ts';
 import type { QueueSpec } from '../../config/run-spec.ts';
 import { awaitedLater } from '../beside/beside.ts';
@@ -6,7 +7,6 @@ import { onSignal } from '../control/listen.ts';
 import { turnSignal } from '../control/pool-messages.ts';
 import type { RunControl } from '../control/run-control.ts';
 import { eager } from '../options.ts';
-import { queuePriorityOf } from './run-states.ts';
 
 /** Carried by continue-as-new: the turn goes on. */
 export interface CarriedTurn {

@@ -90,8 +90,3 @@ export function stateAfter(
 export function maxMismatchKlOf({ maxMismatchKl }: RunSpec, overrides: Overrides): number | null {
   return overrides.maxMismatchKl ?? maxMismatchKl;
 }
-
-/** The priority of a run in its pool by now; 0 for one of no pool. */
-export function queuePriorityOf(queue: RunSpec['queue'], overrides: Overrides): number {
-  return queue === undefined ? 0 : (overrides.queuePriority ?? queue.priority);
-}
