@@ -57,10 +57,10 @@ export class DockerProvider implements SandboxProvider {
     checkRequest(request, this);
     const { name, image, files = [], snapshot, route } = request;
     if (image === undefined) throw new RatchetError('SandboxRefused', `Sandbox ${name}: expected an image, got none.`);
-    signal?.throwIfAborted();
     const engine = await this.#engine.engine();
     if (!engine.keepsLimits) throw new RatchetError('SandboxRefused', `Sandbox ${name}: expected an engine that limits memory and processes of a container, and this one does not. One that runs without root needs cgroups v2, with those controllers delegated to its user.`); // prettier-ignore
     const has = await this.#imageOf(name, image);
+    signal?.throwIfAborted();
     const body = containerOf(request, image, has, engine);
     const created = await this.#engine.ask('POST', `/containers/create?name=${name}`, body, signal);
     if (created.status === 404) throw noImage(name, image);
@@ -146,7 +146,7 @@ export class DockerProvider implements SandboxProvider {
     if (status === 404) throw noImage(name, image);
     if (status !== 200) throw refusal(status, `look for image ${image}`, json);
     const { User, Volumes } = Image.parse(json).Config;
-    return { user: User ?? '', volumes: Object.keys(Volumes ?? {}) };
+    return { user: User ?? '', volumes: Object.keys(Volumes ?? {}).map((place) => path.posix.resolve('/', place)) };
   }
 
   /** Lets the user of its programs write: runc before 1.1.9 gives a folder in memory the rights of the image's folder. */
@@ -211,7 +211,7 @@ export class DockerProvider implements SandboxProvider {
     const { status, json } = await this.#engine.ask('POST', `/containers/${name}/exec`, body);
     if (status === 201) return Created.parse(json).Id;
     // Docker says 404 or 409 then, and Podman 4 also 500.
-    if (status === 404 || !(await this.#isRunning(name)))
+    if (status === 404 || status === 409 || !(await this.#isRunning(name)))
       throw new RatchetError('SandboxUnavailable', `Sandbox ${name}: it has ended.`);
     throw refusal(status, `run in ${name}`, json);
   }
@@ -308,7 +308,9 @@ function containerOf(
       PidsLimit: limits.processes ?? processesUsual,
       ...(limits.cpus === undefined ? {} : { NanoCpus: Math.round(limits.cpus * 1e9) }),
       ReadonlyRootfs: true,
-      Tmpfs: Object.fromEntries([...volumes, folder, ownFolder].map((place) => [place, inMemory])),
+      Tmpfs: Object.fromEntries(
+        [...volumes.filter((place) => !shown.has(place)), folder, ownFolder].map((place) => [place, inMemory]),
+      ),
       // `Binds` would end a path at its first colon.
       Mounts: [...shown].map((place) => ({ Type: 'bind', Source: place, Target: place, ReadOnly: true })),
       CapDrop: ['ALL'],

@@ -129,8 +129,11 @@ describe('containers', { skip }, () => {
 
   for (const isPodman of [false, true])
     test(`of ${isPodman ? 'Podman' : 'Docker'} have nothing of the image in their folders, and no volume on a disk`, async () => {
-      const { provider, server } = await open(undefined, { isPodman, image: { Volumes: { '/data': {} } } });
-      await provider.create(request(`clean-${isPodman}`));
+      const { provider, server } = await open(undefined, {
+        isPodman,
+        image: { Volumes: { '/data': {}, '/tmp/': {}, [folder]: {} } },
+      });
+      await provider.create(request(`clean-${isPodman}`, { folders: [folder] }));
       const options = `rw,nosuid,nodev,mode=1777,exec,size=50m${isPodman ? ',notmpcopyup' : ''}`;
       assert.deepEqual(server.asked[0]!.HostConfig!.Tmpfs, { '/data': options, '/work': options, '/tmp': options });
     });
