@@ -60,6 +60,7 @@ test('the recorded curves are those of nine rows with three seeds, with a value 
   assert.deepEqual([rows.length, runs.length], [9, 27]);
   for (const { values } of runs)
     for (const step of rungSteps(maxSteps, usual)) assert.equal(typeof values[step - 1], 'number');
-  const { steps_ratio } = regretOf((await readCurves())!, usual);
+  const { steps_ratio, regret_in_standard_errors } = regretOf((await readCurves())!, usual);
   assert.ok(steps_ratio <= 1 / 3, String(steps_ratio));
+  assert.ok(regret_in_standard_errors <= 1, String(regret_in_standard_errors));
 });
