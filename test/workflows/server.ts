@@ -139,7 +139,7 @@ async function open(): Promise<Server> {
 }
 
 /** A server without a database file writes its id into the home, and it inherits ours. */
-async function startIn(home: string, cli: string): Promise<TestWorkflowEnvironment> {
+export async function startIn(home: string, cli: string): Promise<TestWorkflowEnvironment> {
   const { HOME: ours } = process.env;
   process.env['HOME'] = home;
   try {
