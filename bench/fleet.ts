@@ -82,7 +82,7 @@ const runNames = ['a', 'b', 'c', 'd'] as const;
 const batchSize = 32;
 const rolloutsPerExample = 4;
 /** Steps of the runs that end by themselves, and the speeds of their parts. */
-const shortSteps = 30;
+const shortSteps = 60;
 const shortStepMs = 600;
 const shortSampleMs = 400;
 /** Steps of a run of higher priority. */
