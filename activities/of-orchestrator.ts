@@ -94,7 +94,7 @@ export const createOrchestratorActivities = (
     openEvaluation: async (asked: Parameters<typeof openEvaluation>[0]) => {
       await sweepsFor([asked.input.environment], asked.input.results.store, beginSweeps);
       const opened = await openEvaluation(asked);
-      // What a run begins is told by the run's own changes.
+      // An evaluation that a run begins stands in that run's own changes.
       if (asked.input.notify === undefined)
         await recordAround({ kind: 'evaluation', place: opened.place }, history, executionHere());
       return opened;

@@ -87,7 +87,7 @@ const shortStepMs = 600;
 const shortSampleMs = 400;
 /** Steps of a run of higher priority. */
 const urgentSteps = 2;
-/** Of the part about sharing: rollouts of a step, milliseconds of the longest answer and of a step, and seconds of either measurement. */
+/** Sizes of the part about sharing: rollouts of a step, milliseconds of the longest answer and of a step, seconds of each measurement. */
 const [largeBatch, smallBatch] = [512, 16];
 const sharedSampleMs = 2_000;
 const sharedStepMs = 100;

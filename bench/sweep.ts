@@ -15,7 +15,7 @@ import { command, newestStep, readCommits, runProgram, withProject, withStack } 
 import { mean, median, round } from './statistics.ts';
 
 const metric = 'eval/reverse-text/reward/mean';
-/** What `[sweep.halving]` means when it says nothing else. */
+/** The defaults of `[sweep.halving]`. */
 const halving: HalvingSettings = { eta: 3, rungs: 3, minSteps: null };
 /** Other halvings of the same curves, to see what the choice is worth. */
 const others: readonly HalvingSettings[] = [
@@ -65,7 +65,7 @@ interface Trained {
 }
 
 /**
- * What is recorded: nine rows around the demo's settings, with a third of its rate, its rate and three times that, and half,
+ * The recorded sweep: nine rows around the demo's settings, with a third of its rate, its rate and three times that, and half,
  * all and double its group. There is an evaluation at each rung.
  */
 const recorded: Trained = {
@@ -75,7 +75,7 @@ const recorded: Trained = {
   warmUpSteps: 150,
   evalEvery: 4,
 };
-/** What is trained for its bits, while processes are killed: how well it learns does not matter. */
+/** The sweep that is trained while processes are killed. Its weights are compared; how well it learns does not matter. */
 const struckSize: Trained = {
   grid: { learning_rate: [0.0005, 0.0015], rollouts_per_example: [4, 8] },
   maxSteps: 9,
@@ -179,7 +179,7 @@ export async function readCurves(): Promise<RecordedCurves | null> {
 }
 
 /**
- * What halving makes of curves that are known to their end. `seen`: the runs that it decides by, when these are not all.
+ * The regret of halving over curves that are known to their end. `seen`: the runs that it decides by, when these are not all.
  * What its choice is worth is always the mean of all runs at their end.
  */
 export function regretOf({ maxSteps, rows, runs }: RecordedCurves, halving: HalvingSettings, seen = runs) {

@@ -89,20 +89,18 @@ async function runOfAnn(t: TestContext, role: string): Promise<{ readonly here: 
     path.join(here, 'roles.toml'),
     `[users.me]\nrole = "${role}"\nlogins = ["${login}"]\n[users.ann]\nrole = "operator"\n[users.eve]\nrole = "admin"\n`,
   );
-  const start = {
-    principal: null,
-    what: 'start',
-    asked: '',
-    step: null,
-    workflow: 'words',
-    execution: 'e1',
-    id: 'start',
-  };
-  await writeChange(
-    { ...run.run, kind: 'run' },
-    { ...start, time: '2026-11-01T00:00:00.000Z', identity: 'ratchet ann@laptop 7' },
-  );
+  await startedBy(run, 'ratchet ann@laptop 7', { execution: 'e1', time: '2026-11-01T00:00:00.000Z' });
   return { here, run };
+}
+
+/** Records who started the run. */
+function startedBy(
+  { run }: TestRun,
+  identity: string,
+  when: { readonly execution: string; readonly time: string },
+): Promise<void> {
+  const start = { principal: null, what: 'start', asked: '', step: null, workflow: 'words', id: 'start' };
+  return writeChange({ ...run, kind: 'run' }, { ...start, ...when, identity });
 }
 
 /** Every file with its size and its time of change. */
@@ -190,19 +188,7 @@ for (const [what, args] of [
     );
     assert.deepEqual(await filesIn(here), before);
     if (what === 'rewind') return; // it would train
-    const start = {
-      principal: null,
-      what: 'start',
-      asked: '',
-      step: null,
-      workflow: 'words',
-      execution: 'e0',
-      id: 'start',
-    };
-    await writeChange(
-      { ...run.run, kind: 'run' },
-      { ...start, time: '2026-10-01T00:00:00.000Z', identity: `ratchet ${login} 8` },
-    );
+    await startedBy(run, `ratchet ${login} 8`, { execution: 'e0', time: '2026-10-01T00:00:00.000Z' });
     const { code, out, err } = await typed(here, args);
     assert.equal(code, 0, out + err);
   });

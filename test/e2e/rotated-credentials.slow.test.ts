@@ -2,13 +2,13 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { Client, Connection, WorkflowFailedError } from '@temporalio/client';
 import { startTemporalServer } from '../workers/fixtures/temporal-server.ts';
 import { temporaryFolder } from '../workers/fixtures/processes.ts';
-import { hasOpenssl, type KeyPair, makeCertificates, startTlsProxy } from '../workers/fixtures/tls.ts';
+import { hasOpenssl, makeCertificates, startRenewingProxy, startTlsProxy } from '../workers/fixtures/tls.ts';
 import { eventually, until } from '../eventually.ts';
 import { fakeRun } from '../faults/fake-run.ts';
 import { repositoryFolder } from './small-run.ts';
@@ -48,20 +48,7 @@ test('an API key is changed: before the old one becomes invalid, and after', { s
 
 test('an authority and its client certificates are replaced while a worker polls', { skip }, async (t) => {
   const upstream = await startTemporalServer(t);
-  const first = makeCertificates(t);
-  const second = makeCertificates(t);
-  const proxy = await startTlsProxy(t, {
-    server: first.server,
-    upstream,
-    clientAuthority: first.authority.certificate,
-  });
-  const folder = temporaryFolder(t);
-  const own: KeyPair = { certificate: path.join(folder, 'client.pem'), key: path.join(folder, 'client.key') };
-  const put = ({ client }: typeof first): void => {
-    copyFileSync(client.certificate, own.certificate);
-    copyFileSync(client.key, own.key);
-  };
-  put(first);
+  const { proxy, first, second, folder, own, put } = await startRenewingProxy(t, upstream);
   const worker = startWorker(t, folder, {
     TEMPORAL_ADDRESS: proxy.address,
     TEMPORAL_TLS_SERVER_CA_CERT_PATH: first.authority.certificate,
@@ -83,20 +70,7 @@ test('a client certificate is replaced while `ratchet dev` and `ratchet attach` 
   // Before their folder is removed.
   t.after(() => Promise.all(started.map((one) => one.end())));
   const upstream = await startTemporalServer(t);
-  const first = makeCertificates(t);
-  const second = makeCertificates(t);
-  const proxy = await startTlsProxy(t, {
-    server: first.server,
-    upstream,
-    clientAuthority: first.authority.certificate,
-  });
-  const folder = temporaryFolder(t);
-  const own: KeyPair = { certificate: path.join(folder, 'client.pem'), key: path.join(folder, 'client.key') };
-  const put = ({ client }: typeof first): void => {
-    copyFileSync(client.certificate, own.certificate);
-    copyFileSync(client.key, own.key);
-  };
-  put(first);
+  const { proxy, first, second, folder, own, put } = await startRenewingProxy(t, upstream);
   const variables = {
     TEMPORAL_ADDRESS: proxy.address,
     TEMPORAL_TLS_SERVER_CA_CERT_PATH: first.authority.certificate,

@@ -132,7 +132,7 @@ export class EngineClient {
   }
 }
 
-/** Of two versions such as 1.9 and 1.41. */
+/** Compares versions by their numbers: 1.41 is newer than 1.9. */
 function isNewer(one: string, other: string): boolean {
   return one.localeCompare(other, 'en', { numeric: true }) > 0;
 }
@@ -162,7 +162,7 @@ export function isGone({ status, json }: EngineAnswer): boolean {
   return status === 404 || (status === 500 && messageOf(json).includes('no such container'));
 }
 
-/** What Podman answers 500 to although asking again does not help; Docker answers 400 or 409. */
+/** Podman answers these refusals with 500, where Docker answers 400 or 409: asking again does not help. */
 const lasting = /already in use|invalid reference format|container-init binary not found|invalid mount option/;
 
 /** What a status says that was not hoped for. */
