@@ -24,6 +24,8 @@ interface Settings extends Pick<RunSettings, 'batchFill'> {
   readonly oversamplingFactor: number;
   /** Rollouts of a group, on average. */
   readonly rolloutsPerExample: number;
+  /** Absent where the run is in no pool. */
+  readonly queue?: object | undefined;
 }
 
 /** Measurements of a run, newest last. */
@@ -106,7 +108,7 @@ function paceOf({ playS, batchS, occupancies }: SamplingMeasured): Omit<Sampling
 
 /** Groups of a chunk at most, where so many groups are to be in play. */
 export function chunkGroupsOf(
-  spec: Pick<Settings, 'maxAsyncLevel' | 'maxOffPolicySteps'>,
+  spec: Pick<Settings, 'maxAsyncLevel' | 'maxOffPolicySteps' | 'queue'>,
   measured: SamplingMeasured,
   { groupsPerBatch, window }: { readonly groupsPerBatch: number; readonly window: number },
 ): number {
@@ -114,7 +116,7 @@ export function chunkGroupsOf(
   const pace = paceOf(measured);
   // Groups are scored as they end, so one worker gains nothing by two chunks of a step that waits for both, and each costs six events.
   if (workers === 1 && isQuick(pace.playS) && levelOf(spec) <= 1) return Math.max(window, 1);
-  return chunkGroups({ groupsPerBatch, window, workers, pace });
+  return chunkGroups({ groupsPerBatch, window, workers, pace, isShared: spec.queue !== undefined });
 }
 
 /** How many groups may be leased for a batch and later ones, from what was measured of the run. */

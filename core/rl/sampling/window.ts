@@ -29,6 +29,11 @@ export const slowPlayS = 2;
 
 /** Chunks of a batch of slow rollouts: a single delay then holds up a small part of the batch. */
 const chunksPerBatch = 16;
+/**
+ * The same for a run that shares its rollout workers: a chunk that plays is not interrupted, and the chunks of another run
+ * wait for it.
+ */
+const chunksPerSharedBatch = 64;
 
 /**
  * Chunks of a batch for each worker if rollouts are quick or not yet measured. A single worker gets at least
@@ -178,15 +183,18 @@ export function chunkGroups(input: {
   /** Number of rollout workers, as far as known. */
   readonly workers: number;
   readonly pace: Pick<SamplingPace, 'playS'>;
+  /** Whether other runs have the same workers. */
+  readonly isShared: boolean;
 }): number {
-  const { groupsPerBatch, window, workers, pace } = input;
+  const { groupsPerBatch, window, workers, pace, isShared } = input;
   const { playS } = pace;
+  const chunks = isShared ? chunksPerSharedBatch : chunksPerBatch;
   const wanted =
     playS === null || playS < slowPlayS
       ? workers > 1
         ? Math.ceil(groupsPerBatch / quick.chunksPerBatch / workers)
         : Math.max(quick.groupsMin, Math.ceil(groupsPerBatch / quick.chunksPerBatch))
-      : Math.ceil(groupsPerBatch / Math.max(chunksPerBatch, 2 * workers));
+      : Math.ceil(groupsPerBatch / Math.max(chunks, 2 * workers));
   return Math.max(Math.ceil(window / chunksInPlayMax), Math.min(wanted, groupsPerBatch));
 }
 

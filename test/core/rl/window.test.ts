@@ -31,7 +31,7 @@ const window = {
   maxConcurrent: null,
   rolloutsPerExample: 8,
 };
-const chunk = { groupsPerBatch: 64, window: 192, workers: 1 };
+const chunk = { groupsPerBatch: 64, window: 192, workers: 1, isShared: false };
 
 test('sampling is never further ahead than groups may be old', () => {
   assert.equal(levelOf({ maxAsyncLevel: 64, maxOffPolicySteps: 8 }), 8);
@@ -129,6 +129,7 @@ test('where it is said how many rollouts are in flight, the window is no smaller
 
 test('a chunk of slow rollouts has a few groups, one of quick ones half a batch', () => {
   assert.equal(chunkGroups({ ...chunk, pace: slow }), 4);
+  assert.equal(chunkGroups({ ...chunk, pace: slow, isShared: true }), 1, 'another run waits for no more');
   assert.equal(chunkGroups({ ...chunk, pace: quick }), 32);
   assert.equal(chunkGroups({ ...chunk, pace: quick, workers: 16 }), 2, 'every worker has two');
   assert.equal(chunkGroups({ ...chunk, pace: unmeasured }), 32);
@@ -141,7 +142,7 @@ test('whatever is asked for, no more chunks are in play than a commit can name',
       for (const pace of [unmeasured, quick, slow, { playS: 900, batchS: 0.1, inPlay: null, occupancy: 0.5 }]) {
         const asked = { ...window, groupsPerBatch, level, oversamplingFactor: 3, stepsLeft: 1000, stepsToEnd: 1000 };
         const held = windowGroups({ ...asked, maxConcurrent: 16_384, pace });
-        const groups = chunkGroups({ groupsPerBatch, window: held, workers: 1, pace });
+        const groups = chunkGroups({ groupsPerBatch, window: held, workers: 1, pace, isShared: true });
         assert.ok(groups >= 1 && held / groups <= chunksInPlayMax, `${held} groups, ${groups} a chunk`);
       }
     }
