@@ -60,6 +60,8 @@ export interface TakenOver {
   readonly asked: AskedOfRun | null;
   /** Request id under which that execution began a lineage, if its input asked for one. */
   readonly request: string;
+  /** Its own code could not replay that execution's history. */
+  readonly isBroken?: boolean;
 }
 
 export interface OpenedRun {

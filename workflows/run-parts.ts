@@ -1,7 +1,7 @@
 import { Beside } from './beside/beside.ts';
 import { OnlineEvals } from './beside/online-evals.ts';
 import { PromptBranches } from './beside/prompt-branches.ts';
-import { upgradedLine } from './control/lines.ts';
+import { brokenLine, upgradedLine } from './control/lines.ts';
 import { RunControl } from './control/run-control.ts';
 import { opening } from './options.ts';
 import type { RunContext } from './run-context.ts';
@@ -124,6 +124,8 @@ function openControl({ opened, start, carried, account, ...before }: OpenedStart
       control.emit('warning', 0, `learning rate ${learningRate} was set while the run was running, and stays`);
     }
   }
-  if (before.isTakenOver) control.emit('upgraded', step, upgradedLine(spec.name, step, before.pausedBecause));
+  const { takenOverAs, pausedBecause } = before;
+  if (takenOverAs === 'upgraded') control.emit('upgraded', step, upgradedLine(spec.name, step, pausedBecause));
+  if (takenOverAs === 'broken') control.emit('recovery', step, brokenLine(spec.name, step, pausedBecause));
   return control;
 }

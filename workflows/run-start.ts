@@ -1,7 +1,7 @@
 import { ActivityFailure, ApplicationFailure, workflowInfo } from '@temporalio/workflow';
 import { overridesThatStay } from '../core/rl/live-settings.ts';
 import type { AskedOfRun, Overrides, RewindRequest, RunState } from '../core/rl/run-state.ts';
-import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/index.ts';
+import type { EvaluationSummary, OpenedRun, TakenOver, TrainRunInput } from '../activities/index.ts';
 import { eager, opening } from './options.ts';
 import { type RunFigures, figuresFrom } from './control/figures.ts';
 import type { PendingEvaluation } from './beside/online-evals.ts';
@@ -66,8 +66,8 @@ export interface OpenedStart {
   readonly pausedBecause: AskedOfRun['pausedBecause'];
   readonly isPausedByPerson: boolean;
   readonly overrides: AskedOfRun['overrides'];
-  /** Whether an execution by other code had worked on it. */
-  readonly isTakenOver: boolean;
+  /** Why another execution had worked on it: its code was another, or could not replay its history. */
+  readonly takenOverAs: 'upgraded' | 'broken' | null;
   readonly account: StepAccount;
   /** Curves so far; undefined without any. */
   readonly figures: RunFigures | undefined;
@@ -87,7 +87,7 @@ export async function openOrContinue(input: TypedInputOnce | ContinuedRun): Prom
     carried: null,
     pausedBecause: asked?.pausedBecause ?? null,
     isPausedByPerson: asked?.isPausedByPerson ?? false,
-    isTakenOver: Boolean(takesOver?.handle),
+    takenOverAs: takenOverAs(takesOver),
     account,
     figures: opened.curves && figuresFrom(opened.curves),
   };
@@ -105,13 +105,18 @@ export async function openOrContinue(input: TypedInputOnce | ContinuedRun): Prom
   return { ...rest, opened, start, overrides: state.overrides };
 }
 
+function takenOverAs(takesOver: TakenOver | null): OpenedStart['takenOverAs'] {
+  if (!takesOver?.handle) return null;
+  return takesOver.isBroken === true ? 'broken' : 'upgraded';
+}
+
 async function continueFrom(carried: ContinuedRun['continued']): Promise<OpenedStart> {
   const { typed, state, parent, rewind, control } = carried;
   const { handle: run } = carried.opened;
   const opened = { ...carried.opened, spec: await eager.readSpec({ run }) };
   const { pausedBecause, isPausedByPerson } = control;
   const account = new StepAccount(carried.account);
-  const rest = { typed, pausedBecause, isPausedByPerson, isTakenOver: false, account, figures: control.figures };
+  const rest = { typed, pausedBecause, isPausedByPerson, takenOverAs: null, account, figures: control.figures };
   const start = { state, parent, begins: false };
   if (!rewind) return { ...rest, opened, start, carried, overrides: state.overrides };
   const begun = await opening.beginLineage

@@ -35,16 +35,3 @@ export async function askOpenPool<Answer, Args extends unknown[]>(
     throw error;
   }
 }
-
-/** Ends one execution of a pool; one that has ended already stays as it is. The pool begins anew with the next signal. */
-export async function endPool(
-  client: { readonly workflow: Pick<Client['workflow'], 'getHandle'> },
-  pool: string,
-  { runId, why }: { readonly runId: string; readonly why: string },
-): Promise<void> {
-  try {
-    await client.workflow.getHandle(poolWorkflowId(pool), runId).terminate(why);
-  } catch (error) {
-    if (!(error instanceof WorkflowNotFoundError)) throw error;
-  }
-}

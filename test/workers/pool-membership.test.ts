@@ -7,15 +7,13 @@ import { type KnownTrainer, poolDefaults, type TrainerStanding } from '../../cor
 import { PoolMembership } from '../../workers/roles/pool-membership.ts';
 import { until } from '../eventually.ts';
 
-/** A membership in a pool that answers so. `execution`: the one of the pool by now. */
-function joined(answer: () => KnownTrainer | null, execution: () => string = () => 'first') {
+/** A membership in a pool that answers so. */
+function joined(answer: () => KnownTrainer | null) {
   const told: TrainerStanding[] = [];
-  const ended: (string | undefined)[] = [];
   const workflow = {
-    getHandle: (_: string, runId?: string) => ({
-      describe: () => Promise.resolve({ status: { name: 'RUNNING' }, runId: execution() }),
-      query: () => new Promise((resolve) => resolve(answer())),
-      terminate: () => Promise.resolve(ended.push(runId)),
+    getHandle: () => ({
+      describe: () => Promise.resolve({ status: { name: 'RUNNING' } }),
+      query: () => Promise.resolve(answer()),
     }),
     signalWithStart: (_: string, { signalArgs }: { readonly signalArgs: readonly [TrainerStanding] }) => {
       told.push(signalArgs[0]);
@@ -26,7 +24,7 @@ function joined(answer: () => KnownTrainer | null, execution: () => string = () 
   const lease = new ProcessLease('here');
   const place = { pool: 'gpus', labels: { gpu: 'l4' } };
   const membership = new PoolMembership({ client: () => client, joined: place, lease, say: () => undefined });
-  return { membership, told, ended, lease };
+  return { membership, told, lease };
 }
 
 test('trainers of a large pool ask it less often, so that it answers as many a second as with a hundred', async () => {
@@ -37,25 +35,6 @@ test('trainers of a large pool ask it less often, so that it answers as many a s
   await until('it has looked', () => Promise.resolve(looks > 0));
   await delay(50);
   assert.equal(looks, 1, 'the next look is due after a million times the interval');
-  await membership.leave();
-  await staying;
-});
-
-test('a pool whose task fails in two looks is ended and begun anew, and each execution counts for itself', async () => {
-  const refused = new Error('9 FAILED_PRECONDITION: Unable to query workflow due to Workflow Task in failed state.');
-  let looks = 0;
-  const { membership, told, ended } = joined(
-    () => {
-      looks++;
-      if (looks <= 3) throw new Error('Failed to query Workflow', { cause: refused });
-      return { heldBy: null };
-    },
-    () => (looks <= 1 ? 'first' : 'second'),
-  );
-  const staying = membership.stay(1);
-  await until('the pool answers', () => Promise.resolve(looks > 3));
-  assert.deepEqual(ended, ['second']);
-  assert.equal(told.length, 1, 'the signal begins it anew');
   await membership.leave();
   await staying;
 });

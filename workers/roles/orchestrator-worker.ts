@@ -1,25 +1,15 @@
 import type { Worker, WorkerOptions } from '@temporalio/worker';
 import { type OpenedWorker, runTogether } from './run-worker.ts';
-import { watchVersions } from '../stack/other-versions.ts';
+import { BrokenHistories } from '../stack/broken-histories.ts';
 import { takeOverRuns } from '../stack/take-over.ts';
 import { beCurrent, beUnversioned, currentLine, hasDeployments, pinnedTo } from '../temporal/worker-deployment.ts';
 import { workflowBundlePath, workflowCodeVersion } from '../program/workflow-bundle.ts';
-import { createOrchestratorActivities } from '../../activities/of-orchestrator.ts';
 import type { StoreView } from '../../activities/around/store-view.ts';
-import { codeVersion } from '../program/code-version.ts';
-import { findTrainers, pollerCounts } from './find-trainers.ts';
-import { sharesInPools } from './pool-shares.ts';
-import { inferenceFor, say, type WorkerSettings } from './worker-settings.ts';
+import { orchestratorActivities } from './orchestrator-activities.ts';
+import { say, type WorkerSettings } from './worker-settings.ts';
 import type { TemporalLink } from '../temporal/temporal-link.ts';
 import { CountedSlots, GatedSlots } from './gated-slots.ts';
 import { withinLoad } from './load-slots.ts';
-import { scheduleSweeps } from '../temporal/sweep-schedule.ts';
-import { historyOfChanges } from '../temporal/history-of-changes.ts';
-import {
-  commandForSearchAttributes,
-  lackOfSearchAttributes,
-  missingSearchAttributes,
-} from '../temporal/search-attributes.ts';
 
 interface OrchestratorParts {
   readonly common: WorkerOptions;
@@ -67,39 +57,21 @@ export async function openOrchestrator(
     },
   });
   if (isPinned) void beCurrent(asked, version).then((is) => say(currentLine(version, is)));
-  return runTogether([worker]);
+  return healing(runTogether([worker]), new BrokenHistories({ client: () => link.client, version, say }));
 }
 
-function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
-  const { projectFolder } = settings;
-  const { namespace } = settings.temporal;
-  const whatSearchAttributesLack = async (): Promise<string | null> => {
-    const missing = await missingSearchAttributes({
-      list: async () => (await link.connection.operatorService.listSearchAttributes({ namespace })).customAttributes,
-      count: (query) => link.client.workflow.count(query),
-    });
-    if (missing === null) return null;
-    const command = commandForSearchAttributes(settings.temporal, missing);
-    return `${lackOfSearchAttributes(settings.temporal, missing)}. Its administrator makes them with: ${command}`;
-  };
-  return createOrchestratorActivities({
-    projectFolder,
-    codeVersion,
-    inference: inferenceFor(settings),
-    findTrainers: () => findTrainers(link.client),
-    countRolloutWorkers: pollerCounts(() => link.client),
-    shareInPool: sharesInPools(() => link.client, say),
-    otherVersions: watchVersions(() => link.client),
-    history: historyOfChanges(() => link.client),
-    whatSearchAttributesLack,
-    beginSweeps: (store) => scheduleSweeps(link.client, store),
-    isWorkflowRunning: async (workflowId) => {
-      try {
-        return (await link.client.workflow.getHandle(workflowId).describe()).status.name === 'RUNNING';
-      } catch (error) {
-        if (error instanceof Error && error.name === 'WorkflowNotFoundError') return false;
-        throw error;
-      }
+/** The worker, which looks for broken histories while it runs. */
+function healing(worker: OpenedWorker, histories: BrokenHistories): OpenedWorker {
+  const ends = new AbortController();
+  return {
+    ...worker,
+    run: () => {
+      void histories.watch(ends.signal);
+      return worker.run().finally(() => ends.abort());
     },
-  });
+    shutdown: () => {
+      ends.abort();
+      worker.shutdown();
+    },
+  };
 }

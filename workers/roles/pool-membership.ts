@@ -1,10 +1,9 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
-import { askOpenPool, endPool, tellPool } from '../../activities/around/tell-pool.ts';
+import { askOpenPool, tellPool } from '../../activities/around/tell-pool.ts';
 import type { KeptSettings, KnownTrainer, TrainerStanding } from '../../core/fleet/pool-types.ts';
-import { poolHolderQueryName, poolWorkflowId, trainerStandingSignalName } from '../../core/names.ts';
+import { poolHolderQueryName, trainerStandingSignalName } from '../../core/names.ts';
 import { present } from '../../core/present.ts';
-import { rootMessage } from '../temporal/root-message.ts';
 import type { JoinedPool } from './joined-pool.ts';
 import type { ProcessLease } from '../../activities/around/process-lease.ts';
 
@@ -12,16 +11,13 @@ import type { ProcessLease } from '../../activities/around/process-lease.ts';
 const lookMs = 10_000;
 /** Trainers of a pool that look at this interval; more of them look less often, so that its workflow answers as many. */
 const trainersOfLook = 100;
-/** The server refuses to ask a workflow whose task fails again and again in these words. */
-const taskFails = /workflow task in failed state/i;
 /** Time for telling the pool that this process ends. */
 const leaveMsMax = 1_000;
 
 /**
  * A GPU worker's place in a pool. It joins, and looks again and again whether the pool knows it, and whom it is held
  * by: so a pool that was begun anew, or took it for lost, hears of it by itself. It keeps the pool's settings, and a pool
- * that was begun anew has them from it. A pool that cannot go on is begun anew: on a machine that is too slow, the SDK
- * has a query see events that came after it, and then the history cannot be replayed (sdk-core, temporalio/sdk-go#755).
+ * that was begun anew has them from it.
  */
 export class PoolMembership {
   readonly #client: () => Client;
@@ -32,8 +28,6 @@ export class PoolMembership {
   /** The look before found the pool to have another holder: it may only be on its way. */
   #isDoubted = false;
   #trouble: string | null = null;
-  /** Execution of the pool that could not go on at the look before: the next task may still succeed. */
-  #failing: string | null = null;
   #kept: KeptSettings | undefined;
   #trainers = 1;
 
@@ -78,33 +72,13 @@ export class PoolMembership {
   async #look(): Promise<void> {
     const { pool } = this.#joined;
     const { holder, heldBy } = this.#lease;
-    let known: KnownTrainer | null;
-    try {
-      known = await askOpenPool<KnownTrainer, [string]>(this.#client(), pool, poolHolderQueryName, holder);
-    } catch (error) {
-      await this.#endIfFailing(error);
-      known = null;
-    }
-    this.#failing = null;
+    const known = await askOpenPool<KnownTrainer, [string]>(this.#client(), pool, poolHolderQueryName, holder);
     if (this.#end.signal.aborted) return; // a pool that has heard of the end does not know it any more
     this.#kept = known?.kept ?? this.#kept;
     this.#trainers = known?.trainers ?? 1;
     const isOther = known !== null && known.heldBy !== heldBy && this.#lease.heldBy === heldBy;
     if (known === null || (isOther && this.#isDoubted)) await this.#tell(false);
     this.#isDoubted = isOther;
-  }
-
-  /** Ends a pool that could not go on in two looks; throws what the question got otherwise. */
-  async #endIfFailing(error: unknown): Promise<void> {
-    const { pool } = this.#joined;
-    if (!taskFails.test(rootMessage(error))) throw error;
-    const { runId } = await this.#client().workflow.getHandle(poolWorkflowId(pool)).describe();
-    if (runId !== this.#failing) {
-      this.#failing = runId;
-      throw error;
-    }
-    await endPool(this.#client(), pool, { runId, why: 'its history cannot be replayed; the pool begins anew' });
-    this.#say(`the pool ${pool} could not go on, and begins anew: ${rootMessage(error)}`);
   }
 
   #tell(leaves: boolean): Promise<void> {

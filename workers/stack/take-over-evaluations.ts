@@ -5,7 +5,7 @@ import { present } from '../../core/present.ts';
 import { endIfOther } from './end-if-other.ts';
 
 /** Workflows that continue from the store alone after a restart. */
-const types = ['evaluateNewest', 'evaluate', 'optimizePrompt', 'rescore', 'sweep', 'sweepSandboxes'];
+export const evaluationTypes = ['evaluateNewest', 'evaluate', 'optimizePrompt', 'rescore', 'sweep', 'sweepSandboxes'];
 
 interface TakeOverEvaluations {
   /** Version of this process's workflow code. */
@@ -32,7 +32,7 @@ interface Open {
  */
 export async function takeOverEvaluations(client: Client, options: TakeOverEvaluations): Promise<string[]> {
   const open: Open[] = [];
-  const query = `WorkflowType IN (${types.map((type) => `'${type}'`).join(', ')}) AND ExecutionStatus='Running'`;
+  const query = `WorkflowType IN (${evaluationTypes.map((type) => `'${type}'`).join(', ')}) AND ExecutionStatus='Running'`;
   for await (const { type, workflowId, runId, parentExecution } of client.workflow.list({ query })) {
     open.push({ type, workflowId, runId, parent: parentExecution?.workflowId ?? '' });
   }

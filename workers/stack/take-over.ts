@@ -171,17 +171,19 @@ async function beginPoolAgain(client: Client, found: WorkflowExecutionDescriptio
 }
 
 /**
- * The run's name if it was taken over; null if our code can continue it as it is. `isWedged`: it certainly cannot. What
- * generates its rounds is left: `endFlows` ends it.
+ * The run's name if it was taken over; null if our code can continue it as it is. `isWedged`: it certainly cannot. `isBroken`: nor
+ * can the code that wrote its history, and the run says so. What generates its rounds is left: `endFlows` ends it.
  */
 export async function takeOverRun(
   {
     client,
     version,
     isWedged = false,
+    isBroken = false,
     writtenBy = versionOf,
   }: Pick<TakeOverOptions, 'client' | 'version'> & {
     readonly isWedged?: boolean;
+    readonly isBroken?: boolean;
     readonly writtenBy?: typeof versionOf;
   },
   workflowId: string,
@@ -197,7 +199,7 @@ export async function takeOverRun(
     if (writtenBy(await client.workflow.getHandle(workflowId, beginning.continues).describe()) === version) return null;
   }
   const asked = askedSoFar(beginning.input, memo);
-  const again = anew({ ...beginning, asked, request: `${workflowId}/${runId}` });
+  const again = anew({ ...beginning, asked, isBroken, request: `${workflowId}/${runId}` });
   const summary = await found.staticSummary();
   await client.workflow.start('trainRun', {
     workflowId,
@@ -253,18 +255,24 @@ export interface Beginning<Input = TrainRunInput | ContinuedRun | null | undefin
 
 /** Input for the same run again, with its commits and everything requested of it. */
 function anew(
-  run: Pick<Beginning, 'input' | 'opened'> & { readonly asked: AskedOfRun | null; readonly request: string },
+  run: Pick<Beginning, 'input' | 'opened'> & {
+    readonly asked: AskedOfRun | null;
+    readonly isBroken: boolean;
+    readonly request: string;
+  },
 ): Exclude<TrainRunInput, string> & { readonly takesOver: TakenOver } {
   const { input, opened, asked, request } = run;
+  const why = run.isBroken ? { isBroken: true } : {};
   if (isContinued(input)) {
     const { opened: before, typed } = input.continued;
-    return { ...typed, takesOver: { handle: before.handle, asked, request } };
+    return { ...typed, takesOver: { handle: before.handle, asked, request, ...why } };
   }
   const typed = (typeof input === 'object' ? input : { config: input }) as Exclude<TrainRunInput, string>;
   const { takesOver: before = { handle: null, asked: null, request } } = typed ?? {};
   // A run that another version took over and did not open yet is passed on unchanged.
   if (opened === null) return { ...typed, takesOver: before };
-  return { ...typed, takesOver: { ...before, handle: opened.handle, asked } };
+  const { isBroken: _, ...rest } = before;
+  return { ...typed, takesOver: { ...rest, handle: opened.handle, asked, ...why } };
 }
 
 /** Requests made of an execution: from its memo, or from its input if it has no memo yet. null without any. */

@@ -34,7 +34,10 @@ export async function whyStuck(handle: WorkflowHandle, run: string): Promise<Stu
   const { pendingWorkflowTask } = found.raw;
   if (found.status.name !== 'RUNNING' || !pendingWorkflowTask) return null;
   const failed = await lastTaskFailure(handle, found.runId);
-  if (failed) return { is: 'wedged', text: wedged(run, found, failed) };
+  if (failed) {
+    const worker = (await orchestratorPollers(handle.client)).find(({ identity }) => identity === failed.identity);
+    return { is: 'wedged', text: wedged(run, found, failed, worker?.version ?? null) };
+  }
   const pollers = await orchestratorsOf(handle.client, ignoredSinceMs(pendingWorkflowTask));
   const pinned = pinnedTo(found);
   if (pollers.length === 0) return { is: 'nobody there', text: noOrchestrator };
@@ -102,7 +105,7 @@ interface TaskFailure {
 }
 
 /** Failure of its newest workflow task, if none has completed since. */
-async function lastTaskFailure(handle: WorkflowHandle, runId: string): Promise<TaskFailure | null> {
+export async function lastTaskFailure(handle: WorkflowHandle, runId: string): Promise<TaskFailure | null> {
   const { client, workflowId } = handle;
   const { history } = await client.workflowService.getWorkflowExecutionHistoryReverse({
     namespace: client.options.namespace,
@@ -117,7 +120,7 @@ async function lastTaskFailure(handle: WorkflowHandle, runId: string): Promise<T
     const message = (await decodeOptionalFailureToOptionalError(converter, failed.failure))?.message ?? '';
     const isNondeterminism =
       failed.cause === WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR ||
-      /TMPRL1100|nondetermin/i.test(message);
+      /TMPRL1100|nondetermin|Fatal error in workflow machines/i.test(message);
     return { isNondeterminism, message, identity: failed.identity ?? '' };
   }
   return null;
@@ -127,6 +130,8 @@ function wedged(
   run: string,
   found: WorkflowExecutionDescription,
   { isNondeterminism, message, identity }: TaskFailure,
+  /** Version of the worker that failed; null when it is gone. */
+  failedUnder: string | null,
 ): string {
   const worker = workerIn(identity);
   const who = worker === null ? 'the orchestrator' : workerName(worker);
@@ -136,6 +141,8 @@ function wedged(
   if (!isNondeterminism)
     return `its workflow code fails on ${who}, and is tried again: ${said}. That is a bug of Ratchet: please report it. With a version that fixes it the run continues by itself; \`npx ratchet-rl stop ${run} --now\` ends it, and train with its file continues from its newest commit`;
   const version = versionOf(found);
+  if (version !== null && version === failedUnder)
+    return `its history cannot be replayed (TMPRL1100, nondeterminism: ${said}). The orchestrators begin it anew from its newest commit, mostly within a minute; nothing committed is lost`;
   const written = version === null ? '' : `, written by version ${short(version)},`;
   return `${who}, which runs, is of another version: it cannot continue with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`npx ratchet-rl upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;
 }

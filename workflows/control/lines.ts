@@ -47,8 +47,15 @@ export function rewoundLine(lineage: string, step: number): string {
 }
 
 export function upgradedLine(run: string, step: number, pausedBecause: string | null): string {
-  const paused = pausedBecause === null ? '' : `; it is paused as before: ${pausedBecause}`;
-  return `upgrade: ${run} continues after step ${step} under the new code${paused}`;
+  return `upgrade: ${run} continues after step ${step} under the new code${asBefore(pausedBecause)}`;
+}
+
+export function brokenLine(run: string, step: number, pausedBecause: string | null): string {
+  return `Temporal's history of ${run} could not be replayed; it continues after step ${step} with a new one${asBefore(pausedBecause)}`;
+}
+
+function asBefore(pausedBecause: string | null): string {
+  return pausedBecause === null ? '' : `; it is paused as before: ${pausedBecause}`;
 }
 
 export function segmentAfter(step: number, total: number): string {

@@ -208,8 +208,7 @@ export class RunControl {
     this.emit('warning', step, text);
   }
 
-  /** Defaults to the step committed last. */
-  /** Emits an event as one line, whatever text of a model, an environment or an error it contains. */
+  /** Emits an event as one line, whatever text of a model, an environment or an error it contains. `step`: the one committed last when null. */
   emit(kind: RunEvent['kind'], step: number | null, text: string, values: RunEvent['values'] = {}): void {
     const sequence = (this.#events.at(-1)?.sequence ?? 0) + 1;
     const event = { sequence, time: now(), kind, step: step ?? this.#step, text: onOneLine(text), values };
