@@ -60,6 +60,8 @@ export const poolHolderQueryName = 'who-has';
 export const poolWhyQueryName = 'why-waits';
 /** Query of a pool: `PoolStatus`. */
 export const poolStatusQueryName = 'status';
+
+export const poolSharesQueryName = 'shares';
 /** Query of a pool: the newest `RunChange`s. */
 export const poolChangesQueryName = 'changes';
 

@@ -17,6 +17,7 @@ import {
   poolChangesQuery,
   poolHolderQuery,
   poolSetUpdate,
+  poolSharesQuery,
   poolStatusQuery,
   poolWhyQuery,
   runStandingSignal,
@@ -69,6 +70,7 @@ export async function pool(...given: [PoolInput]): Promise<never> {
     ignore,
   );
   setHandler(poolStatusQuery, () => own.status(Date.now()));
+  setHandler(poolSharesQuery, () => own.shares());
   setHandler(poolWhyQuery, (run) => own.whyWaits(run, Date.now()));
   setHandler(poolHolderQuery, (trainer) => own.whoHas(trainer));
   setHandler(poolChangesQuery, () => record.changes);

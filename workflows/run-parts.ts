@@ -69,6 +69,7 @@ export function assemble(opened: OpenedStart): RunParts {
     serving,
     ready: () => weights.ready,
     isReady: () => weights.isReady,
+    waitsForTurn: () => lease.waitsForTurn,
     newestPolicy: () => weights.served ?? head.policy,
     prompts: () => branches.inUse,
     state: () => head.state,

@@ -167,6 +167,17 @@ export class Pool {
     };
   }
 
+  /**
+   * By team, the share of each of its runs in the pool's rollout workers, relative to other runs: its weight, divided among
+   * its runs that hold trainers. A team that is not named has one run of the weight 1.
+   */
+  shares(): Readonly<Record<string, number>> {
+    const state = this.carry();
+    const holds = new Map(Object.keys(this.#settings.teams).map((team) => [team, 0]));
+    for (const { team, held } of this.#members.values()) holds.set(team, (holds.get(team) ?? 0) + (held ? 1 : 0));
+    return Object.fromEntries([...holds].map(([team, held]) => [team, teamOf(state, team).weight / Math.max(1, held)]));
+  }
+
   /** How the pool has a trainer; null if it does not know it. */
   whoHas(trainer: string): KnownTrainer | null {
     if (!this.#trainers.has(trainer)) return null;

@@ -1,6 +1,5 @@
 import { hash32 } from '../random.ts';
 import type { Overrides } from '../rl/run-state.ts';
-import { type PoolStatus, teamDefaults } from './pool-types.ts';
 
 /*
  * Rollout workers take work from the queue of their pool when they have room for it. Who comes next is decided by the
@@ -45,13 +44,10 @@ export function rolloutPriority(work: {
 }
 
 /**
- * A run's share of its pool's rollout workers relative to other runs: its team's weight, divided among the runs of the
- * team that hold trainers. Those that wait for one soon have all the rollouts that they may have, and ask for no more.
+ * Share of a run that waits for a trainer, relative to what it has with one. It samples for the beginning of its turn, and
+ * meanwhile a trainer of another run may have nothing to train on.
  */
-export function shareOfRun({ teams }: Pick<PoolStatus, 'teams'>, team: string): number {
-  const { weight, holds } = teams.find((one) => one.team === team) ?? { weight: teamDefaults.weight, holds: 0 };
-  return weight / Math.max(1, holds);
-}
+export const shareWhileWaiting = 1 / 4;
 
 /** Printable ASCII as it is. Two ids of one key would share a turn, and nothing worse. */
 function keyOf(workflowId: string): string {

@@ -2,11 +2,10 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
-import type { PoolStatus } from '../../core/fleet/pool-types.ts';
 import { sharesInPools } from '../../workers/roles/pool-shares.ts';
 
 /** Answers of a pool's workflow, in their order; an error: it does not answer. */
-function clientOf(answers: (Pick<PoolStatus, 'teams'> | Error)[], asked: string[]): Client {
+function clientOf(answers: (Readonly<Record<string, number>> | Error)[], asked: string[]): Client {
   const handle = (id: string) => ({
     describe: () => Promise.resolve({ status: { name: 'RUNNING' } }),
     query: () => {
@@ -19,15 +18,11 @@ function clientOf(answers: (Pick<PoolStatus, 'teams'> | Error)[], asked: string[
   return { workflow: { getHandle: handle }, withDeadline } as unknown as Client;
 }
 
-const team = (weight: number, holds: number): Pick<PoolStatus, 'teams'> => ({
-  teams: [{ team: 'a', weight, holds, waits: 0, quota: null, share: null }],
-});
-
 test('a share is what the pool said lately; nobody waits for it, and one that does not answer changes nothing', async (t) => {
   let now = 0;
   t.mock.method(performance, 'now', () => now);
   const [asked, said]: [string[], string[]] = [[], []];
-  const client = clientOf([team(3, 1), new Error('busy'), new Error('busy'), team(3, 2)], asked);
+  const client = clientOf([{ a: 3 }, new Error('busy'), new Error('busy'), { a: 1.5 }], asked);
   const shareOf = sharesInPools(
     () => client,
     (line) => void said.push(line),

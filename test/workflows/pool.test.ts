@@ -331,6 +331,29 @@ describe('a pool', { concurrency: 3 }, () => {
     assert.deepEqual([...asked].toSorted(), all);
   });
 
+  test('a run that waits for a trainer samples with a quarter of the weight that it has with one', async () => {
+    const pool = new TestPool();
+    await pool.trainer('gpu-1');
+    const weights = new Set<number>();
+    const low = await begin({
+      settings: { maxSteps: 6, maxAsyncLevel: 2, ...pool.queue() },
+      fakes: {
+        playGroups: (_, { usual }) => {
+          weights.add(Context.current().info.priority!.fairnessWeight!);
+          return usual();
+        },
+      },
+    });
+    await low.atStep(1);
+    const gate = new Gate();
+    const high = await begin({ settings: { maxSteps: 1, ...pool.queue({ priority: 5 }) }, fakes: holdingStep(gate, 1) }); // prettier-ignore
+    await gate.reached;
+    gate.open();
+    await Promise.all([low.result(), high.result()]);
+    const least = Math.min(...weights);
+    assert.deepEqual([...weights].toSorted((one, other) => one - other), [least, 4 * least]); // prettier-ignore
+  });
+
   test('evaluations that were started for a pool play there, each of a file, and are seen with what they wait for', async () => {
     const pool = new TestPool();
     await pool.trainer('gpu-1');

@@ -1,8 +1,10 @@
 import type { Client } from '@temporalio/client';
-import { shareOfRun } from '../../core/fleet/rollout-turns.ts';
-import type { PoolStatus } from '../../core/fleet/pool-types.ts';
-import { poolStatusQueryName } from '../../core/names.ts';
+import { teamDefaults } from '../../core/fleet/pool-types.ts';
+import { poolSharesQueryName } from '../../core/names.ts';
 import { askOpenPool } from '../../activities/around/tell-pool.ts';
+
+/** By team, of each of its runs. */
+type Shares = Readonly<Record<string, number>>;
 
 /** Milliseconds for which the answer of a pool counts, and in which it has to come. */
 const countedMs = 10_000;
@@ -16,15 +18,15 @@ export function sharesInPools(
   client: () => Client,
   say: (line: string) => void,
 ): (pool: string, team: string) => number | undefined {
-  const known = new Map<string, { status: PoolStatus | null; askedAt: number; isSilent: boolean }>();
+  const known = new Map<string, { shares: Shares | null; askedAt: number; isSilent: boolean }>();
   return (pool, team) => {
-    const one = known.get(pool) ?? { status: null, askedAt: -Infinity, isSilent: false };
+    const one = known.get(pool) ?? { shares: null, askedAt: -Infinity, isSilent: false };
     known.set(pool, one);
     if (performance.now() - one.askedAt > countedMs) {
       one.askedAt = performance.now();
       askPool(client(), pool).then(
-        (status) => {
-          one.status = status ?? one.status;
+        (shares) => {
+          one.shares = shares ?? one.shares;
           one.isSilent = false;
         },
         (error: unknown) => {
@@ -34,12 +36,12 @@ export function sharesInPools(
         },
       );
     }
-    return one.status === null ? undefined : shareOfRun(one.status, team);
+    return one.shares === null ? undefined : (one.shares[team] ?? teamDefaults.weight);
   };
 }
 
-function askPool(client: Client, pool: string): Promise<PoolStatus | null> {
+function askPool(client: Client, pool: string): Promise<Shares | null> {
   return client.withDeadline(Date.now() + answerWithinMs, () =>
-    askOpenPool<PoolStatus, []>(client, pool, poolStatusQueryName),
+    askOpenPool<Shares, []>(client, pool, poolSharesQueryName),
   );
 }

@@ -2,7 +2,7 @@ import { ApplicationFailure, isCancellation, workflowInfo } from '@temporalio/wo
 import type { LeasedRound, LeaseInput, MayLease } from '../../activities/index.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { LeasedChunk } from '../../core/rl/sampling/chunks.ts';
-import type { RolloutPriority } from '../../core/fleet/rollout-turns.ts';
+import { type RolloutPriority, shareWhileWaiting } from '../../core/fleet/rollout-turns.ts';
 import { present } from '../../core/present.ts';
 import type { CurriculumState } from '../../core/rl/sampling/curriculum.ts';
 import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
@@ -34,6 +34,8 @@ export interface RoundsContext {
   readonly serving: ServingSchedule;
   /** Generates rounds that outlive this execution. */
   readonly flow: RolloutFlow;
+  /** Whether rounds that are leased now are for a later turn with a trainer of the pool. */
+  readonly waitsForTurn: () => boolean;
   /** Newest version at the servers, looked up for every round. */
   readonly newestPolicy: () => PolicyVersion;
   /** System prompts in use; undefined while every environment has its own. */
@@ -292,8 +294,9 @@ export class RoundsInPlay {
   }
 
   #priorityOf({ left }: ChunkInPlay): RolloutPriority {
-    const { spec, control } = this.#context;
-    return priorityOfRun(spec, control.overrides, { rollouts: left.size * rolloutsPerGroup(spec), share: this.#share });
+    const { spec, control, waitsForTurn } = this.#context;
+    const share = this.#share * (waitsForTurn() ? shareWhileWaiting : 1);
+    return priorityOfRun(spec, control.overrides, { rollouts: left.size * rolloutsPerGroup(spec), share });
   }
 
   #labelOf({ round, left }: ChunkInPlay): string {

@@ -242,6 +242,11 @@ export class TrainerLease {
     return this.#turn !== null;
   }
 
+  /** Whether what is sampled from now on is for a later turn: it has no trainer of its pool, or gives it back after this step. */
+  get waitsForTurn(): boolean {
+    return this.#turn !== null && (this.#turn.trainer === null || this.isAskedBack);
+  }
+
   /** Tells the pool that what the run asks for has changed. */
   tellPool(): void {
     void this.#turn?.tell();

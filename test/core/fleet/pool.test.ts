@@ -236,6 +236,18 @@ describe('what runs and trainers tell', () => {
     assert.equal(pool.decide(beganMs + 60_001).notices.get('b')!.trainer, 'gpu-0');
   });
 
+  test('a team’s weight is divided among its runs that hold trainers', () => {
+    const pool = poolWith(['gpu-0', 'gpu-1']);
+    pool.set({ ...poolDefaults, teams: { x: { quota: null, weight: 3 }, idle: { quota: null, weight: 5 } } }, beganMs);
+    pool.run(standing('a', { team: 'x' }), beganMs);
+    pool.run(standing('b', { team: 'x' }), beganMs);
+    pool.run(standing('c', { team: 'y' }), beganMs);
+    assert.deepEqual(pool.shares(), { x: 3, idle: 5, y: 1 }); // nobody has a trainer yet
+    pool.decide(beganMs);
+    const held = pool.status(beganMs).teams.find(({ team }) => team === 'x')!.holds;
+    assert.deepEqual(pool.shares(), { x: 3 / held, idle: 5, y: 1 });
+  });
+
   test('an earlier standing that arrives late changes nothing', () => {
     const pool = poolWith([]);
     pool.run(standing('a', { told: 5, priority: 5 }), beganMs);

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { rolloutPriority, shareOfRun } from '../../../core/fleet/rollout-turns.ts';
+import { rolloutPriority } from '../../../core/fleet/rollout-turns.ts';
 import { priorityMax } from '../../../core/limits.ts';
 
 const keyOf = (of: string): string => rolloutPriority({ of, rollouts: 1 }).fairnessKey;
@@ -43,19 +43,4 @@ test('runs have keys of their own, also where their ids are long or have other l
   assert.equal(keyOf('reverse-text.1'), 'reverse-text.1');
   const ids = ['a', 'b', 'x'.repeat(64), `${'x'.repeat(64)}1`, `${'x'.repeat(64)}2`, 'größe', 'gräße'];
   assert.equal(new Set(ids.map(keyOf)).size, ids.length);
-});
-
-test('a team’s weight is divided among its runs that hold trainers', () => {
-  const team = (name: string, weight: number, holds: number) => ({
-    team: name,
-    weight,
-    holds,
-    quota: null,
-    waits: 3,
-    share: null,
-  });
-  const status = { teams: [team('a', 3, 2), team('b', 1, 0)] };
-  assert.equal(shareOfRun(status, 'a'), 1.5);
-  assert.equal(shareOfRun(status, 'b'), 1); // its run has no trainer yet
-  assert.equal(shareOfRun(status, 'c'), 1); // nobody has said anything of it
 });
