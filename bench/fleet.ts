@@ -6,7 +6,7 @@ import type { PoolStatus } from '../core/fleet/pool-types.ts';
 import { uniform } from '../core/random.ts';
 import { auditLedger } from '../core/rl/ledger.ts';
 import type { Stack } from '../workers/stack/supervisor.ts';
-import { statusQuery } from '../workflows/control/messages.ts';
+import { type RunEvent, statusQuery } from '../workflows/control/messages.ts';
 import { type CpuUse, meterCpu } from './cpu-meter.ts';
 import { answersBeyondTheFirst, type FakeRun, startFakeRun, untilStep } from './fake-run.ts';
 import {
@@ -92,6 +92,8 @@ const [largeBatch, smallBatch] = [512, 16];
 const sharedSampleMs = 2_000;
 const sharedStepMs = 100;
 const sharedS = 60;
+/** Between looks at how often a trainer was taken. */
+const notedEveryMs = 1_000;
 /** Longest pause before one comes. */
 const pauseMsMax = 1_500;
 /** One that finds a free trainer takes none: up to so many come for each that is to take one. */
@@ -286,7 +288,8 @@ async function measurePreemption(bench: Bench, place: Place): Promise<Part> {
     sampleMs: shortSampleMs,
   });
   await Promise.all(runs.map((run) => untilStep(bench, folder, run, 0)));
-  const urgent = await preempt(bench, place, runs);
+  const taken = new Preemptions(runs);
+  const urgent = await preempt(bench, place, taken);
   await Promise.all(runs.map(({ handle }) => handle.result()));
   const lost = { groups: 0, steps: 0, trained_again: 0, sampled_again: 0 };
   const differing: string[] = [];
@@ -303,7 +306,7 @@ async function measurePreemption(bench: Bench, place: Place): Promise<Part> {
     if (JSON.stringify(digests) !== JSON.stringify(alone[i])) differing.push(run.name);
   }
   const sum = Object.values(lost).reduce((total, one) => total + one, 0);
-  const figures = { preempted: await preemptionsOf(runs), lost: sum, weights_equal: differing.length === 0 };
+  const figures = { preempted: taken.count, lost: sum, weights_equal: differing.length === 0 };
   const details = { lost, differing, urgent: urgent.length };
   bench.say(`preemption: ${JSON.stringify({ ...figures, ...details })}`);
   return { figures, details };
@@ -322,19 +325,33 @@ async function digestsAlone(bench: Bench, place: Place): Promise<readonly (reado
   return digests;
 }
 
-/** How often a trainer was taken from the runs for one of higher priority. */
-async function preemptionsOf(runs: readonly FakeRun[]): Promise<number> {
-  const events = await Promise.all(
-    runs.map(({ handle }) => handle.query<{ readonly text: string }[], [number]>('events', 0)),
-  );
-  return events.flat().filter(({ text }) => text.includes('has a higher priority')).length;
+/** How often a trainer was taken from runs for one of higher priority. A run keeps its newest events only, so they are noted. */
+class Preemptions {
+  readonly #runs: readonly FakeRun[];
+  readonly #noted = new Set<string>();
+
+  constructor(runs: readonly FakeRun[]) {
+    this.#runs = runs;
+  }
+
+  get count(): number {
+    return this.#noted.size;
+  }
+
+  async note(): Promise<void> {
+    for (const { name, handle } of this.#runs) {
+      const events = await handle.query<readonly RunEvent[], [number]>('events', 0);
+      for (const { sequence, text } of events)
+        if (text.includes('has a higher priority')) this.#noted.add(`${name} ${sequence}`);
+    }
+  }
 }
 
 /** Runs of higher priority, one after the other. */
-async function preempt(bench: Bench, { client, folder, options }: Place, runs: readonly FakeRun[]): Promise<FakeRun[]> {
+async function preempt(bench: Bench, { client, folder, options }: Place, taken: Preemptions): Promise<FakeRun[]> {
   const urgent: FakeRun[] = [];
   const most = options.preemptions * urgentOfPreemption;
-  for (let i = 0; i < most && (await preemptionsOf(runs)) < options.preemptions; i++) {
+  for (let i = 0; i < most && taken.count < options.preemptions; i++) {
     await delay(uniform('bench fleet', options.seed, i) * pauseMsMax, undefined, { signal: bench.signal });
     const run = await startFakeRun(client, folder, {
       name: `urgent-${i + 1}`,
@@ -347,7 +364,10 @@ async function preempt(bench: Bench, { client, folder, options }: Place, runs: r
       checkpointInterval: urgentSteps,
       queue: `[queue]\npool = "${pool}"\npriority = 5`,
     });
-    await run.handle.result();
+    let isOver = false;
+    const ended = run.handle.result().finally(() => (isOver = true));
+    for (; !isOver; await delay(notedEveryMs, undefined, { signal: bench.signal })) await taken.note();
+    await ended;
     urgent.push(run);
   }
   return urgent;

@@ -36,7 +36,8 @@ export interface TrainOutcome extends SftOutcome {
 export interface Trainer<State extends OptimizerState = Uint8Array> {
   /**
    * Loads a folder of Hugging Face files, or of a PEFT adapter and through it its base, and forgets everything else, the
-   * optimizer's state included. A new adapter changes nothing, so its digest is that of the base.
+   * optimizer's state included. A new adapter changes nothing, so its digest is that of the base. The run may remove the
+   * folder afterwards; that of an adapter's base stays.
    */
   open(folder: string, part: TrainedPart): Promise<{ digest: string }>;
   /**

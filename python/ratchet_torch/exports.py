@@ -97,7 +97,7 @@ def write_adapter(model, state, made, base):
 
 
 def move(made, folder, model):
-    copy_texts(model.files_folder, folder, model.has_adapter)
+    write_texts(model.texts, folder, model.has_adapter)
     names = sorted(os.listdir(made), key=lambda name: (name.endswith(index_ending), name.endswith(".safetensors"), name))
     for name in names:
         if name == "README.md" or (name in os.listdir(folder)):
@@ -106,13 +106,23 @@ def move(made, folder, model):
     shutil.rmtree(made)
 
 
-def copy_texts(source, target, is_adapter):
-    """Tokenizer and configs as they were. Beside an adapter a config.json would promise weights that are not there."""
-    for name in sorted(os.listdir(source)):
-        path = os.path.join(source, name)
-        is_text = os.path.isfile(path) and not name.startswith(".") and not name.endswith(not_texts) and name != warm_up_state
-        if is_text and not (is_adapter and name == "config.json"):
-            shutil.copyfile(path, os.path.join(target, name))
+def texts_of(folder):
+    """Tokenizer and configs, by name. They are held, since a run removes old versions while one that began from them trains."""
+    texts = {}
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and not name.startswith(".") and not name.endswith(not_texts) and name != warm_up_state:
+            with open(path, "rb") as file:
+                texts[name] = file.read()
+    return texts
+
+
+def write_texts(texts, target, is_adapter):
+    """As they were. Beside an adapter a config.json would promise weights that are not there."""
+    for name, content in texts.items():
+        if not (is_adapter and name == "config.json"):
+            with open(os.path.join(target, name), "wb") as file:
+                file.write(content)
 
 
 def whole_of(parameter):

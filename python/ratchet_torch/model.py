@@ -14,7 +14,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 
 from .adapted_linear import compute_in_one_piece
 from .devices import refusal_for
-from .exports import adapter_config, whole_of
+from .exports import adapter_config, texts_of, whole_of
 from .logprobs import token_logprobs
 from .wire import Refused
 
@@ -29,11 +29,11 @@ class Model:
     computed with in `dtype`. Exported weights have `dtype`, and the digest is of these, so that whoever loads a version finds its digest.
     """
 
-    def __init__(self, causal, peft, base_folder, files_folder):
+    def __init__(self, causal, peft, base_folder, texts):
         self.causal = causal
         self.peft = peft
         self.base_folder = base_folder
-        self.files_folder = files_folder
+        self.texts = texts
         self.export_dtype = torch.float32
         self.compute_dtype = torch.float32
         self.base_digest = None
@@ -62,7 +62,8 @@ class Model:
         # Rank 0 alone reads the weights, and the others get their parts of them. In 4 bits they are so small that each rank has all.
         source = ranks.first(lambda: None if is_short else load(base_folder, config, "auto"))
         causal = load_in_4_bits(base_folder, config, compute, ranks.device) if is_short else without_weights(config, held)
-        model = Model(causal, None, base_folder, folder if base else base_folder)
+        texts = ranks.first(lambda: texts_of(folder if base else base_folder))
+        model = Model(causal, None, base_folder, texts)
         model.compute_dtype = compute
         model.shard_size = options.get("shard_size", shard_size)
         if lora is not None:

@@ -5,7 +5,7 @@
  */
 import { createHash } from 'node:crypto';
 import { appendFileSync } from 'node:fs';
-import { copyFile, readdir, readFile, stat, writeFile } from 'node:fs/promises';
+import { readdir, readFile, stat, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Trainer } from '../../backends/trainer/types.ts';
@@ -31,7 +31,8 @@ const digestLength = 64;
 const freshOptimizer = 'fresh';
 
 export default function createTrainer({ stepMs = 0, log }: Args): Trainer {
-  let folder = '';
+  /** Tokenizer and configs; their folder may be removed while it trains. */
+  let texts: readonly (readonly [string, Buffer])[] = [];
   let digest = '';
   let optimizer = freshOptimizer;
   const advance = async (what: unknown): Promise<void> => {
@@ -41,7 +42,7 @@ export default function createTrainer({ stepMs = 0, log }: Args): Trainer {
   };
   return {
     async open(from) {
-      folder = from;
+      texts = await textsOf(from);
       const { size } = await stat(path.join(from, weightsFile));
       digest =
         size === digestLength
@@ -73,9 +74,7 @@ export default function createTrainer({ stepMs = 0, log }: Args): Trainer {
     },
     digest: () => Promise.resolve(digest),
     async exportTo(target) {
-      for (const name of await readdir(folder)) {
-        if (name !== weightsFile) await copyFile(path.join(folder, name), path.join(target, name));
-      }
+      for (const [name, text] of texts) await writeFile(path.join(target, name), text);
       await writeFile(path.join(target, weightsFile), digest);
     },
     saveOptimizer: () => Promise.resolve(Buffer.from(optimizer)),
@@ -85,6 +84,11 @@ export default function createTrainer({ stepMs = 0, log }: Args): Trainer {
     },
     close: () => Promise.resolve(),
   };
+}
+
+async function textsOf(folder: string): Promise<(readonly [string, Buffer])[]> {
+  const names = (await readdir(folder)).filter((name) => name !== weightsFile);
+  return Promise.all(names.map(async (name) => [name, await readFile(path.join(folder, name))] as const));
 }
 
 function hash(...parts: readonly string[]): string {
