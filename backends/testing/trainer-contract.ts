@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdir, readdir } from 'node:fs/promises';
+import { mkdir, readdir, rm } from 'node:fs/promises';
 import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
 import { batchOf, type TrainSample } from '../../core/rl/learning/batch.ts';
@@ -206,6 +206,18 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
       }
       const other = stage.own(await under.open());
       assert.equal((await other.open(folder, part)).digest, digest);
+    });
+
+    test('a version that it was opened from may be removed while it trains', async (t) => {
+      const stage = await begin(t);
+      const version = await stage.exported(await openAt(stage));
+      const texts = (await readdir(version)).filter((name) => name.startsWith('tokenizer'));
+      const trainer = await openAt(stage, version);
+      await rm(version, { recursive: true });
+      const { digest } = await stage.step(trainer, { loss, temperature });
+      const folder = await stage.exported(trainer);
+      for (const file of texts) assert.ok((await readdir(folder)).includes(file), file);
+      assert.equal((await stage.own(await under.open()).open(folder, part)).digest, digest);
     });
 
     test('training makes what had an advantage likelier, and what had a disadvantage less likely', async (t) => {

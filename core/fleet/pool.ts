@@ -32,6 +32,8 @@ export class Pool {
   #nextTurn: number;
   /** Notices beside those of the decision, by run. */
   readonly #notices = new Map<string, TurnNotice>();
+  /** Who waits, at a time; null since something has changed. Every waiting run asks for its own reason. */
+  #waiting: { readonly at: number; readonly each: Decision['waiting'] } | null = null;
 
   /** `now`: a pool that begins anew numbers its turns from there, above those of the one before. */
   constructor(name: string, before: PoolState | { readonly settings?: PoolSettings | undefined }, now: number) {
@@ -141,7 +143,7 @@ export class Pool {
   status(now: number): PoolStatus {
     const members = [...this.#members.values()];
     const state = { ...this.carry(), usage: usageAt(this.carry(), now) };
-    const { waiting } = decide(state, now);
+    const waiting = this.#waitingAt(now);
     const byTrainer = new Map(members.flatMap((one) => (one.held ? [[one.held.trainer, one]] : [])));
     const seconds = state.usage.secondsOfTeams;
     const names = [...new Set([...members.map(({ team }) => team), ...Object.keys(this.#settings.teams)])].toSorted();
@@ -187,10 +189,18 @@ export class Pool {
 
   /** What a waiting run may say of its wait; null if the pool does not know that it waits. */
   whyWaits(run: string, now: number): string | null {
-    const { waiting } = this.status(now);
+    const waiting = this.#waitingAt(now);
     const place = waiting.findIndex((one) => one.run === run);
     if (place === -1) return null;
     return waiting.length === 1 ? waiting[0]!.why : `place ${place + 1} of ${waiting.length}: ${waiting[place]!.why}`;
+  }
+
+  #waitingAt(now: number): Decision['waiting'] {
+    if (this.#waiting?.at !== now) {
+      const state = { ...this.carry(), usage: usageAt(this.carry(), now) };
+      this.#waiting = { at: now, each: decide(state, now).waiting };
+    }
+    return this.#waiting!.each;
   }
 
   #grant(
@@ -262,6 +272,7 @@ export class Pool {
   }
 
   #count(now: number): void {
+    this.#waiting = null;
     this.#usage = withoutSettled(usageAt(this.carry(), now), [...this.#members.values()]);
     this.#countedTo = Math.max(this.#countedTo, now);
   }
