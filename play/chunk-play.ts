@@ -234,9 +234,11 @@ export async function generateMissing(
     onFinished(rollout, playedS);
   };
   try {
+    const scoring = await scoringGroups(missing, players);
     const generating = generateGroups({
       groups: byGroup(missing, ({ place }) => place.group),
       nameOf: ({ place }) => place.group,
+      areAlone: ({ lease }) => !scoring.has(lease.environment),
       room,
       stop: AbortSignal.any([signal, spent.signal, ...(wall ? [wall.signal] : [])]),
       flush: () => journal.flush(), // close() tries again
@@ -272,6 +274,17 @@ export async function generateMissing(
   }
   if (wall?.signal.aborted) overBudget ??= wall.says();
   return { failed: failed.map(([rollout]) => rollout), overBudget };
+}
+
+/** Environments among these that need all rollouts of a group alive. Room for a whole group is rare where a few rollouts take long. */
+async function scoringGroups(
+  missing: readonly LeasedPlace[],
+  players: OpenedChunk['players'],
+): Promise<ReadonlySet<string>> {
+  const names = [...new Set(missing.map(({ lease }) => lease.environment))];
+  // What one fails with is told by its rollouts.
+  const scores = await Promise.all(names.map((name) => players.scoresGroups(name).catch(() => true)));
+  return new Set(names.filter((_, i) => scores[i]));
 }
 
 function paceOf(chunk: RoundChunk, spec: RunSpec): Pace {

@@ -17,7 +17,7 @@ export async function eachGroup<T>(
     readonly stop: AbortSignal;
     readonly brokenOff: AbortController;
     /** Waited for before a group is begun. */
-    readonly begin?: (() => Promise<void>) | undefined;
+    readonly begin?: ((first: T) => Promise<void>) | undefined;
   },
   work: (member: T) => Promise<void>,
 ): Promise<void> {
@@ -29,7 +29,7 @@ export async function eachGroup<T>(
   };
   const play = async (members: readonly T[]): Promise<void> => {
     if (!(await taken(slots, members.length, over))) return;
-    await begin().catch((reason: unknown) => void (stop.aborted || fail(reason)));
+    await begin(members[0]!).catch((reason: unknown) => void (stop.aborted || fail(reason)));
     await Promise.all(
       members.map(async (member) => {
         try {

@@ -17,6 +17,8 @@ export interface MissingGroups<Member> {
   readonly stop: AbortSignal;
   /** Stores what has finished since the last time. The caller tries again at the end. */
   readonly flush?: () => Promise<unknown>;
+  /** Whether the members of a group begin each by itself, as soon as there is room for one; else together. */
+  readonly areAlone?: (first: Member) => boolean;
   /** Waited for before a group is begun. */
   readonly begin?: () => Promise<void>;
   readonly generate: (member: Member, together: Together) => Promise<void>;
@@ -27,21 +29,34 @@ const partIntervalMs = 500;
 
 /**
  * Generates the missing rollouts of some groups: of a chunk of training, of an evaluation, or examples of a search. A group is begun when
- * there is room for all of it. When one member fails no other group is begun, and those under way are waited for, so that nothing finished is
+ * there is room for all of it, or member by member. When one member fails no other group is begun, and those under way are waited for, so that nothing finished is
  * lost with it. Stopping is no failure.
  */
 export async function generateGroups<Member>(missing: MissingGroups<Member>): Promise<void> {
-  const { groups, nameOf, room, stop, flush, begin, generate } = missing;
+  const {
+    groups,
+    nameOf,
+    room,
+    stop,
+    flush,
+    areAlone = () => false,
+    begin = () => Promise.resolve(),
+    generate,
+  } = missing;
   const brokenOff = new AbortController();
   for (const signal of [stop, brokenOff.signal]) setMaxListeners(0, signal); // every rollout listens
   const attempt = randomUUID(); // two attempts in one process share nothing
-  const members = groups.map((group) => {
+  const members = groups.flatMap((group) => {
+    let begun: Promise<void> | null = null;
+    const begins = (): Promise<void> => (begun ??= begin());
     const together = { group: `${attempt}/${nameOf(group[0]!)}`, size: group.length, brokenOff: brokenOff.signal };
-    return group.map((member) => () => generate(member, together));
+    const each = group.map((member) => ({ begins, play: () => generate(member, together) }));
+    return areAlone(group[0]!) ? each.map((one) => [one]) : [each];
   });
   const flushing = flush && setInterval(() => void flush().catch(() => undefined), partIntervalMs);
   try {
-    await eachGroup(members, { slots: [room, workerSlots], stop, brokenOff, begin }, (one) => one());
+    const begun = ({ begins }: { readonly begins: () => Promise<void> }): Promise<void> => begins();
+    await eachGroup(members, { slots: [room, workerSlots], stop, brokenOff, begin: begun }, ({ play }) => play());
   } finally {
     clearInterval(flushing);
   }

@@ -8,13 +8,14 @@ export interface Room {
 }
 
 /**
- * Limits rollouts in flight. All members of a group get their slots together, in order of request: an environment may
- * score a group in place when its last member is there, and half-admitted groups would wait for each other. Some slots
+ * Limits rollouts in flight. Those that ask together get their slots together, in order of request: where an environment
+ * scores a group in place when its last member is there, half-admitted groups would wait for each other. Some slots
  * may be reserved for names; others do not get those.
  */
 export class Slots implements Room {
   #limit: number;
   #taken = 0;
+  #wanted = 0;
   readonly #takenBy = new Map<string, number>();
   readonly #waiting: Waiting[] = [];
   /** Reserved slots, by name. */
@@ -43,7 +44,7 @@ export class Slots implements Room {
 
   /** Rollouts that have slots, and those that wait for one. */
   get wanted(): number {
-    return this.#waiting.reduce((sum, { count }) => sum + count, this.#taken);
+    return this.#wanted;
   }
 
   /** Whether other workers are to get the next leases. */
@@ -85,15 +86,18 @@ export class Slots implements Room {
         const at = this.#waiting.indexOf(entry);
         if (at === -1) return;
         this.#waiting.splice(at, 1);
+        this.#wanted -= count;
         reject(signal.reason as Error);
         this.#letIn();
       });
       this.#waiting.push(entry);
+      this.#wanted += count;
       this.#letIn();
     });
   }
 
   give(count = 1, name?: string): void {
+    this.#wanted -= count;
     this.#count(-count, name);
     this.#letIn();
   }

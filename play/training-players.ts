@@ -49,13 +49,19 @@ interface PlayersAround {
   readonly progress: ChunkProgress;
 }
 
+interface Players {
+  play(lease: GroupLease, place: Place, together: Together): Promise<Rollout>;
+  /** Whether the environment of this name scores a group while all of its rollouts are alive. */
+  scoresGroups(environment: string): Promise<boolean>;
+}
+
 /** Everything a rollout needs: its environment, the tokenizer of the policy, and a server to sample from. */
 export async function openPlayers(
   dependencies: GenerateDependencies,
   run: RunHandle,
   served: ServedPolicy,
   around: PlayersAround,
-): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
+): Promise<Players> {
   const { journal, observer, signal, budgets, progress } = around;
   const spec = await specOf(run);
   const inference = observer.watch(dependencies.inference(spec));
@@ -70,6 +76,7 @@ export async function openPlayers(
   const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
   const environments = environmentsOfRun(dependencies.environments, run);
   return {
+    scoresGroups: async (name) => (await environments.open(entries.get(name)!)).scoresGroups === true,
     async play(lease, place, together) {
       const { group, index } = place;
       const systemPrompt = systemPrompts.get(lease.environment);

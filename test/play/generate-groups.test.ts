@@ -1,6 +1,7 @@
 /** The one player of training, evaluations and searches: which groups it begins, and when each is handed on. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
 import { generateGroups } from '../../play/generate-groups.ts';
 import { byGroup, GroupsInPlay } from '../../play/groups-in-play.ts';
 import { Slots } from '../../play/slots.ts';
@@ -35,6 +36,34 @@ test('members of a group are begun together, and are told its name and how many 
     generate: async ({ i }, { group, size }) => void told.push(`${i} ${group.split('/').at(-1)!} of ${size}`),
   });
   assert.deepEqual(told, ['0 1 of 2', '1 1 of 2', '2 2 of 2', '3 2 of 2', '4 3 of 1']);
+});
+
+test('where they may begin alone, the next begins as soon as one has ended, and a group is waited for once', async () => {
+  const under: number[] = [];
+  const ends = new Map<number, () => void>();
+  let waits = 0;
+  const playing = generateGroups({
+    groups,
+    nameOf: ({ group }) => group,
+    areAlone: () => true,
+    room: new Slots(3),
+    stop: new AbortController().signal,
+    begin: async () => void (waits += 1),
+    generate: ({ i }, { size }) => {
+      under.push(10 * i + size);
+      return new Promise((resolve) => ends.set(i, resolve));
+    },
+  });
+  await turn();
+  assert.deepEqual(under, [2, 12, 22], 'one of the second group is there, too');
+  ends.get(1)!();
+  await turn();
+  assert.deepEqual(under, [2, 12, 22, 32]);
+  for (const i of [0, 2, 3]) ends.get(i)!();
+  await turn();
+  ends.get(4)!();
+  await playing;
+  assert.equal(waits, 3);
 });
 
 test('when one fails no other group is begun, those under way are waited for, and the failure is thrown', async () => {
