@@ -35,8 +35,7 @@ export async function whyStuck(handle: WorkflowHandle, run: string): Promise<Stu
   if (found.status.name !== 'RUNNING' || !pendingWorkflowTask) return null;
   const failed = await lastTaskFailure(handle, found.runId);
   if (failed) {
-    const worker = (await orchestratorPollers(handle.client)).find(({ identity }) => identity === failed.identity);
-    return { is: 'wedged', text: wedged(run, found, failed, worker?.version ?? null) };
+    return { is: 'wedged', text: wedged(run, found, failed, await orchestratorPollers(handle.client)) };
   }
   const pollers = await orchestratorsOf(handle.client, ignoredSinceMs(pendingWorkflowTask));
   const pinned = pinnedTo(found);
@@ -130,8 +129,7 @@ function wedged(
   run: string,
   found: WorkflowExecutionDescription,
   { isNondeterminism, message, identity }: TaskFailure,
-  /** Version of the worker that failed; null when it is gone. */
-  failedUnder: string | null,
+  there: readonly Orchestrator[],
 ): string {
   const worker = workerIn(identity);
   const who = worker === null ? 'the orchestrator' : workerName(worker);
@@ -141,7 +139,9 @@ function wedged(
   if (!isNondeterminism)
     return `its workflow code fails on ${who}, and is tried again: ${said}. That is a bug of Ratchet: please report it. With a version that fixes it the run continues by itself; \`npx ratchet-rl stop ${run} --now\` ends it, and train with its file continues from its newest commit`;
   const version = versionOf(found);
-  if (version !== null && version === failedUnder)
+  // One that failed and is gone was most likely of the version of those that are there.
+  const under = there.find((one) => one.identity === identity)?.version ?? version;
+  if (version === under && there.some((one) => one.version === version))
     return `its history cannot be replayed (TMPRL1100, nondeterminism: ${said}). The orchestrators begin it anew from its newest commit, mostly within a minute; nothing committed is lost`;
   const written = version === null ? '' : `, written by version ${short(version)},`;
   return `${who}, which runs, is of another version: it cannot continue with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`npx ratchet-rl upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;
