@@ -10,6 +10,7 @@ import { whyStuck } from '../../workers/temporal/why-stuck.ts';
 const { WorkflowTaskFailedCause } = proto.temporal.api.enums.v1;
 const nondeterminism = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR;
 const unspecified = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNSPECIFIED;
+const noSuchTimer = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_BAD_CANCEL_TIMER_ATTRIBUTES;
 
 interface Failure {
   readonly cause: number;
@@ -90,8 +91,12 @@ function serverWith(
 
 const broken: Failure = { cause: nondeterminism, message: '[TMPRL1100] Nondeterminism error: timer 4' };
 
-test('a run is begun anew at the second look that finds it broken, whichever way the SDK says it', async () => {
-  for (const failure of [broken, { cause: unspecified, message: 'Fatal error in workflow machines: no timer 4' }]) {
+test('a run is begun anew at the second look that finds it broken, whichever way the SDK or the server says it', async () => {
+  const others = [
+    { cause: unspecified, message: 'Fatal error in workflow machines: no timer 4' },
+    { cause: noSuchTimer, message: 'BadCancelTimerAttributes: invalid history builder state, TimerID: 4' },
+  ];
+  for (const failure of [broken, ...others]) {
     const { histories, begun } = serverWith(new Map([['a', { type: 'trainRun', failure }]]));
     await histories.look();
     assert.deepEqual(begun, []);

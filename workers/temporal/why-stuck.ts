@@ -10,6 +10,16 @@ import { workerIn, workerName } from '../roles/worker-identity.ts';
 const { PendingWorkflowTaskState, TaskQueueType, WorkflowTaskFailedCause, WorkerVersioningMode } =
   proto.temporal.api.enums.v1;
 
+/**
+ * How the server refuses what a workflow asks for that numbers its timers or activities otherwise than its history: such a replay ends well
+ * where only a timer's number differs, and then the workflow cancels a timer that was never begun.
+ */
+const otherNumbers: readonly unknown[] = [
+  WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR,
+  WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_BAD_CANCEL_TIMER_ATTRIBUTES,
+  WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_START_TIMER_DUPLICATE_ID,
+  WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_SCHEDULE_ACTIVITY_DUPLICATE_ID,
+];
 /** Number of newest events searched for the reason. */
 const lastEvents = 20;
 const shownChars = 300;
@@ -118,8 +128,7 @@ export async function lastTaskFailure(handle: WorkflowHandle, runId: string): Pr
     const converter = client.options.loadedDataConverter; // payloads may be encrypted by a codec
     const message = (await decodeOptionalFailureToOptionalError(converter, failed.failure))?.message ?? '';
     const isNondeterminism =
-      failed.cause === WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR ||
-      /TMPRL1100|nondetermin|Fatal error in workflow machines/i.test(message);
+      otherNumbers.includes(failed.cause) || /TMPRL1100|nondetermin|Fatal error in workflow machines/i.test(message);
     return { isNondeterminism, message, identity: failed.identity ?? '' };
   }
   return null;
