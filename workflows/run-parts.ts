@@ -69,7 +69,7 @@ export function assemble(opened: OpenedStart): RunParts {
     serving,
     ready: () => weights.ready,
     isReady: () => weights.isReady,
-    waitsForTurn: () => lease.waitsForTurn,
+    waitsForTurn: (step) => lease.waitsForTurn(step),
     newestPolicy: () => weights.served ?? head.policy,
     prompts: () => branches.inUse,
     state: () => head.state,

@@ -40,7 +40,7 @@ export async function trainRun(...given: [TrainRunInput | ContinuedRun]): Promis
         const waitedS = (Date.now() - startedAt) / 1000;
         rollouts.sampleAhead(step);
 
-        if (lease.takesTurns) await lease.beginStep();
+        if (lease.takesTurns) await lease.beginStep(step);
         const trained = await training.train(step, batch, rollouts);
         const isEvalDue = evals.isDue(step);
         const stepS = (Date.now() - startedAt) / 1000;
@@ -80,7 +80,7 @@ async function makeFirstVersion({
   lease,
   publishing,
 }: RunParts) {
-  if (lease.takesTurns) await lease.beginStep();
+  if (lease.takesTurns) await lease.beginStep(0);
   const { policy, loss } = await training.warmUp();
   const state = firstState({
     run,

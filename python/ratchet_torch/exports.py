@@ -15,8 +15,9 @@ from .wire import Refused, no_space, says_full_disk
 adapter_config = "adapter_config.json"
 weights_name = "model.safetensors"
 index_ending = ".safetensors.index.json"
-# Ends of file names that are no texts of a model: weights, and lists of them.
-not_texts = (adapter_config, ".index.json", ".safetensors", ".bin", ".pt", ".gguf", "SHA256SUMS")
+# Ends of file names that are no texts of a model: lists of weights, and weights, which some folders have for several libraries.
+lists = (adapter_config, ".index.json", "SHA256SUMS")
+weights = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".onnx_data", ".ot", ".tflite", ".npz")
 warm_up_state = "state.json"  # lies beside the weights of a warm-up (runs/versions/warm-up-state.ts), and is of that step alone
 
 
@@ -111,7 +112,7 @@ def texts_of(folder):
     texts = {}
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
-        if os.path.isfile(path) and not name.startswith(".") and not name.endswith(not_texts) and name != warm_up_state:
+        if os.path.isfile(path) and not name.startswith(".") and not name.endswith(lists + weights) and name != warm_up_state:
             with open(path, "rb") as file:
                 texts[name] = file.read()
     return texts

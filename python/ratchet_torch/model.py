@@ -62,7 +62,7 @@ class Model:
         # Rank 0 alone reads the weights, and the others get their parts of them. In 4 bits they are so small that each rank has all.
         source = ranks.first(lambda: None if is_short else load(base_folder, config, "auto"))
         causal = load_in_4_bits(base_folder, config, compute, ranks.device) if is_short else without_weights(config, held)
-        texts = ranks.first(lambda: texts_of(folder if base else base_folder))
+        texts = ranks.first(lambda: None if is_frozen else texts_of(folder if base else base_folder))
         model = Model(causal, None, base_folder, texts)
         model.compute_dtype = compute
         model.shard_size = options.get("shard_size", shard_size)

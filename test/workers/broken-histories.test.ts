@@ -5,10 +5,12 @@ import type { Client } from '@temporalio/client';
 import { defaultDataConverter, defaultPayloadConverter } from '@temporalio/common';
 import proto from '@temporalio/proto';
 import { BrokenHistories } from '../../workers/stack/broken-histories.ts';
+import { whyStuck } from '../../workers/temporal/why-stuck.ts';
 
 const { WorkflowTaskFailedCause } = proto.temporal.api.enums.v1;
 const nondeterminism = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR;
 const unspecified = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNSPECIFIED;
+const noSuchTimer = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_BAD_CANCEL_TIMER_ATTRIBUTES;
 
 interface Failure {
   readonly cause: number;
@@ -35,6 +37,7 @@ function serverWith(
       client,
       async describe() {
         asked.push(workflowId);
+        if (workflowId === 'unreadable') throw new Error('no key');
         const { failure, version = 'ours' } = open.get(workflowId)!;
         return {
           workflowId,
@@ -83,13 +86,17 @@ function serverWith(
     say: (line) => void said.push(line),
     now: () => now,
   });
-  return { histories, asked, begun, said, wait: (ms: number) => void (now += ms) };
+  return { client, histories, asked, begun, said, wait: (ms: number) => void (now += ms) };
 }
 
 const broken: Failure = { cause: nondeterminism, message: '[TMPRL1100] Nondeterminism error: timer 4' };
 
-test('a run is begun anew at the second look that finds it broken, whichever way the SDK says it', async () => {
-  for (const failure of [broken, { cause: unspecified, message: 'Fatal error in workflow machines: no timer 4' }]) {
+test('a run is begun anew at the second look that finds it broken, whichever way the SDK or the server says it', async () => {
+  const others = [
+    { cause: unspecified, message: 'Fatal error in workflow machines: no timer 4' },
+    { cause: noSuchTimer, message: 'BadCancelTimerAttributes: invalid history builder state, TimerID: 4' },
+  ];
+  for (const failure of [broken, ...others]) {
     const { histories, begun } = serverWith(new Map([['a', { type: 'trainRun', failure }]]));
     await histories.look();
     assert.deepEqual(begun, []);
@@ -111,6 +118,43 @@ test('what fails otherwise, was written by other code, or failed under other cod
   );
   for (let look = 0; look < 4; look++) await histories.look();
   assert.deepEqual(begun, []);
+});
+
+test('what other code wrote, and another program, is left when an evaluation or a pool breaks', async () => {
+  const { histories, begun, said } = serverWith(
+    new Map([
+      ['eval', { type: 'evaluate', failure: broken }],
+      ['pool.gpus', { type: 'pool', failure: broken }],
+      ['pool.of-other', { type: 'pool', version: 'other' }],
+      ['rounds-of-other', { type: 'playRounds', version: 'other' }],
+      ['of-another-program', { type: 'evaluate', version: 'theirs@1' }],
+    ]),
+  );
+  await histories.look();
+  await histories.look();
+  assert.deepEqual(begun.toSorted(), ['eval', 'pool.gpus']);
+  assert.equal(said.length, 2, said.join('\n'));
+});
+
+test('one that cannot be looked at hides no other', async () => {
+  const { histories, begun } = serverWith(
+    new Map([
+      ['unreadable', { type: 'evaluate' }],
+      ['a', { type: 'trainRun', failure: broken }],
+    ]),
+  );
+  for (let look = 0; look < 2; look++) await assert.rejects(histories.look(), /^Error: unreadable: no key$/);
+  assert.deepEqual(begun, ['a']);
+});
+
+test('status says that it is begun anew, also where the orchestrator that failed was restarted; an upgrade where it is of other code', async () => {
+  const said = async (identity: string): Promise<string> => {
+    const failure = { ...broken, identity };
+    const { client } = serverWith(new Map([['a', { type: 'trainRun', failure }]]), { here: 'ours', there: 'other' });
+    return (await whyStuck(client.workflow.getHandle('a'), 'a'))!.text;
+  };
+  for (const identity of ['here', 'gone']) assert.match(await said(identity), /The orchestrators begin it anew/);
+  assert.match(await said('there'), /is of another version.*npx ratchet-rl upgrade a/);
 });
 
 test('one that breaks again and again is begun anew less and less often', async () => {

@@ -19,7 +19,7 @@ import { type FakeRun, type Fakes, type Input, refOf, type DefaultFakes, version
 export const gpuWorkers = ['gpu-1', 'gpu-2', 'gpu-3', 'gpu-4'] as const;
 
 /** Pools that have rollout workers, one for each test. */
-export const testPools: readonly string[] = Array.from({ length: 14 }, (_, i) => `pool-${i + 1}`);
+export const testPools: readonly string[] = Array.from({ length: 16 }, (_, i) => `pool-${i + 1}`);
 
 /** Pools whose rollout workers play so many activities at once, one for each test. */
 export const narrowPools: readonly string[] = Array.from({ length: 4 }, (_, i) => `narrow-${i + 1}`);

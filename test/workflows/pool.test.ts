@@ -354,6 +354,37 @@ describe('a pool', { concurrency: 3 }, () => {
     assert.deepEqual([...weights].toSorted((one, other) => one - other), [least, 4 * least]); // prettier-ignore
   });
 
+  test('a run that is asked for its trainer samples the step before it gives it back with its whole share', async () => {
+    const pool = new TestPool();
+    await pool.trainer('gpu-1');
+    const [served, inHigh] = [new Gate(), new Gate()];
+    const weights = new Map<number, number>();
+    const checkpoints = { ...specWith('any', {}).checkpoints, interval: 100 };
+    const low = await begin({
+      settings: { maxSteps: 4, checkpoints, ...pool.queue() },
+      fakes: {
+        broadcastWeights: async ({ policy }, { usual }) => {
+          if (policy.step === 1) await served.pass();
+          return usual();
+        },
+        playGroups: ({ round }, { usual }) => {
+          weights.set(round.step, Context.current().info.priority!.fairnessWeight!);
+          return usual();
+        },
+      },
+    });
+    await served.reached; // v1 is no checkpoint
+    const high = await begin({ settings: { maxSteps: 1, ...pool.queue({ priority: 5 }) }, fakes: holdingStep(inHigh, 1) }); // prettier-ignore
+    await pool.asked();
+    served.open();
+    await inHigh.reached;
+    await until('the next turn is sampled for', () => weights.has(3));
+    inHigh.open();
+    await Promise.all([low.result(), high.result()]);
+    const whole = weights.get(1)!;
+    assert.deepEqual([weights.get(2), weights.get(3)], [whole, whole / 4]);
+  });
+
   test('evaluations that were started for a pool play there, each of a file, and are seen with what they wait for', async () => {
     const pool = new TestPool();
     await pool.trainer('gpu-1');

@@ -64,7 +64,9 @@ export class BrokenHistories {
         if (why !== trouble) this.#options.say(`whether histories are broken could not be found out: ${why}`);
         trouble = why;
       }
-      await delay(everyMs, undefined, { signal }).catch(() => undefined); // it ends
+      // Orchestrators that look at one moment would each begin the same workflow anew.
+      const pauseMs = everyMs * (1 + Math.random() / 2);
+      await delay(pauseMs, undefined, { signal }).catch(() => undefined); // it ends
     }
   }
 
@@ -73,12 +75,18 @@ export class BrokenHistories {
     const open = await openWorkflows(client);
     const lookers = Math.max(1, (await orchestratorPollers(client)).length);
     const broken: Open[] = [];
+    let trouble: Error | null = null;
     for (const one of this.#inTurn(open, Math.ceil(askedMax / lookers))) {
-      if (await this.#isBroken(client, one)) broken.push(one);
+      try {
+        if (await this.#isBroken(client, one)) broken.push(one);
+      } catch (error) {
+        trouble ??= new Error(`${one.workflowId}: ${innermostMessage(error)}`, { cause: error }); // the others are looked at
+      }
     }
     const due = broken.filter(({ runId, workflowId }) => this.#suspects.has(runId) && this.#isDue(workflowId));
     this.#suspects = new Set(broken.map(({ runId }) => runId));
     if (due.length > 0) await this.#beginAnew(client, due, open);
+    if (trouble !== null) throw trouble;
   }
 
   /** Pools, for which many runs wait, what was broken before, and so many of the others. */
@@ -121,7 +129,8 @@ export class BrokenHistories {
   async #beginAnew(client: Client, due: readonly Open[], open: readonly Open[]): Promise<void> {
     const { version, say } = this.#options;
     const executions = new Set(withParents(due, open).map(({ runId }) => runId));
-    const writtenBy: typeof versionOf = (found) => (executions.has(found.runId) ? 'broken' : versionOf(found));
+    // All but these are left as if our code had written them: what other code wrote waits for an upgrade, and may be another program's.
+    const writtenBy: typeof versionOf = (found) => (executions.has(found.runId) ? 'broken' : version);
     const failed = (workflowId: string, reason: unknown): void =>
       say(`${workflowId}: its history cannot be replayed, and it could not be begun anew: ${innermostMessage(reason)}`);
     for (const { type, workflowId, runId } of open) {

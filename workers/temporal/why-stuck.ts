@@ -10,6 +10,16 @@ import { workerIn, workerName } from '../roles/worker-identity.ts';
 const { PendingWorkflowTaskState, TaskQueueType, WorkflowTaskFailedCause, WorkerVersioningMode } =
   proto.temporal.api.enums.v1;
 
+/**
+ * How the server refuses what a workflow asks for that numbers its timers or activities otherwise than its history: such a replay ends well
+ * where only a timer's number differs, and then the workflow cancels a timer that was never begun.
+ */
+const otherNumbers: readonly unknown[] = [
+  WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR,
+  WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_BAD_CANCEL_TIMER_ATTRIBUTES,
+  WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_START_TIMER_DUPLICATE_ID,
+  WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_SCHEDULE_ACTIVITY_DUPLICATE_ID,
+];
 /** Number of newest events searched for the reason. */
 const lastEvents = 20;
 const shownChars = 300;
@@ -35,8 +45,7 @@ export async function whyStuck(handle: WorkflowHandle, run: string): Promise<Stu
   if (found.status.name !== 'RUNNING' || !pendingWorkflowTask) return null;
   const failed = await lastTaskFailure(handle, found.runId);
   if (failed) {
-    const worker = (await orchestratorPollers(handle.client)).find(({ identity }) => identity === failed.identity);
-    return { is: 'wedged', text: wedged(run, found, failed, worker?.version ?? null) };
+    return { is: 'wedged', text: wedged(run, found, failed, await orchestratorPollers(handle.client)) };
   }
   const pollers = await orchestratorsOf(handle.client, ignoredSinceMs(pendingWorkflowTask));
   const pinned = pinnedTo(found);
@@ -119,8 +128,7 @@ export async function lastTaskFailure(handle: WorkflowHandle, runId: string): Pr
     const converter = client.options.loadedDataConverter; // payloads may be encrypted by a codec
     const message = (await decodeOptionalFailureToOptionalError(converter, failed.failure))?.message ?? '';
     const isNondeterminism =
-      failed.cause === WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR ||
-      /TMPRL1100|nondetermin|Fatal error in workflow machines/i.test(message);
+      otherNumbers.includes(failed.cause) || /TMPRL1100|nondetermin|Fatal error in workflow machines/i.test(message);
     return { isNondeterminism, message, identity: failed.identity ?? '' };
   }
   return null;
@@ -130,8 +138,7 @@ function wedged(
   run: string,
   found: WorkflowExecutionDescription,
   { isNondeterminism, message, identity }: TaskFailure,
-  /** Version of the worker that failed; null when it is gone. */
-  failedUnder: string | null,
+  there: readonly Orchestrator[],
 ): string {
   const worker = workerIn(identity);
   const who = worker === null ? 'the orchestrator' : workerName(worker);
@@ -141,7 +148,9 @@ function wedged(
   if (!isNondeterminism)
     return `its workflow code fails on ${who}, and is tried again: ${said}. That is a bug of Ratchet: please report it. With a version that fixes it the run continues by itself; \`npx ratchet-rl stop ${run} --now\` ends it, and train with its file continues from its newest commit`;
   const version = versionOf(found);
-  if (version !== null && version === failedUnder)
+  // One that failed and is gone was most likely of the version of those that are there.
+  const under = there.find((one) => one.identity === identity)?.version ?? version;
+  if (version === under && there.some((one) => one.version === version))
     return `its history cannot be replayed (TMPRL1100, nondeterminism: ${said}). The orchestrators begin it anew from its newest commit, mostly within a minute; nothing committed is lost`;
   const written = version === null ? '' : `, written by version ${short(version)},`;
   return `${who}, which runs, is of another version: it cannot continue with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`npx ratchet-rl upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;

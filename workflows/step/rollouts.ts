@@ -22,7 +22,7 @@ interface Options {
   /** Whether they hold it by now. */
   readonly isReady: () => boolean;
   readonly newestPolicy: () => PolicyVersion;
-  readonly waitsForTurn: () => boolean;
+  readonly waitsForTurn: (step: number) => boolean;
   readonly prompts: () => Prompts | undefined;
   /** State of the newest commit. */
   readonly state: () => RunState;

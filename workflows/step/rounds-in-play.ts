@@ -34,8 +34,8 @@ export interface RoundsContext {
   readonly serving: ServingSchedule;
   /** Generates rounds that outlive this execution. */
   readonly flow: RolloutFlow;
-  /** Whether rounds that are leased now are for a later turn with a trainer of the pool. */
-  readonly waitsForTurn: () => boolean;
+  /** Whether rounds of this step that are leased now are for a later turn with a trainer of the pool. */
+  readonly waitsForTurn: (step: number) => boolean;
   /** Newest version at the servers, looked up for every round. */
   readonly newestPolicy: () => PolicyVersion;
   /** System prompts in use; undefined while every environment has its own. */
@@ -293,9 +293,9 @@ export class RoundsInPlay {
     return { round, chunks: toPlay, workers: this.#parts.size.workers, takesNewest };
   }
 
-  #priorityOf({ left }: ChunkInPlay): RolloutPriority {
+  #priorityOf({ round, left }: ChunkInPlay): RolloutPriority {
     const { spec, control, waitsForTurn } = this.#context;
-    const share = this.#share * (waitsForTurn() ? shareWhileWaiting : 1);
+    const share = this.#share * (waitsForTurn(round.step) ? shareWhileWaiting : 1);
     return priorityOfRun(spec, control.overrides, { rollouts: left.size * rolloutsPerGroup(spec), share });
   }
 

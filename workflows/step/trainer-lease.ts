@@ -93,6 +93,10 @@ export class TrainerLease {
   #openSteps = 0;
   /** Whether the newest version has its optimizer's state, so that another trainer continues without training anything again. */
   #isSealed: boolean;
+  /** The step that began last. */
+  #begun = 0;
+  /** The last step that this trainer would train, were it asked back now: the first that makes a checkpoint. */
+  #lastOfTurn: number;
   /** Why the last worker could not hold the run. */
   #lastFailure: string | null = null;
   /**
@@ -115,6 +119,7 @@ export class TrainerLease {
     this.#preferred = preferred;
     this.#turn = spec.queue ? new PoolTurn(spec.queue, control, turn) : null;
     this.#isSealed = this.#turn?.trainer == null;
+    this.#lastOfTurn = this.#isSealed ? 0 : Infinity;
     this.#waitingFor = this.#waitingAtFirst;
     if (this.#turn) this.#turn.onAskedBack = (why) => this.#isAskedBack(why);
     onSignal(
@@ -211,7 +216,7 @@ export class TrainerLease {
    * A step begins. A trainer that was asked back is given back before it, if the newest version is a checkpoint; else
    * this step makes one, and the trainer is given back when that is in the store.
    */
-  async beginStep(): Promise<void> {
+  async beginStep(step: number): Promise<void> {
     const turn = this.#turn!;
     if (turn.isAskedBack && this.#isSealed) {
       this.#releaseIfIdle();
@@ -220,10 +225,13 @@ export class TrainerLease {
     }
     this.#openSteps += 1;
     this.#isSealed = false;
+    this.#begun = step;
+    this.#lastOfTurn = turn.isAskedBack ? step : step + 1;
   }
 
   /** A step has ended, once what is uploaded of it is in the store. `isSealed`: it has made a checkpoint. */
   endStep(uploads: Promise<unknown>, isSealed: boolean): void {
+    this.#lastOfTurn = isSealed ? this.#begun : this.#begun + 1;
     const end = (): void => {
       this.#openSteps -= 1;
       if (this.#openSteps === 0) this.#isSealed = isSealed;
@@ -242,9 +250,9 @@ export class TrainerLease {
     return this.#turn !== null;
   }
 
-  /** Whether what is sampled from now on is for a later turn: it has no trainer of its pool, or gives it back after this step. */
-  get waitsForTurn(): boolean {
-    return this.#turn !== null && (this.#turn.trainer === null || this.isAskedBack);
+  /** Whether what is sampled for a step from now on is for a later turn: the run has no trainer of its pool, or gives it back before that step. */
+  waitsForTurn(step: number): boolean {
+    return this.#turn !== null && (this.#turn.trainer === null || (this.isAskedBack && step > this.#lastOfTurn));
   }
 
   /** Tells the pool that what the run asks for has changed. */
