@@ -364,10 +364,10 @@ async function preempt(bench: Bench, { client, folder, options }: Place, taken: 
       checkpointInterval: urgentSteps,
       queue: `[queue]\npool = "${pool}"\npriority = 5`,
     });
-    let isOver = false;
-    const ended = run.handle.result().finally(() => (isOver = true));
-    for (; !isOver; await delay(notedEveryMs, undefined, { signal: bench.signal })) await taken.note();
-    await ended;
+    const ended = run.handle.result().then(() => true);
+    const pause = (): Promise<false> => delay(notedEveryMs, false, { signal: bench.signal });
+    do await taken.note();
+    while (!(await Promise.race([ended, pause()])));
     urgent.push(run);
   }
   return urgent;

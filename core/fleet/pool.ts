@@ -200,7 +200,7 @@ export class Pool {
       const state = { ...this.carry(), usage: usageAt(this.carry(), now) };
       this.#waiting = { at: now, each: decide(state, now).waiting };
     }
-    return this.#waiting!.each;
+    return this.#waiting.each;
   }
 
   #grant(
