@@ -1,12 +1,13 @@
 import { createHash } from 'node:crypto';
-import { copyFile, readdir } from 'node:fs/promises';
+import { readdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import type { OptimizerSpec, SftOutcome, StepPlan, Trainer, TrainSample } from 'ratchet-rl/testing';
 import { bytesOf, logSoftmax, readAt, readTable, type Table, writeTable } from './table.ts';
 
 /** A custom trainer, named by `[trainer] path` and called with its `options`. `docs/guide/adapters.md` explains it. */
 export default function createTrainer(): Trainer {
-  let folder = '';
+  /** The other files of the folder that it began with, above all its tokenizer. The run may remove that folder. */
+  let texts: (readonly [name: string, content: Buffer])[] = [];
   let table: Table = { size: 0, logits: new Float32Array() };
   let adam = freshAdam(0);
   const digest = (): string => createHash('sha256').update(bytesOf(table.logits)).digest('hex');
@@ -39,7 +40,8 @@ export default function createTrainer(): Trainer {
 
   return {
     async open(from) {
-      folder = from;
+      const names = (await readdir(from)).filter((name) => !name.endsWith('.safetensors'));
+      texts = await Promise.all(names.map(async (name) => [name, await readFile(path.join(from, name))] as const));
       table = await readTable(from);
       adam = freshAdam(table.logits.length);
       return { digest: digest() };
@@ -71,11 +73,9 @@ export default function createTrainer(): Trainer {
 
     digest: async () => digest(),
 
-    /** Writes the weights, and the other files of the folder that it began with: above all its tokenizer. */
+    /** Writes the weights, and the texts beside them. */
     async exportTo(target) {
-      for (const name of await readdir(folder)) {
-        if (!name.endsWith('.safetensors')) await copyFile(path.join(folder, name), path.join(target, name));
-      }
+      for (const [name, content] of texts) await writeFile(path.join(target, name), content);
       await writeTable(target, table);
     },
 

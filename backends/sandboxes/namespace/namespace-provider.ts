@@ -1,6 +1,7 @@
 import { spawn, type ChildProcess } from 'node:child_process';
 import { realpath } from 'node:fs/promises';
 import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import type { Duplex } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { RatchetError } from '../../../core/errors.ts';
@@ -17,6 +18,9 @@ import { SupervisorLink } from './supervisor-link.ts';
 
 /** Time limit for a sandbox's start, on a busy machine. */
 const startMs = 60_000;
+/** How long a killed sandbox is waited for, and between looks. */
+const endedWithinMs = 5_000;
+const endedLookMs = 10;
 const troubleBytesMax = 4_096;
 const supervisor = fileURLToPath(new URL('supervisor.py', import.meta.url));
 
@@ -80,7 +84,12 @@ export class NamespaceProvider implements SandboxProvider {
       killWhole(own.child);
       await ended;
     }
-    for (const { pid } of await this.#outside(name)) killIfThere(pid);
+    // A killed one is listed for a moment, in which its name would be refused.
+    for (const until = performance.now() + endedWithinMs; performance.now() < until; await delay(endedLookMs)) {
+      const outside = await this.#outside(name);
+      if (outside.length === 0) return;
+      for (const { pid } of outside) killIfThere(pid);
+    }
   }
 
   async close(): Promise<void> {

@@ -229,6 +229,8 @@ test('another process of this user can end a sandbox by its name', { skip }, asy
   const [one, other] = await Promise.all([0, 1].map(() => openNamespaceProvider({ python: 'python3', snapshots: snapshotsInMemory() }))); // prettier-ignore
   const sandbox = await one!.create(request('shared'));
   await other!.destroy(sandbox.name);
-  await until('its end', async () => (await one!.find(sandbox.name)) === null);
+  const again = await other!.create(request('shared')); // its name is free at once
+  await until('its end', async () => (await one!.find(sandbox.name)) !== sandbox);
+  await again.destroy();
   await one!.close();
 });
