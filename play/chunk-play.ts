@@ -282,7 +282,7 @@ async function scoringGroups(
   players: OpenedChunk['players'],
 ): Promise<ReadonlySet<string>> {
   const names = [...new Set(missing.map(({ lease }) => lease.environment))];
-  // What one fails with is told by its rollouts.
+  // An environment that cannot be opened fails its rollouts, which say why.
   const scores = await Promise.all(names.map((name) => players.scoresGroups(name).catch(() => true)));
   return new Set(names.filter((_, i) => scores[i]));
 }

@@ -170,8 +170,8 @@ export class Pool {
   }
 
   /**
-   * By team, the share of each of its runs in the pool's rollout workers, relative to other runs: its weight, divided among
-   * its runs that hold trainers. A team that is not named has one run of the weight 1.
+   * Maps each team to the share that each of its runs has in the pool's rollout workers, relative to other runs: the team's
+   * weight, divided by the number of its runs that hold trainers. A team that is missing has the weight 1.
    */
   shares(): Readonly<Record<string, number>> {
     const state = this.carry();

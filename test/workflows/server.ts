@@ -179,7 +179,7 @@ async function shippedBundle(): Promise<string> {
 /** Events of a history from which a brittle workflow cannot be replayed. */
 const brittleEvents = { trainRun: 60, playRounds: 20, pool: 12, evaluate: 8 };
 
-/** As text, since the code that runs our tests adds helpers to functions that the workflows' code does not have. */
+/** This code is text: the loader of our tests adds helpers to functions, which the workflows' bundle lacks. */
 const breakingReplay = `((sdk, events) => {
   const usedUp = () => {
     const { workflowType, workflowId, memo = {}, historyLength, unsafe } = sdk.info; // the memo comes after the code

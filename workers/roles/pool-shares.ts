@@ -3,7 +3,7 @@ import { teamDefaults } from '../../core/fleet/pool-types.ts';
 import { poolSharesQueryName } from '../../core/names.ts';
 import { askOpenPool } from '../../activities/around/tell-pool.ts';
 
-/** By team, of each of its runs. */
+/** Maps each team to the share of each of its runs. */
 type Shares = Readonly<Record<string, number>>;
 
 /** Milliseconds for which the answer of a pool counts, and in which it has to come. */

@@ -30,7 +30,7 @@ export const trainerStandingSignal = defineSignal<[TrainerStanding], typeof trai
 export const turnSignal = defineSignal<[TurnNotice], typeof turnSignalName>(turnSignalName);
 
 export const poolStatusQuery = defineQuery<PoolStatus>(poolStatusQueryName);
-/** By team, the share of each of its runs in the pool's rollout workers, relative to other runs. */
+/** Maps each team to the share that each of its runs has in the pool's rollout workers, relative to other runs. */
 export const poolSharesQuery = defineQuery<Readonly<Record<string, number>>>(poolSharesQueryName);
 export const poolWhyQuery = defineQuery<string | null, [run: string]>(poolWhyQueryName);
 export const poolHolderQuery = defineQuery<KnownTrainer | null, [trainer: string]>(poolHolderQueryName);
