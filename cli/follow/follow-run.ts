@@ -56,6 +56,8 @@ interface FollowOptions extends Follower {
   readonly signal: AbortSignal;
   /** Events up to this one have been seen. */
   readonly after?: number;
+  /** This command began the execution, so all of its events are news. Default: the last few of the earlier ones are printed. */
+  readonly isBegunHere?: boolean;
 }
 
 /**
@@ -63,9 +65,9 @@ interface FollowOptions extends Follower {
  * what the run waits for.
  */
 export async function followRun(options: FollowOptions): Promise<number> {
-  const { handle, say, event: tell, earlier, waiting, snapshot, signal, after = 0 } = options;
+  const { handle, say, event: tell, earlier, waiting, snapshot, signal, after = 0, isBegunHere = false } = options;
   let seen = after;
-  let isFirstLook = true;
+  let mayBeHistory = !isBegunHere;
   let lastToldAt = Date.now();
   let status: RunStatus | null = null;
   let pending: readonly PendingActivity[] | null = [];
@@ -79,12 +81,12 @@ export async function followRun(options: FollowOptions): Promise<number> {
     }
     const [news, stands] = await Promise.all([askEvents(handle, seen), ask<RunStatus>(handle, 'status', [])]);
     const fresh = (news.is === 'answer' ? news.value : []).filter(({ sequence }) => sequence > seen);
-    if (isFirstLook && fresh.length > earlierEventsShown) {
+    if (mayBeHistory && fresh.length > earlierEventsShown) {
       say(`the last ${earlierEventsShown} of ${fresh.at(-1)!.sequence} events so far:`);
       const untold = fresh.splice(0, fresh.length - earlierEventsShown);
       earlier?.(untold);
     }
-    if (news.is === 'answer') isFirstLook = false;
+    if (news.is === 'answer') mayBeHistory = false;
     for (const event of fresh) {
       seen = event.sequence;
       tell(event);

@@ -77,17 +77,18 @@ export async function watchRun(handle: RunWorkflow, options: Watch): Promise<num
 type End = Omit<NdjsonEnd, 'type' | 'time' | 'run'>;
 const nothingKnown = { step: null, policy: null, weights: null, ledger_sound: null, ettr: null };
 
-/** `mayBeBehind`: this execution existed before the command was typed. */
+/** `isFirst`: this is the execution that the command began, or one that existed before it was typed. */
 async function watchExecution(
   handle: RunWorkflow,
   options: Watch,
-  mayBeBehind: boolean,
+  isFirst: boolean,
 ): Promise<End | 'taken over' | 'behind'> {
   const { run, audience, stack, goOn, gone, sayNext } = options;
   const interrupted = options.interrupted.signal;
   const ended = new AbortController();
   const left = AbortSignal.any([interrupted, gone]);
-  const following = followRun({ ...audience, handle, signal: AbortSignal.any([ended.signal, left]) });
+  const isBegunHere = isFirst && !options.wasRunning;
+  const following = followRun({ ...audience, handle, isBegunHere, signal: AbortSignal.any([ended.signal, left]) });
   const over = (outcome: End['outcome'], exitCode: number, message: string): End => {
     audience.leave();
     audience.say(message);
@@ -137,7 +138,7 @@ async function watchExecution(
         return over('failed', 1, `the run was cancelled; what is committed stays: ${goOn} continues from there`);
       case 'failed':
         await tellRest(handle, seen, audience);
-        if (options.startAnew && mayBeBehind && isBehind(error)) {
+        if (options.startAnew && isFirst && isBehind(error)) {
           audience.say(
             `${rootMessage(error)}\nThis command was typed since: the run ${run} goes on from its newest commit`,
           );

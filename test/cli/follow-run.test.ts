@@ -8,7 +8,8 @@ import { lineOf as eventLine } from '../../cli/commands/run/events.ts';
 import { followRun, isTakenOver, lineOf, waitingLine, waitingOf } from '../../cli/follow/follow-run.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
 
-test('who attaches to a running run is told its last five events, whether or not anything keeps the earlier ones', async () => {
+/** Follows a run that has 40 events at the first look. */
+async function followed(options: Partial<Parameters<typeof followRun>[0]>) {
   const events = Array.from({ length: 40 }, (_, i): RunEvent => ({
     sequence: i + 1,
     time: '',
@@ -21,24 +22,36 @@ test('who attaches to a running run is told its last five events, whether or not
     client: { withDeadline: (_: number, ask: () => Promise<unknown>) => ask() },
     query: (name: string) => Promise.resolve(name === 'events' ? events : null),
   } as unknown as WorkflowHandle;
+  const [told, said]: [number[], string[]] = [[], []];
+  const left = new AbortController();
+  await followRun({
+    handle: answering,
+    signal: left.signal,
+    say: (line) => void said.push(line),
+    event({ sequence }) {
+      told.push(sequence);
+      left.abort();
+    },
+    waiting: () => undefined,
+    ...options,
+  });
+  return { told, said };
+}
+
+test('who attaches to a running run is told its last five events, whether or not anything keeps the earlier ones', async () => {
   for (const keeps of [true, false]) {
-    const [told, kept, said]: [number[], number[], string[]] = [[], [], []];
-    const left = new AbortController();
-    await followRun({
-      handle: answering,
-      signal: left.signal,
-      say: (line) => void said.push(line),
-      event({ sequence }) {
-        told.push(sequence);
-        left.abort();
-      },
-      waiting: () => undefined,
-      ...(keeps ? { earlier: (earlier) => void kept.push(...earlier.map(({ sequence }) => sequence)) } : {}),
-    });
+    const kept: number[] = [];
+    const earlier = (events: readonly RunEvent[]): void => void kept.push(...events.map(({ sequence }) => sequence));
+    const { told, said } = await followed(keeps ? { earlier } : {});
     assert.deepEqual(told, [36, 37, 38, 39, 40]);
     assert.deepEqual(said, ['the last 5 of 40 events so far:']);
     assert.equal(kept.length, keeps ? 35 : 0);
   }
+});
+
+test('who began a run is told all of its events, also when it answers late', async () => {
+  const { told, said } = await followed({ isBegunHere: true });
+  assert.deepEqual([told.length, told[0], said], [40, 1, []]);
 });
 
 test('the reason of a pause is told in full once, and shortly again and again, with what ends it', () => {
