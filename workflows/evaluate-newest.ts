@@ -13,7 +13,7 @@ import { describeRegression, type Regression } from '../core/eval/regression.ts'
 import { memoKeys, versionName } from '../core/names.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import type { EvalSpec } from '../config/run-spec.ts';
-import { evaluationParts } from './options.ts';
+import { evaluationParts, memoOfPoolHere } from './options.ts';
 import { evaluate } from './evaluate.ts';
 import { onceItsIdIsFree } from './beside/child-work.ts';
 import { readEvaluateNewestInput } from './inputs.ts';
@@ -48,7 +48,11 @@ export async function evaluateNewest(...given: [EvaluateNewestInput]): Promise<E
   const input = readEvaluateNewestInput(given);
   const { workflowId } = workflowInfo();
   const { config, run } = input;
-  const child = { workflowId: `${workflowId}.evaluations`, parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL };
+  const child = {
+    workflowId: `${workflowId}.evaluations`,
+    parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL,
+    ...memoOfPoolHere(),
+  };
   if (run === null) {
     const { results } = await onceItsIdIsFree(() => executeChild(evaluate, { ...child, args: [{ config: config! }] }));
     return judged(results.map((result) => ({ result, version: null })));

@@ -47,6 +47,7 @@ export const scheduleCommand = new Command('schedule')
   )
   .option('--name <id>', 'of the schedule (default: eval.FILE.RUN)')
   .option('--catch-up <time>', 'how late it may still begin when nothing ran at its time', '10m')
+  .option('--pool <name>', 'the pool whose rollout workers play it (default: that of --run)')
   .option(...storeOption)
   .option(...grantOption)
   .addHelpText('after', help)
@@ -69,7 +70,7 @@ async function create(file: string | undefined, options: ScheduleOptions): Promi
   if (file === undefined && run === undefined) {
     throw new RatchetError('ConfigInvalid', 'Say what: a file with [[eval]], --run RUN, or both.');
   }
-  const input = await inputOf(file, options);
+  const { input, pool, start } = await inputOf(file, options);
   const stem = file === undefined ? [] : [path.basename(file, '.toml').replaceAll(/[^\w.-]+/g, '-')];
   const id = options.name ?? ['eval', ...stem, ...(run === undefined ? [] : [run])].join('.');
   if (!workflowIdPattern.test(id))
@@ -93,6 +94,7 @@ async function create(file: string | undefined, options: ScheduleOptions): Promi
           workflowId: id,
           workflowTaskTimeout: '5s',
           staticSummary: describe(input),
+          ...start,
         },
         policies: { overlap: 'SKIP', catchupWindow: milliseconds('--catch-up', options.catchUp), pauseOnFailure: true },
         memo: { ratchet_eval: input },
@@ -115,7 +117,8 @@ async function create(file: string | undefined, options: ScheduleOptions): Promi
     }
     const { info } = await handleOf(client, id).describe();
     const [next] = info.nextActionTimes;
-    say(`${id}: ${describe(input)}, first at ${next === undefined ? 'no time' : timeOf(next)}`);
+    const by = pool === null ? '' : `, by the rollout workers of the pool ${pool}`;
+    say(`${id}: ${describe(input)}${by}, first at ${next === undefined ? 'no time' : timeOf(next)}`);
     say(`now, too: npx ratchet-rl eval schedule trigger ${id}`);
   });
 }

@@ -1,11 +1,13 @@
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
+import { present } from '../../core/present.ts';
 import { loadEvaluationFile } from '../../load/evaluations/load-evaluations.ts';
 import type { EvaluateNewestInput } from '../../workflows/evaluate-newest.ts';
 import { storedSpec } from '../../runs/forms/stored-spec.ts';
 import { linesOfStore } from '../../store/index.ts';
 import { grantNamed, namedByEnvironments, namedByInference, namedByModel } from '../../load/grants/grant.ts';
 import { askGrants } from '../start/ask-grants.ts';
+import { poolOf } from '../typed/pool-option.ts';
 import { findRunFolder, isTypedStore } from '../stored/run-place.ts';
 import { linesOfFoundStore } from './subject/named-models.ts';
 
@@ -18,13 +20,21 @@ export interface ScheduleOptions {
   readonly catchUp: string;
   readonly store?: string;
   readonly grant?: readonly string[];
+  readonly pool?: string;
+}
+
+interface Scheduled {
+  readonly input: EvaluateNewestInput;
+  /** Whose rollout workers play: the typed one, else the run's; null for none. */
+  readonly pool: string | null;
+  readonly start: ReturnType<typeof poolOf>['start'];
 }
 
 /** Validates the file now, not at the first scheduled time. */
 export async function inputOf(
   file: string | undefined,
-  { run, onRegression, store, grant }: ScheduleOptions,
-): Promise<EvaluateNewestInput> {
+  { run, onRegression, store, grant, pool: typedPool }: ScheduleOptions,
+): Promise<Scheduled> {
   if (run === undefined && onRegression !== 'flag') {
     throw new RatchetError(
       'ConfigInvalid',
@@ -33,9 +43,11 @@ export async function inputOf(
   }
   const projectFolder = process.cwd();
   const typed = file === undefined ? [] : await linesOfFile(file, run);
+  let pool = typedPool;
   const place = run === undefined ? null : await findRunFolder(run, store);
   if (place !== null) {
     const { spec } = await storedSpec(place);
+    pool ??= spec.queue?.pool;
     const environments = file === undefined ? (spec.eval?.environments ?? []) : [];
     const endpoints = 'endpoints' in spec.inference ? [spec.inference.endpoints].filter((ref) => ref !== null) : [];
     const lines = [...namedByEnvironments(environments), ...namedByInference(spec), ...linesOfFoundStore(place, store)];
@@ -43,7 +55,8 @@ export async function inputOf(
     if (isTypedStore(place, store)) typed.push(...linesOfStore(place.store));
   }
   grantNamed(projectFolder, typed);
-  return { config: file === undefined ? null : path.resolve(file), run: place, onRegression };
+  const input = { config: file === undefined ? null : path.resolve(file), run: place, onRegression };
+  return { input, pool: pool ?? null, start: poolOf(present({ pool })).start };
 }
 
 async function linesOfFile(file: string, run: string | undefined): Promise<string[]> {

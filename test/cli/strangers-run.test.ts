@@ -691,7 +691,20 @@ test('a schedule asks for the run’s own environments, and for none beside a fi
   await assert.rejects(inputOf(undefined, options), /evil\.ts \(sha256/);
   assert.equal(granted(project), '');
   const file = write(path.join(project, 'suite.toml'), '[[eval]]\nenv_id = "reverse-text"\n');
-  assert.equal((await inputOf(file, options)).run?.name, 'base');
+  assert.equal((await inputOf(file, options)).input.run?.name, 'base');
+});
+
+test('a schedule is of the pool that was typed, else of its run’s', async (t) => {
+  const { strange } = stage(t);
+  const queue = { pool: 'gpus', team: 'default', priority: 0, startAt: null, labels: {} };
+  await makeRun(strange, () => ({ queue }));
+  await makeRun(strange, () => ({}), 'alone');
+  const options = { store: strange, onRegression: 'flag', catchUp: '10m' } as const;
+  const poolOf = async (more: { readonly run: string; readonly pool?: string }) =>
+    (await inputOf(undefined, { ...options, ...more })).pool;
+  assert.equal(await poolOf({ run: 'base' }), 'gpus');
+  assert.equal(await poolOf({ run: 'base', pool: 'other' }), 'other');
+  assert.equal(await poolOf({ run: 'alone' }), null);
 });
 
 test('what a call left for --backfill is the folder’s, and --env is typed', async (t) => {

@@ -1,6 +1,7 @@
 /** An evaluation: opened, chunk after chunk, closed; several of a file; and the newest checkpoint, on a schedule. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
+import { Context } from '@temporalio/activity';
 import { tellWorkflow } from '../../activities/around/tell-workflow.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type {
@@ -10,10 +11,11 @@ import type {
   EvaluationStatus,
 } from '../../core/eval/evaluation.ts';
 import type { Regression } from '../../core/eval/regression.ts';
-import { chunkLeftSignalName, evaluationEndedSignalName } from '../../core/names.ts';
+import { chunkLeftSignalName, evaluationEndedSignalName, memoKeys, queueOfPool, taskQueues } from '../../core/names.ts';
 import type { EvaluatedNewest } from '../../workflows/evaluate-newest.ts';
 import { closedEvaluation, evaluationOf, openedEvaluation, tallyWith } from './fake-evaluation.ts';
 import { type Fakes, Gate, versionAfter } from './fake-run.ts';
+import { testPools } from './fake-training.ts';
 import { ascending, aWhile, failureOf, until } from './look.ts';
 import { begin, type BegunRun, closeServer, freshName } from './server.ts';
 
@@ -315,5 +317,22 @@ describe('the newest checkpoint on a schedule', { concurrency: 8 }, () => {
     });
     const { step, results } = (await run.handle.result()) as EvaluatedNewest;
     assert.deepEqual([step, results.length], [null, 2]);
+  });
+
+  test('one of a pool is played by the rollout workers of that pool', async () => {
+    const queues = new Set<string>();
+    const run = await begin({
+      type: 'evaluateNewest',
+      args: [{ config: 'some.toml', run: null, onRegression: 'flag' }],
+      memo: { [memoKeys.pool]: testPools[0]! },
+      fakes: {
+        evaluateChunk: async (_, { usual }) => {
+          queues.add(Context.current().info.taskQueue);
+          return usual();
+        },
+      },
+    });
+    await run.handle.result();
+    assert.deepEqual([...queues], [queueOfPool(taskQueues.rollout, testPools[0])]);
   });
 });
