@@ -38,8 +38,9 @@ function serverWith(
       async describe() {
         asked.push(workflowId);
         if (workflowId === 'unreadable') throw new Error('no key');
-        const { failure, version = 'ours' } = open.get(workflowId)!;
+        const { type, failure, version = 'ours' } = open.get(workflowId)!;
         return {
+          type,
           workflowId,
           runId: runIdOf(workflowId),
           status: { name: 'RUNNING' },

@@ -32,9 +32,9 @@ function serverWith(open: Readonly<Record<string, Execution>>) {
     },
     getHandle: (workflowId: string, runId = workflowId) => ({
       async describe() {
-        const { version, refusal } = open[workflowId]!;
+        const { type, version, refusal } = open[workflowId]!;
         if (refusal !== undefined) throw new Error(refusal);
-        return { version, runId: workflowId, taskQueue: 'ratchet', status: { name: 'RUNNING' }, staticSummary };
+        return { type, workflowId, version, runId: workflowId, taskQueue: 'ratchet', status: { name: 'RUNNING' }, staticSummary }; // prettier-ignore
       },
       async terminate() {
         assert.equal(runId, workflowId, 'the execution that was listed');

@@ -86,7 +86,7 @@ function serverWith(
   return { client, done, lists };
 }
 
-function descriptionOf(workflowId: string, { runId, version, task }: Execution) {
+function descriptionOf(workflowId: string, { type, runId, version, task }: Execution) {
   const versioningInfo = {
     behavior: VersioningBehavior.VERSIONING_BEHAVIOR_PINNED,
     deploymentVersion: { buildId: version },
@@ -96,6 +96,7 @@ function descriptionOf(workflowId: string, { runId, version, task }: Execution) 
     scheduledTime: msToTs(Date.now() - 60_000),
   };
   return {
+    type,
     workflowId,
     runId,
     status: { name: 'RUNNING' },

@@ -64,7 +64,7 @@ export class BrokenHistories {
         if (why !== trouble) this.#options.say(`whether histories are broken could not be found out: ${why}`);
         trouble = why;
       }
-      // Orchestrators that look at one moment would each begin the same workflow anew.
+      // Orchestrators that look at one moment would each ask for the same, and say the same.
       const pauseMs = everyMs * (1 + Math.random() / 2);
       await delay(pauseMs, undefined, { signal }).catch(() => undefined); // it ends
     }

@@ -1,7 +1,6 @@
 import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
 import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
-import { memoKeys } from '../../core/names.ts';
-import { present } from '../../core/present.ts';
+import { beginAnew } from './begin-anew.ts';
 import { endIfOther } from './end-if-other.ts';
 
 /** Workflows that continue from the store alone after a restart. */
@@ -55,26 +54,13 @@ export async function takeOverEvaluations(client: Client, options: TakeOverEvalu
 
 async function takeOver(
   client: Client,
-  { type, workflowId }: Open,
+  { workflowId }: Open,
   { version, versionOf }: TakeOverEvaluations,
 ): Promise<boolean> {
   const found = await client.workflow.getHandle(workflowId).describe();
   const written = versionOf(found);
   if (written === null || written === version || found.status.name !== 'RUNNING') return false;
-  const summary = await found.staticSummary();
-  const args = await inputOf(client, workflowId, found.runId);
-  await client.workflow.start(type, {
-    workflowId,
-    taskQueue: found.taskQueue,
-    args,
-    // In one call: there is no moment at which it is gone.
-    workflowIdConflictPolicy: 'TERMINATE_EXISTING',
-    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-    workflowTaskTimeout: '5s',
-    // The input may come from an earlier execution or another version.
-    memo: { ...found.memo, [memoKeys.takenOverFrom]: found.runId },
-    ...present({ staticSummary: summary }),
-  });
+  await beginAnew(client, found, await inputOf(client, workflowId, found.runId), { workflowTaskTimeout: '5s' });
   return true;
 }
 

@@ -7,6 +7,7 @@ import type { OpenedRun, TakenOver, TrainRunInput } from '../../activities/index
 import { memoKeys, poolWorkflowPrefix } from '../../core/names.ts';
 import { present } from '../../core/present.ts';
 import type { AskedOfRun, RunHandle } from '../../core/rl/run-state.ts';
+import { beginAnew } from './begin-anew.ts';
 import { endIfOther } from './end-if-other.ts';
 import { takeOverEvaluations } from './take-over-evaluations.ts';
 import type { PoolInput } from '../../workflows/pool.ts';
@@ -155,19 +156,9 @@ async function takeOverPools(
 }
 
 async function beginPoolAgain(client: Client, found: WorkflowExecutionDescription): Promise<void> {
-  const { memo = {}, taskQueue, runId, workflowId } = found;
-  const settings = memo[memoKeys.poolSettings] as PoolInput['settings'];
-  const input: PoolInput = { name: workflowId.slice(poolWorkflowPrefix.length), ...present({ settings }) };
-  const summary = await found.staticSummary();
-  await client.workflow.start('pool', {
-    workflowId,
-    taskQueue,
-    args: [input],
-    workflowIdConflictPolicy: 'TERMINATE_EXISTING',
-    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-    memo: { ...memo, [memoKeys.takenOverFrom]: runId },
-    ...present({ staticSummary: summary }),
-  });
+  const settings = found.memo?.[memoKeys.poolSettings] as PoolInput['settings'];
+  const input: PoolInput = { name: found.workflowId.slice(poolWorkflowPrefix.length), ...present({ settings }) };
+  await beginAnew(client, found, [input]);
 }
 
 /**
@@ -200,20 +191,11 @@ export async function takeOverRun(
   }
   const asked = askedSoFar(beginning.input, memo);
   const again = anew({ ...beginning, asked, isBroken, request: `${workflowId}/${runId}` });
-  const summary = await found.staticSummary();
-  await client.workflow.start('trainRun', {
-    workflowId,
-    taskQueue: found.taskQueue,
-    args: [again],
-    // In one call: there is no moment at which the run is gone.
-    workflowIdConflictPolicy: 'TERMINATE_EXISTING',
-    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-    memo: { ...memo, [memoKeys.takenOverFrom]: runId },
+  await beginAnew(client, found, [again], {
     // without the server's own attributes
     typedSearchAttributes: found.typedSearchAttributes
       .getAll()
       .filter(({ key }) => !/^(BuildIds|Temporal)/.test(key.name)),
-    ...present({ staticSummary: summary }),
     ...timeoutsOf(raw.executionConfig),
   });
   return again.takesOver.handle?.name ?? workflowId;
