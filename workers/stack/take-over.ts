@@ -13,6 +13,7 @@ import { takeOverEvaluations } from './take-over-evaluations.ts';
 import type { PoolInput } from '../../workflows/pool.ts';
 import type { ContinuedRun } from '../../workflows/run-start.ts';
 import { innermostMessage } from '../temporal/innermost-message.ts';
+import { askedIn, listWorkflows } from '../temporal/list-workflows.ts';
 
 type HistoryEvent = proto.temporal.api.history.v1.IHistoryEvent;
 
@@ -38,7 +39,12 @@ interface TakeOverOptions {
  * little later.
  */
 export async function takeOverRuns(options: Omit<TakeOverOptions, 'isUnversioned'>): Promise<void> {
-  const alone = { ...options, isUnversioned: true };
+  const said = new Set<string>();
+  const sayOnce = (line: string): void => {
+    if (!said.has(line)) options.say(line);
+    said.add(line);
+  };
+  const alone = { ...options, say: sayOnce, isUnversioned: true };
   await takeOverOpen(alone);
   void delay(secondLookMs, undefined, { ref: false }).then(() => takeOverOpen(alone));
 }
@@ -48,7 +54,7 @@ async function takeOverOpen({ client, version, say, isUnversioned = false }: Tak
   const writtenBy = isUnversioned ? orPinned : versionOf;
   const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
   try {
-    for await (const { workflowId } of client.workflow.list({ query })) {
+    for await (const { workflowId } of listWorkflows(client, query)) {
       try {
         const run = await takeOverRun({ client, version, writtenBy }, workflowId);
         if (run !== null) say(`upgrade: run ${run} continues from its newest commit under the new code`);
@@ -72,25 +78,26 @@ async function takeOverOpen({ client, version, say, isUnversioned = false }: Tak
   }
 }
 
+interface BesideOptions {
+  /** Version of this process's workflow code. */
+  readonly version: string;
+  readonly writtenBy: typeof versionOf;
+  /** Called for each that cannot be taken over, or ended; the others still are. */
+  readonly failed: (workflowId: string, reason: unknown) => void;
+  /** Whether this execution is looked at; all are when missing. */
+  readonly isWanted?: (execution: { readonly workflowId: string; readonly runId: string }) => boolean;
+}
+
 /** Takes over what is open beside runs: pools, evaluations, searches and sweeps; ends what generated rounds of runs. */
 export async function takeOverBeside({
   client,
-  version,
-  writtenBy,
   said,
-  failed,
-  isWanted,
-}: Pick<TakeOverOptions, 'client' | 'version'> & {
-  readonly writtenBy: typeof versionOf;
-  readonly said: (what: string) => void;
-  /** Called for each that cannot be taken over; the others still are. */
-  readonly failed: (workflowId: string, reason: unknown) => void;
-  /** Whether the workflow of this id, which generates rounds, is to be ended; all when missing. */
-  readonly isWanted?: (workflowId: string) => boolean;
-}): Promise<void> {
-  await endFlows(client, { version, writtenBy, failed, ...present({ isWanted }) });
-  for (const pool of await takeOverPools(client, { version, writtenBy, failed })) said(`the pool ${pool} continues`);
-  for (const evaluation of await takeOverEvaluations(client, { version, versionOf: writtenBy, failed }))
+  ...options
+}: BesideOptions & { readonly client: Client; readonly said: (what: string) => void }): Promise<void> {
+  const { writtenBy: versionOf, ...others } = options;
+  await endFlows(client, options);
+  for (const pool of await takeOverPools(client, options)) said(`the pool ${pool} continues`);
+  for (const evaluation of await takeOverEvaluations(client, { ...others, versionOf }))
     said(`${evaluation} continues with what it has finished,`);
 }
 
@@ -100,22 +107,11 @@ export async function takeOverBeside({
  */
 export async function endFlows(
   client: Client,
-  {
-    version,
-    writtenBy,
-    failed,
-    isWanted = () => true,
-  }: Pick<TakeOverOptions, 'version'> & {
-    readonly writtenBy: typeof versionOf;
-    /** Called for each that cannot be ended; the others still are. */
-    readonly failed: (workflowId: string, reason: unknown) => void;
-    /** Whether the workflow of this id is to be ended; all when missing. */
-    readonly isWanted?: (workflowId: string) => boolean;
-  },
+  { version, writtenBy, failed, isWanted = () => true }: BesideOptions,
 ): Promise<void> {
   const query = "WorkflowType='playRounds' AND ExecutionStatus='Running'";
-  for await (const { workflowId, runId } of client.workflow.list({ query })) {
-    if (!isWanted(workflowId)) continue;
+  for await (const { workflowId, runId } of listWorkflows(client, query)) {
+    if (!isWanted({ workflowId, runId })) continue;
     await endIfOther(client, { workflowId, runId }, { version, versionOf: writtenBy }).catch((error: unknown) =>
       failed(workflowId, error),
     );
@@ -128,20 +124,14 @@ export async function endFlows(
  */
 async function takeOverPools(
   client: Client,
-  {
-    version,
-    writtenBy,
-    failed,
-  }: {
-    readonly version: string;
-    readonly writtenBy: typeof versionOf;
-    readonly failed: (workflowId: string, reason: unknown) => void;
-  },
+  { version, writtenBy, failed, isWanted = () => true }: BesideOptions,
 ): Promise<string[]> {
   const taken: string[] = [];
-  for await (const { workflowId } of client.workflow.list({
-    query: "WorkflowType='pool' AND ExecutionStatus='Running'",
-  })) {
+  for await (const { workflowId, runId } of listWorkflows(
+    client,
+    "WorkflowType='pool' AND ExecutionStatus='Running'",
+  )) {
+    if (!isWanted({ workflowId, runId })) continue;
     try {
       const found = await client.workflow.getHandle(workflowId).describe();
       const written = writtenBy(found);
@@ -259,7 +249,7 @@ function anew(
 
 /** Requests made of an execution: from its memo, or from its input if it has no memo yet. null without any. */
 function askedSoFar(input: Beginning['input'], memo: Readonly<Record<string, unknown>> = {}): AskedOfRun | null {
-  const noted = memo[memoKeys.asked] as AskedOfRun | undefined;
+  const noted = askedIn(memo);
   if (noted) return noted;
   if (!isContinued(input)) return (typeof input === 'object' ? input?.takesOver?.asked : null) ?? null;
   const { control, state, rewind = null } = input.continued;
