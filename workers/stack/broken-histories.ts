@@ -130,7 +130,7 @@ export class BrokenHistories {
     for (const { type, workflowId, runId } of open) {
       if (type !== 'trainRun' || !executions.has(runId)) continue;
       try {
-        const run = await takeOverRun({ client, version, writtenBy, isBroken: true }, workflowId);
+        const run = await takeOverRun({ client, version, writtenBy, why: 'broken' }, workflowId);
         if (run !== null) say(`${run}: its history cannot be replayed; it continues from its newest commit`);
       } catch (error) {
         failed(workflowId, error);

@@ -152,26 +152,30 @@ async function beginPoolAgain(client: Client, found: WorkflowExecutionDescriptio
 }
 
 /**
- * The run's name if it was taken over; null if our code can continue it as it is. `isWedged`: it certainly cannot. `isBroken`: nor
- * can the code that wrote its history, and the run says so. What generates its rounds is left: `endFlows` ends it.
+ * Why a run is taken over. `other code`: its history was written by other code than ours. `wedged`: our code fails with it,
+ * whichever wrote it. `broken`: the code that wrote it fails with it, and the run says so.
+ */
+type TakeOverReason = 'other code' | 'wedged' | 'broken';
+
+/**
+ * The run's name if it was taken over; null if our code can continue it as it is. What generates its rounds is left:
+ * `endFlows` ends it.
  */
 export async function takeOverRun(
   {
     client,
     version,
-    isWedged = false,
-    isBroken = false,
+    why = 'other code',
     writtenBy = versionOf,
   }: Pick<TakeOverOptions, 'client' | 'version'> & {
-    readonly isWedged?: boolean;
-    readonly isBroken?: boolean;
+    readonly why?: TakeOverReason;
     readonly writtenBy?: typeof versionOf;
   },
   workflowId: string,
 ): Promise<string | null> {
   const found = await client.workflow.getHandle(workflowId).describe();
   const { runId, raw, memo = {} } = found;
-  if (found.status.name !== 'RUNNING' || (writtenBy(found) === version && !isWedged)) return null;
+  if (found.status.name !== 'RUNNING' || (writtenBy(found) === version && why !== 'wedged')) return null;
   const beginning = await readBeginning(client, workflowId, runId);
   if (writtenBy(found) === null) {
     // No task has completed. The input came from the user, which every version reads, or from the code that continued
@@ -180,7 +184,7 @@ export async function takeOverRun(
     if (writtenBy(await client.workflow.getHandle(workflowId, beginning.continues).describe()) === version) return null;
   }
   const asked = askedSoFar(beginning.input, memo);
-  const again = anew({ ...beginning, asked, isBroken, request: `${workflowId}/${runId}` });
+  const again = anew({ ...beginning, asked, why, request: `${workflowId}/${runId}` });
   await beginAnew(client, found, [again], {
     // without the server's own attributes
     typedSearchAttributes: found.typedSearchAttributes
@@ -229,22 +233,22 @@ export interface Beginning<Input = TrainRunInput | ContinuedRun | null | undefin
 function anew(
   run: Pick<Beginning, 'input' | 'opened'> & {
     readonly asked: AskedOfRun | null;
-    readonly isBroken: boolean;
+    readonly why: TakeOverReason;
     readonly request: string;
   },
 ): Exclude<TrainRunInput, string> & { readonly takesOver: TakenOver } {
   const { input, opened, asked, request } = run;
-  const why = run.isBroken ? { isBroken: true } : {};
+  const told = run.why === 'broken' ? { isBroken: true } : {};
   if (isContinued(input)) {
     const { opened: before, typed } = input.continued;
-    return { ...typed, takesOver: { handle: before.handle, asked, request, ...why } };
+    return { ...typed, takesOver: { handle: before.handle, asked, request, ...told } };
   }
   const typed = (typeof input === 'object' ? input : { config: input }) as Exclude<TrainRunInput, string>;
   const { takesOver: before = { handle: null, asked: null, request } } = typed ?? {};
   // A run that another version took over and did not open yet is passed on unchanged.
   if (opened === null) return { ...typed, takesOver: before };
   const { isBroken: _, ...rest } = before;
-  return { ...typed, takesOver: { ...rest, handle: opened.handle, asked, ...why } };
+  return { ...typed, takesOver: { ...rest, handle: opened.handle, asked, ...told } };
 }
 
 /** Requests made of an execution: from its memo, or from its input if it has no memo yet. null without any. */

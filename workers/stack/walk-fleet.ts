@@ -242,7 +242,8 @@ class Walk {
       const stuck = await whyStuck(client.workflow.getHandle(workflowId), workflowId);
       const isWedged = stuck?.is === 'wedged';
       if (isWedged && this.#moved.has(workflowId)) throw new RatchetError('ServerUnavailable', stuck.text);
-      const run = await takeOverRun({ client, version, writtenBy: this.#writtenBy, isWedged }, workflowId);
+      const why = isWedged ? 'wedged' : 'other code';
+      const run = await takeOverRun({ client, version, writtenBy: this.#writtenBy, why }, workflowId);
       if (run === null) return false; // it is over, or was moved by somebody else
       this.#moved.add(workflowId);
       say(`${run}: continues from its newest commit under the wanted version`);
