@@ -186,6 +186,7 @@ const freeRooms: readonly string[] = ['bench', 'test'];
 const root = fileURLToPath(new URL('../', import.meta.url));
 const allFiles = listFiles();
 const sources = allFiles.filter((file) => /\.(ts|tsx|mts|mjs)$/.test(file) && file.includes('/'));
+const textFiles = allFiles.filter((file) => !/\.(png|gif|svg|onnx|safetensors|gz|db)$/.test(file));
 
 describe('the house', () => {
   test('every room that holds code is in the table', () => {
@@ -414,10 +415,33 @@ describe('the style of the house', () => {
   });
 });
 
+describe('marks of a merge conflict', () => {
+  test('no file holds one', () => {
+    const found = textFiles.flatMap((file) => conflictMarks(textOf(file)).map(({ line, mark }) => `${file}:${line} ${mark}`)); // prettier-ignore
+    assert.deepEqual(found, [], 'resolve the conflict, and look what a formatter made of the lines beside it');
+  });
+
+  test('one is found as git writes it, and as a formatter of Markdown leaves it', () => {
+    const marks = [
+      '<<<<<<< HEAD',
+      '||||||| 67773356',
+      '=======',
+      '>>>>>>> wt-adv',
+      '  <<<<<<< HEAD',
+      '  \\=======',
+      '> > > > > > > wt-adv',
+      '\\<<<<<<< HEAD',
+      '=======\r',
+    ];
+    for (const mark of marks)
+      assert.deepEqual(conflictMarks(`a\n${mark}\nb\n`), [{ line: 2, mark: mark.trim() }], mark);
+    const others = ['========', 'a = b <<<<<<< c', '> > a quote of a quote', '"=======",', '<<<<<<<<', '| a | b |'];
+    for (const other of others) assert.deepEqual(conflictMarks(other), [], other);
+  });
+});
+
 describe('the house can be built anywhere', () => {
-  const texts = allFiles.filter(
-    (file) => file !== 'test/house.test.ts' && !/\.(png|gif|svg|onnx|safetensors|gz|db)$/.test(file),
-  );
+  const texts = textFiles.filter((file) => file !== 'test/house.test.ts');
 
   test('no file names a package registry or a proxy: that is the choice of whoever installs', () => {
     const registry =
@@ -667,6 +691,12 @@ function parse(file: string, text: string): Program {
 
 function lineOf(text: string, node: Span): number {
   return text.slice(0, node.start).split('\n').length;
+}
+
+/** Lines that begin with a mark of git, escaped or not, or with its end as seven quotes: a formatter of Markdown makes these. */
+function conflictMarks(text: string): { readonly line: number; readonly mark: string }[] {
+  const isMark = /^\s*(?:\\?(?:<{7}|>{7}|\|{7})(?:\s|$)|\\?={7}\s*$|(?:> ){7})/;
+  return text.split('\n').flatMap((line, i) => (isMark.test(line) ? [{ line: i + 1, mark: line.trim() }] : []));
 }
 
 function roomOf(file: string): string {

@@ -3,6 +3,7 @@ import type { Client, WorkflowHandle } from '@temporalio/client';
 import { RatchetError } from '../../core/errors.ts';
 import { readCount } from '../typed/read-count.ts';
 import { starterOf } from '../../workers/temporal/history-of-changes.ts';
+import { listWorkflows } from '../../workers/temporal/list-workflows.ts';
 import { requireRole } from '../../workers/temporal/who-may.ts';
 import { refusedUpdate } from '../temporal/refused-update.ts';
 import { withTemporal } from '../temporal/with-temporal.ts';
@@ -60,7 +61,7 @@ async function update(
 async function findSearch(client: Client, search: string): Promise<string> {
   const query = "WorkflowType='optimizePrompt' AND ExecutionStatus='Running'";
   const running: string[] = [];
-  for await (const { workflowId } of client.workflow.list({ query })) running.push(workflowId);
+  for await (const { workflowId } of listWorkflows(client, query)) running.push(workflowId);
   const found = running.filter((id) => id === search || id.split('.').at(-1) === search);
   const branches = running.filter((id) => id.startsWith(`${search}.gepa.`));
   const [one, ...others] = [...new Set([...found, ...branches])];

@@ -10,6 +10,7 @@ import { askPools } from '../../workers/temporal/ask-pools.ts';
 import { askStatus } from '../../workers/temporal/ask-status.ts';
 import { askBranches } from '../describe/prompts.ts';
 import { connect, findRunning, temporalHere } from '../../workers/temporal/client.ts';
+import { listWorkflows } from '../../workers/temporal/list-workflows.ts';
 
 /** The page asks once a second, and shows the store's state meanwhile. */
 const answerWithinMs = 2_000;
@@ -109,7 +110,7 @@ async function runningOn(client: Client): Promise<readonly string[]> {
   return client.withDeadline(Date.now() + answerWithinMs, async () => {
     const names: string[] = [];
     const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
-    for await (const { workflowId, typedSearchAttributes } of client.workflow.list({ query }))
+    for await (const { workflowId, typedSearchAttributes } of listWorkflows(client, query))
       names.push(typedSearchAttributes.get(runKey) ?? workflowId);
     return names;
   });

@@ -18,6 +18,7 @@ import {
 } from './changed-while-open.ts';
 import { ownerInFolder, requireRole } from '../../workers/temporal/who-may.ts';
 import { findRunning, temporalHere } from '../../workers/temporal/client.ts';
+import { listWorkflows } from '../../workers/temporal/list-workflows.ts';
 import { settingsOfOpenRun } from './open-run-settings.ts';
 import type { RunWorkflow } from '../follow/watch-run.ts';
 
@@ -96,7 +97,7 @@ function startOptions(input: TypedRun, { model, environments, maxSteps }: RunSpe
 export async function tellOthers(client: Client, ours: string, clock: Pick<Audience, 'say'>): Promise<void> {
   const others: string[] = [];
   const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
-  for await (const { workflowId } of client.workflow.list({ query, pageSize: 10 })) {
+  for await (const { workflowId } of listWorkflows(client, query, 10)) {
     if (workflowId !== ours && others.length < 5) others.push(workflowId);
   }
   if (others.length === 0) return;

@@ -1,8 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Client, WorkflowFailedError } from '@temporalio/client';
-import { memoKeys } from '../../core/names.ts';
-import type { AskedOfRun } from '../../core/rl/run-state.ts';
 import { onOneLine } from '../output/plain-text.ts';
+import { askedIn, listWorkflows, memoOf } from '../../workers/temporal/list-workflows.ts';
 import { rootMessage } from '../../workers/temporal/root-message.ts';
 
 /** State of a run in Temporal's list of workflows. */
@@ -24,9 +23,14 @@ const whyCharsShown = 300;
 export async function reportRuns(client: Client, say: (line: string) => void, signal: AbortSignal): Promise<void> {
   const since = new Date();
   let before: ReadonlyMap<string, RunStanding> | null = null;
+  const unreadable = new Set<string>();
+  const sayOnce = (run: string, why: string): void => {
+    if (!unreadable.has(run)) say(`${run} cannot be read, and nothing more is said of it: ${why}`);
+    unreadable.add(run);
+  };
   while (!signal.aborted) {
     try {
-      const now = await runStandings(client, since);
+      const now = await runStandings(client, since, sayOnce);
       for (const line of before === null ? firstLines(now) : changes(before, now)) say(line);
       before = now;
     } catch {
@@ -36,15 +40,25 @@ export async function reportRuns(client: Client, say: (line: string) => void, si
   }
 }
 
-/** States of runs that are open, or ended after `since`, by workflow. */
-export async function runStandings(client: Client, since: Date): Promise<Map<string, RunStanding>> {
+/**
+ * States of runs that are open, or ended after `since`, by workflow. Without those of another program, or of another key,
+ * which `unreadable` gets.
+ */
+export async function runStandings(
+  client: Client,
+  since: Date,
+  unreadable: (run: string, why: string) => void = () => undefined,
+): Promise<Map<string, RunStanding>> {
   const found = new Map<string, RunStanding>();
   const query = `WorkflowType='trainRun' AND (ExecutionStatus='Running' OR CloseTime>'${since.toISOString()}')`;
-  for await (const { workflowId, runId, status, memo = {} } of client.workflow.list({ query, pageSize: 100 })) {
+  for await (const listed of listWorkflows(client, query, 100)) {
+    const { workflowId, runId, status } = listed;
     // The newest first: one that continued as new, or was started again, is one run.
     if (found.has(workflowId) || status.name === 'CONTINUED_AS_NEW') continue;
+    const memo = await memoOf(client, listed.raw, (why) => unreadable(workflowId, why));
+    if (memo === null) continue;
     const step = typeof memo['step'] === 'number' ? memo['step'] : null;
-    const paused = (memo[memoKeys.asked] as AskedOfRun | undefined)?.pausedBecause ?? null;
+    const paused = askedIn(memo)?.pausedBecause ?? null;
     if (status.name === 'RUNNING') {
       found.set(workflowId, { state: paused === null ? 'running' : 'paused', step, why: paused });
       continue;

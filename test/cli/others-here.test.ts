@@ -1,26 +1,28 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Client } from '@temporalio/client';
+import { defaultDataConverter } from '@temporalio/common';
 import { memoKeys } from '../../core/names.ts';
+import { connectionWith, type ListedAs } from '../stand-ins/listed-workflows.ts';
 import { untilOthersEnd } from '../../cli/follow/others-here.ts';
 
-const running = (workflowId: string, pausedBecause: string | null = null): object => ({
+const running = (workflowId: string, pausedBecause: string | null = null): ListedAs => ({
   workflowId,
-  status: { name: 'RUNNING' },
   memo: { [memoKeys.asked]: { pausedBecause } },
 });
 
 /** Lists these runs, one look after the other; the last of them again and again. */
-function clientThatLists(...looks: (readonly object[])[]): { client: Client; looked: () => number } {
+function clientThatLists(...looks: (readonly ListedAs[])[]): { client: Client; looked: () => number } {
   let looked = 0;
-  const list = (): AsyncIterable<object> => {
-    const seen = looks[Math.min(looked, looks.length - 1)]!;
-    looked += 1;
-    return (async function* () {
-      yield* seen;
-    })();
-  };
-  return { client: { workflow: { list } } as unknown as Client, looked: () => looked };
+  const connection = connectionWith({
+    list() {
+      const seen = looks[Math.min(looked, looks.length - 1)]!;
+      looked += 1;
+      return seen;
+    },
+  });
+  const options = { namespace: 'default', loadedDataConverter: defaultDataConverter };
+  return { client: { connection, options } as unknown as Client, looked: () => looked };
 }
 
 const soon = { lookMs: 1, lastLinesMs: 1 };

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 import type { Client } from '@temporalio/client';
 import { exposition } from '../../backends/metrics/exposition.ts';
+import { connectionWith } from '../stand-ins/listed-workflows.ts';
 import { FleetWatch } from '../../workers/metrics/fleet-watch.ts';
 import { MetricsFollower } from '../../workers/metrics/metrics-follower.ts';
 import { workerIdentity } from '../../workers/roles/worker-identity.ts';
@@ -30,27 +31,19 @@ function namespace(pollers: Record<string, [string, number][]>, open: Record<str
           })),
         }),
     },
-    workflow: {
-      list: async function* ({ query }: { query: string }) {
-        if (query.includes("!='Running'")) return;
-        for (const workflowId of Object.keys(open)) yield await Promise.resolve({ workflowId, runId: '1' });
+    connection: connectionWith({
+      list: (query) => (query.includes("!='Running'") ? [] : Object.keys(open).map((workflowId) => ({ workflowId }))),
+      describe(workflowId) {
+        const pending = open[workflowId]!;
+        if (pending instanceof Error) throw pending;
+        const pendingActivities = pending.map(({ type, state, worker }) => ({
+          activityType: { name: type },
+          state,
+          lastWorkerIdentity: worker ?? '',
+        }));
+        return { workflowId, raw: { pendingActivities } };
       },
-      getHandle: (id: string) => ({
-        describe: () => {
-          const pending = open[id]!;
-          if (pending instanceof Error) return Promise.reject(pending);
-          return Promise.resolve({
-            raw: {
-              pendingActivities: pending.map(({ type, state, worker }) => ({
-                activityType: { name: type },
-                state,
-                lastWorkerIdentity: worker ?? '',
-              })),
-            },
-          });
-        },
-      }),
-    },
+    }),
   } as unknown as Client;
 }
 

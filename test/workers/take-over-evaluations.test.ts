@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Client } from '@temporalio/client';
 import { defaultPayloadConverter } from '@temporalio/common';
+import { connectionWith } from '../stand-ins/listed-workflows.ts';
 import { takeOverEvaluations } from '../../workers/stack/take-over-evaluations.ts';
 
 interface Execution {
@@ -19,22 +20,15 @@ interface Execution {
 /** A Temporal server with these executions open, as far as taking them over asks for it. Notes what is done to them. */
 function serverWith(open: Readonly<Record<string, Execution>>) {
   const done: string[] = [];
+  const connection = connectionWith({
+    list: () => Object.entries(open).map(([workflowId, { type, parent }]) => ({ type, workflowId, runId: workflowId, parent })), // prettier-ignore
+  });
   const workflow = {
-    async *list() {
-      for (const [workflowId, { type, parent }] of Object.entries(open)) {
-        yield {
-          type,
-          workflowId,
-          runId: workflowId,
-          parentExecution: parent === undefined ? undefined : { workflowId: parent },
-        };
-      }
-    },
     getHandle: (workflowId: string, runId = workflowId) => ({
       async describe() {
-        const { version, refusal } = open[workflowId]!;
+        const { type, version, refusal } = open[workflowId]!;
         if (refusal !== undefined) throw new Error(refusal);
-        return { version, runId: workflowId, taskQueue: 'ratchet', status: { name: 'RUNNING' }, staticSummary };
+        return { type, workflowId, version, runId: workflowId, taskQueue: 'ratchet', status: { name: 'RUNNING' }, staticSummary }; // prettier-ignore
       },
       async terminate() {
         assert.equal(runId, workflowId, 'the execution that was listed');
@@ -55,7 +49,10 @@ function serverWith(open: Readonly<Record<string, Execution>>) {
     namespace: 'default',
     loadedDataConverter: { payloadConverter: defaultPayloadConverter, payloadCodecs: [] },
   };
-  return { done, client: { workflow, workflowService: { getWorkflowExecutionHistory }, options } as unknown as Client };
+  return {
+    done,
+    client: { connection, workflow, workflowService: { getWorkflowExecutionHistory }, options } as unknown as Client,
+  };
 }
 const staticSummary = async () => 'words · m';
 

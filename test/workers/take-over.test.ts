@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { type Client, type WorkflowExecutionDescription, WorkflowNotFoundError } from '@temporalio/client';
+import { connectionWith } from '../stand-ins/listed-workflows.ts';
 import { endFlows } from '../../workers/stack/take-over.ts';
 
 interface Flow {
@@ -15,11 +16,13 @@ interface Flow {
 /** A server with these workflows in its list, which lags behind what they are. */
 function serverWith(listed: readonly Flow[]) {
   const [ended, lists]: [string[], string[]] = [[], []];
-  const workflow = {
-    async *list({ query }: { readonly query: string }) {
+  const connection = connectionWith({
+    list(query) {
       lists.push(query);
-      yield* listed;
+      return listed;
     },
+  });
+  const workflow = {
     getHandle: (workflowId: string, runId?: string) => {
       const flow = listed.find((one) => one.workflowId === workflowId && one.runId === runId);
       return {
@@ -32,10 +35,13 @@ function serverWith(listed: readonly Flow[]) {
       };
     },
   };
-  return { client: { workflow } as unknown as Client, ended, lists };
+  return { client: { connection, workflow, options: { namespace: 'default' } } as unknown as Client, ended, lists };
 }
 
-async function end(client: Client, isWanted?: (workflowId: string) => boolean): Promise<string[]> {
+async function end(
+  client: Client,
+  isWanted?: (execution: { readonly workflowId: string }) => boolean,
+): Promise<string[]> {
   const failures: string[] = [];
   await endFlows(client, {
     version: 'new',
@@ -73,6 +79,6 @@ test('only those that are wanted are asked for', async () => {
     { workflowId: 'a.rollouts.1', runId: 'x', version: 'old', is: 'refused' },
     { workflowId: 'b.rollouts.1', runId: 'y', version: 'old' },
   ]);
-  assert.deepEqual(await end(client, (id) => id.startsWith('b.')), []);
+  assert.deepEqual(await end(client, ({ workflowId }) => workflowId.startsWith('b.')), []);
   assert.deepEqual(ended, ['b.rollouts.1/y']);
 });

@@ -5,6 +5,7 @@ import { type Client, WorkflowNotFoundError } from '@temporalio/client';
 import { defaultDataConverter, defaultPayloadConverter } from '@temporalio/common';
 import { msToTs } from '@temporalio/common/lib/time.js';
 import proto from '@temporalio/proto';
+import { connectionWith } from '../stand-ins/listed-workflows.ts';
 import { walkFleet } from '../../workers/stack/walk-fleet.ts';
 
 const { PendingWorkflowTaskState, VersioningBehavior, WorkflowTaskFailedCause } = proto.temporal.api.enums.v1;
@@ -18,6 +19,7 @@ interface Execution {
   readonly task?: 'ignored' | 'fails';
   /** The server refuses to begin it anew, or to end it. */
   readonly isStubborn?: boolean;
+  readonly isOfOtherKey?: boolean;
 }
 
 /** A Temporal server with these executions, whose orchestrators are those of `polling`. Notes what is done to them. */
@@ -33,13 +35,19 @@ function serverWith(
       throw new WorkflowNotFoundError('none', workflowId, runId);
     return execution;
   };
-  const workflow = {
-    async *list({ query }: { readonly query: string }) {
+  const connection = connectionWith({
+    list(query) {
       const [, type] = /^WorkflowType='(\w+)'/.exec(query) ?? [];
       if (type !== undefined) lists.push(type);
       const named = [...executions].filter(([, one]) => one.type === type);
-      for (const [workflowId, { runId }] of named) yield { workflowId, runId, type };
+      return named.map(([workflowId, one]) => ({ workflowId, runId: one.runId, type: one.type }));
     },
+    describe(workflowId, runId) {
+      const { isOfOtherKey = false, ...execution } = found(workflowId, runId);
+      return { ...descriptionOf(workflowId, execution), isOfOtherKey };
+    },
+  });
+  const workflow = {
     getHandle: (workflowId: string, runId?: string) => ({
       workflowId,
       client,
@@ -82,11 +90,11 @@ function serverWith(
     }),
   };
   const options = { namespace: 'default', loadedDataConverter: defaultDataConverter };
-  const client = { workflow, workflowService, options } as unknown as Client;
+  const client = { connection, workflow, workflowService, options } as unknown as Client;
   return { client, done, lists };
 }
 
-function descriptionOf(workflowId: string, { runId, version, task }: Execution) {
+function descriptionOf(workflowId: string, { type, runId, version, task }: Execution) {
   const versioningInfo = {
     behavior: VersioningBehavior.VERSIONING_BEHAVIOR_PINNED,
     deploymentVersion: { buildId: version },
@@ -96,6 +104,7 @@ function descriptionOf(workflowId: string, { runId, version, task }: Execution) 
     scheduledTime: msToTs(Date.now() - 60_000),
   };
   return {
+    type,
     workflowId,
     runId,
     status: { name: 'RUNNING' },
@@ -171,6 +180,16 @@ test('what cannot be moved or ended is named; the rest moves, and a run that sta
   assert.deepEqual(notMoved, ['stays', 'gone.rollouts.0123456789ab']);
   assert.deepEqual(done, ['move moves', 'end moves.rollouts.0123456789ab']);
   assert.equal(said.filter((line) => line.startsWith('stays: could not be moved, and stays as it is')).length, 1);
+});
+
+test('a run of another key is named once and stays, and the rest moves', async () => {
+  const { client, done } = serverWith({ secret: run('old', { isOfOtherKey: true }), moves: run('old') });
+  const { notMoved, said } = await walk(client);
+  assert.deepEqual([notMoved, done], [['secret'], ['move moves']]);
+  assert.equal(
+    said.filter((line) => /^secret: could not be read, and stays as it is: .*encrypted/.test(line)).length,
+    1,
+  );
 });
 
 test('a run that is under the wanted version and has lost its orchestrator is not begun anew', async () => {

@@ -173,6 +173,32 @@ describe('moved to other workflow code', { concurrency: 3 }, () => {
     assert.deepEqual(second!.filter((step) => step !== 2), [1, 3, 4]); // prettier-ignore
   });
 
+  for (const type of ['trainRun', 'pool', 'evaluate']) {
+    test(`two orchestrators that begin one workflow anew at once begin one: ${type}`, async () => {
+      const { client } = await openServer();
+      const workflowId = type === 'pool' ? poolWorkflowId(freshName()) : freshName();
+      const { firstExecutionRunId: first } = await client.workflow.start(type, { workflowId, taskQueue: 'nobody', args: ['its.toml'] }); // prettier-ignore
+      const statuses = async (): Promise<string[]> => {
+        const found: string[] = [];
+        const query = `WorkflowId='${workflowId}'`;
+        for await (const { status } of client.workflow.list({ query })) found.push(status.name);
+        return found.toSorted();
+      };
+      await until('it is listed', async () => (await statuses()).length === 1);
+      const both = startingTogether(client, 2);
+      const move = async () => {
+        if (type !== 'trainRun') return moveBeside(both, first);
+        return takeOverRun({ client: both, version: 'ours', writtenBy: writtenByOther(first) }, workflowId);
+      };
+      await Promise.all([move(), move()]);
+      const newest = await client.workflow.getHandle(workflowId).describe();
+      assert.deepEqual([newest.status.name, newest.memo], ['RUNNING', { [memoKeys.takenOverFrom]: first }]);
+      await until('the first is listed as ended', async () => (await statuses()).includes('TERMINATED'));
+      assert.deepEqual(await statuses(), ['RUNNING', 'TERMINATED']);
+      await client.workflow.getHandle(workflowId).terminate();
+    });
+  }
+
   test('evaluations of a file are begun again once those of the execution before have ended, also if that is cut off', async () => {
     const gate = new Gate();
     const name = freshName();
@@ -219,14 +245,33 @@ async function listed(client: Client, ids: readonly string[]): Promise<number> {
 
 /** A client over which nothing ends. */
 function unableToEnd(client: Client): Client {
+  return clientWith(client, 'getHandle', (...named) => {
+    const handle = client.workflow.getHandle(...named);
+    return { ...handle, terminate: () => Promise.reject(new Error('cut off')) };
+  });
+}
+
+/** A client of several callers that starts nothing before so many of them ask for it: each has seen the same by then. */
+function startingTogether(client: Client, callers: number): Client {
+  let begin: () => void;
+  const all = new Promise<void>((resolve) => (begin = resolve));
+  let asked = 0;
+  return clientWith(client, 'start', async (...start) => {
+    asked += 1;
+    if (asked === callers) begin();
+    await all;
+    return client.workflow.start(...start);
+  });
+}
+
+/** The same client with another way of doing one thing. */
+function clientWith<Name extends 'getHandle' | 'start'>(
+  client: Client,
+  name: Name,
+  other: Client['workflow'][Name],
+): Client {
   const workflow = new Proxy(client.workflow, {
-    get(target, key) {
-      if (key !== 'getHandle') return Reflect.get(target, key, target) as unknown;
-      return (...named: [string, string?]) => {
-        const handle = target.getHandle(...named);
-        return { ...handle, terminate: () => Promise.reject(new Error('cut off')) };
-      };
-    },
+    get: (target, key) => (key === name ? other : (Reflect.get(target, key, target) as unknown)),
   });
   return new Proxy(client, {
     get: (target, key) => (key === 'workflow' ? workflow : (Reflect.get(target, key, target) as unknown)),

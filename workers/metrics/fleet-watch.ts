@@ -4,6 +4,7 @@ import type { Sample } from '../../backends/metrics/exposition.ts';
 import { taskQueues, workerRoles, type WorkerRole } from '../../core/names.ts';
 import { freshPollers } from '../roles/find-trainers.ts';
 import { workerIn } from '../roles/worker-identity.ts';
+import { innermostMessage } from '../temporal/innermost-message.ts';
 import { allPendingActivities, rolloutActivities } from '../temporal/pending-activities.ts';
 
 /** Interval between looks; autoscalers ask every 15 to 30 seconds. */
@@ -53,7 +54,7 @@ export class FleetWatch {
         complaint = '';
       } catch (error) {
         this.#samples = [];
-        const reason = error instanceof Error ? error.message : String(error);
+        const reason = innermostMessage(error);
         if (reason !== complaint) this.#log(`workers and their work could not be counted: ${reason}`);
         complaint = reason;
       }

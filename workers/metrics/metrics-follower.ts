@@ -12,9 +12,9 @@ import { TensorBoardSink } from './tensorboard.ts';
 import { specIn } from '../../runs/forms/record-shapes.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { layout } from '../../runs/layout.ts';
-import { memoKeys } from '../../core/names.ts';
-import type { AskedOfRun, RunHandle } from '../../core/rl/run-state.ts';
+import type { RunHandle } from '../../core/rl/run-state.ts';
 import { openedRun } from '../stack/take-over.ts';
+import { askedIn, listWorkflows, memoOf } from '../temporal/list-workflows.ts';
 import { WandbSink, wandbFolder, wandbRunId } from './wandb-sink.ts';
 
 /** Interval between looks at a run's metrics, and at Temporal's list of runs. */
@@ -111,10 +111,10 @@ export class MetricsFollower {
     const client = this.#options.client();
     const running = new Set<string>();
     const states = new Map<string, RunCondition>();
-    for await (const found of client.workflow.list({
-      query: "WorkflowType='trainRun' AND ExecutionStatus='Running'",
-    })) {
-      const asked = found.memo?.[memoKeys.asked] as AskedOfRun | undefined;
+    for await (const found of listWorkflows(client, "WorkflowType='trainRun' AND ExecutionStatus='Running'")) {
+      const memo = await memoOf(client, found.raw, (why) => this.#cannotFollow(found.workflowId, why));
+      if (memo === null) continue;
+      const asked = askedIn(memo);
       states.set(found.workflowId, asked?.pausedBecause == null ? 'running' : 'paused');
       const name = await this.#followOrSay(found.workflowId, found.runId, false);
       if (name !== null) running.add(name);
@@ -125,7 +125,7 @@ export class MetricsFollower {
     const query = `WorkflowType='trainRun' AND ExecutionStatus!='Running' AND CloseTime>'${since}'`;
     let count = 0;
     const ended = new Set<string>(); // the newest execution of a run comes first
-    for await (const found of client.workflow.list({ query, pageSize: endedMax })) {
+    for await (const found of listWorkflows(client, query, endedMax)) {
       if (++count > endedMax) break;
       const isNewest = !states.has(found.workflowId) && !ended.has(found.workflowId);
       const hasFailed = isNewest && ['FAILED', 'TIMED_OUT'].includes(found.status.name);
@@ -144,11 +144,14 @@ export class MetricsFollower {
       this.#complaints.delete(workflowId);
       return name;
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error);
-      if (this.#complaints.get(workflowId) !== reason) this.#options.log(`${workflowId} cannot be followed: ${reason}`);
-      this.#complaints.set(workflowId, reason);
+      this.#cannotFollow(workflowId, error instanceof Error ? error.message : String(error));
       return null;
     }
+  }
+
+  #cannotFollow(workflowId: string, reason: string): void {
+    if (this.#complaints.get(workflowId) !== reason) this.#options.log(`${workflowId} cannot be followed: ${reason}`);
+    this.#complaints.set(workflowId, reason);
   }
 
   /** Name under which the run is followed; null when it is not (yet). */

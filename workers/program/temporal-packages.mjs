@@ -13,6 +13,7 @@ import { fileURLToPath } from 'node:url';
 const names = [
   '@temporalio/worker',
   '@temporalio/client',
+  '@temporalio/client/lib/internal.js',
   '@temporalio/activity',
   '@temporalio/common',
   '@temporalio/common/lib/internal-non-workflow/index.js',

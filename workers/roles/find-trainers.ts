@@ -1,6 +1,7 @@
 import type { Client } from '@temporalio/client';
 import type { KnownTrainers } from '../../activities/index.ts';
 import { queueOfPool, taskQueues } from '../../core/names.ts';
+import { describeWorkflow, listWorkflows } from '../temporal/list-workflows.ts';
 
 /** Most runs that are asked for their holder. */
 const runsAskedMax = 50;
@@ -65,9 +66,9 @@ export async function findTrainers(client: Client): Promise<KnownTrainers> {
   const heldBy = new Map<string, string>();
   const running = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
   let asked = 0;
-  for await (const { workflowId } of client.workflow.list({ query: running, pageSize: runsAskedMax })) {
+  for await (const { workflowId } of listWorkflows(client, running, runsAskedMax)) {
     if (++asked > runsAskedMax) break;
-    const { raw } = await client.workflow.getHandle(workflowId).describe();
+    const { raw } = await describeWorkflow(client, workflowId);
     for (const { activityType, lastStartedTime, lastWorkerIdentity } of raw.pendingActivities ?? []) {
       if (activityType?.name !== 'leaseTrainer' || !lastStartedTime || !lastWorkerIdentity) continue;
       heldBy.set(lastWorkerIdentity, workflowId);

@@ -1,6 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Client, WorkflowNotFoundError } from '@temporalio/client';
 import { innermostMessage } from '../temporal/innermost-message.ts';
+import { describeWorkflow, type ListedWorkflow, listWorkflows } from '../temporal/list-workflows.ts';
 import { lastTaskFailure, orchestratorPollers } from '../temporal/why-stuck.ts';
 import { evaluationTypes } from './take-over-evaluations.ts';
 import { takeOverBeside, takeOverRun, versionOf } from './take-over.ts';
@@ -24,13 +25,7 @@ interface Options {
   readonly now?: () => number;
 }
 
-interface Open {
-  readonly type: string;
-  readonly workflowId: string;
-  readonly runId: string;
-  /** null without a parent. */
-  readonly parent: string | null;
-}
+type Open = Pick<ListedWorkflow, 'type' | 'workflowId' | 'runId' | 'parentExecution'>;
 
 /**
  * Begins workflows anew whose history their own code cannot replay: a run from its newest commit, a pool, an evaluation, a
@@ -64,7 +59,7 @@ export class BrokenHistories {
         if (why !== trouble) this.#options.say(`whether histories are broken could not be found out: ${why}`);
         trouble = why;
       }
-      // Orchestrators that look at one moment would each begin the same workflow anew.
+      // Orchestrators that look at one moment would each ask for the same, and say the same.
       const pauseMs = everyMs * (1 + Math.random() / 2);
       await delay(pauseMs, undefined, { signal }).catch(() => undefined); // it ends
     }
@@ -101,13 +96,12 @@ export class BrokenHistories {
   }
 
   async #isBroken(client: Client, { workflowId, runId }: Open): Promise<boolean> {
-    const handle = client.workflow.getHandle(workflowId, runId);
     try {
-      const found = await handle.describe();
+      const found = await describeWorkflow(client, workflowId, runId);
       const { attempt = 0 } = found.raw.pendingWorkflowTask ?? {};
       if (found.status.name !== 'RUNNING' || Number(attempt) < secondAttempt) return false;
       if (versionOf(found) !== this.#options.version) return false;
-      const failed = await lastTaskFailure(handle, runId);
+      const failed = await lastTaskFailure(client.workflow.getHandle(workflowId), runId);
       return failed?.isNondeterminism === true && (await this.#isOurs(client, failed.identity));
     } catch (error) {
       if (error instanceof WorkflowNotFoundError) return false; // it has ended meanwhile
@@ -136,7 +130,7 @@ export class BrokenHistories {
     for (const { type, workflowId, runId } of open) {
       if (type !== 'trainRun' || !executions.has(runId)) continue;
       try {
-        const run = await takeOverRun({ client, version, writtenBy, isBroken: true }, workflowId);
+        const run = await takeOverRun({ client, version, writtenBy, why: 'broken' }, workflowId);
         if (run !== null) say(`${run}: its history cannot be replayed; it continues from its newest commit`);
       } catch (error) {
         failed(workflowId, error);
@@ -149,7 +143,7 @@ export class BrokenHistories {
         writtenBy,
         said: (what) => say(`${what} anew, as its history cannot be replayed`),
         failed,
-        isWanted: (flow) => due.some(({ workflowId }) => workflowId === flow),
+        isWanted: ({ runId }) => executions.has(runId),
       });
     }
     for (const { workflowId } of due) this.#noteBegun(workflowId);
@@ -169,9 +163,7 @@ const types = ['trainRun', 'playRounds', 'pool', ...evaluationTypes];
 async function openWorkflows(client: Client): Promise<Open[]> {
   const query = `WorkflowType IN (${types.map((type) => `'${type}'`).join(', ')}) AND ExecutionStatus='Running'`;
   const open: Open[] = [];
-  for await (const { type, workflowId, runId, parentExecution } of client.workflow.list({ query })) {
-    open.push({ type, workflowId, runId, parent: parentExecution?.workflowId ?? null });
-  }
+  for await (const one of listWorkflows(client, query)) open.push(one);
   return open;
 }
 
@@ -183,7 +175,7 @@ function withParents(broken: readonly Open[], open: readonly Open[]): Open[] {
   const chosen = new Set(broken);
   for (const one of chosen) {
     if (one.type === 'playRounds' || one.type === 'trainRun') continue;
-    const parent = open.find(({ workflowId }) => workflowId === one.parent);
+    const parent = open.find(({ workflowId }) => workflowId === one.parentExecution?.workflowId);
     if (parent !== undefined) chosen.add(parent); // visited in its turn
   }
   return [...chosen];

@@ -1,8 +1,8 @@
 import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
 import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
-import { memoKeys } from '../../core/names.ts';
-import { present } from '../../core/present.ts';
+import { beginAnew } from './begin-anew.ts';
 import { endIfOther } from './end-if-other.ts';
+import { type ListedWorkflow, listWorkflows } from '../temporal/list-workflows.ts';
 
 /** Workflows that continue from the store alone after a restart. */
 export const evaluationTypes = ['evaluateNewest', 'evaluate', 'optimizePrompt', 'rescore', 'sweep', 'sweepSandboxes'];
@@ -14,15 +14,11 @@ interface TakeOverEvaluations {
   readonly versionOf: (found: WorkflowExecutionDescription) => string | null;
   /** Called for each that cannot be taken over; the others are still taken over. */
   readonly failed: (workflowId: string, reason: unknown) => void;
+  /** Whether this execution is looked at; all are when missing. */
+  readonly isWanted?: (execution: Open) => boolean;
 }
 
-interface Open {
-  readonly type: string;
-  readonly workflowId: string;
-  readonly runId: string;
-  /** '' without a parent. */
-  readonly parent: string;
-}
+type Open = Pick<ListedWorkflow, 'workflowId' | 'runId' | 'parentExecution'>;
 
 /**
  * Restarts open evaluations, prompt searches and rescores whose history was written by other workflow code, under the same id and
@@ -31,14 +27,13 @@ interface Open {
  * cut off in between is done by the next call. Returns the ids.
  */
 export async function takeOverEvaluations(client: Client, options: TakeOverEvaluations): Promise<string[]> {
+  const { isWanted = () => true } = options;
   const open: Open[] = [];
   const query = `WorkflowType IN (${evaluationTypes.map((type) => `'${type}'`).join(', ')}) AND ExecutionStatus='Running'`;
-  for await (const { type, workflowId, runId, parentExecution } of client.workflow.list({ query })) {
-    open.push({ type, workflowId, runId, parent: parentExecution?.workflowId ?? '' });
-  }
+  for await (const one of listWorkflows(client, query)) open.push(one);
   const taken: string[] = [];
   for (const one of open) {
-    if (open.some(({ workflowId }) => workflowId === one.parent)) continue;
+    if (!isWanted(one) || open.some(({ workflowId }) => workflowId === one.parentExecution?.workflowId)) continue;
     try {
       if (await takeOver(client, one, options)) taken.push(one.workflowId);
     } catch (error) {
@@ -46,7 +41,7 @@ export async function takeOverEvaluations(client: Client, options: TakeOverEvalu
       continue; // its parts go on with it
     }
     // Not before: an orchestrator of the other version would see its part end, and fail.
-    for (const part of partsOf(one.workflowId, open)) {
+    for (const part of partsOf(one.workflowId, open).filter(isWanted)) {
       await endIfOther(client, part, options).catch((error: unknown) => options.failed(part.workflowId, error));
     }
   }
@@ -55,32 +50,19 @@ export async function takeOverEvaluations(client: Client, options: TakeOverEvalu
 
 async function takeOver(
   client: Client,
-  { type, workflowId }: Open,
+  { workflowId }: Open,
   { version, versionOf }: TakeOverEvaluations,
 ): Promise<boolean> {
   const found = await client.workflow.getHandle(workflowId).describe();
   const written = versionOf(found);
   if (written === null || written === version || found.status.name !== 'RUNNING') return false;
-  const summary = await found.staticSummary();
-  const args = await inputOf(client, workflowId, found.runId);
-  await client.workflow.start(type, {
-    workflowId,
-    taskQueue: found.taskQueue,
-    args,
-    // In one call: there is no moment at which it is gone.
-    workflowIdConflictPolicy: 'TERMINATE_EXISTING',
-    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-    workflowTaskTimeout: '5s',
-    // The input may come from an earlier execution or another version.
-    memo: { ...found.memo, [memoKeys.takenOverFrom]: found.runId },
-    ...present({ staticSummary: summary }),
-  });
+  await beginAnew(client, found, await inputOf(client, workflowId, found.runId), { workflowTaskTimeout: '5s' });
   return true;
 }
 
 /** The children, recursively, each before its own. */
 function partsOf(workflowId: string, open: readonly Open[]): Open[] {
-  const own = open.filter(({ parent }) => parent === workflowId);
+  const own = open.filter(({ parentExecution: parent }) => parent?.workflowId === workflowId);
   return own.flatMap((part) => [part, ...partsOf(part.workflowId, open)]);
 }
 

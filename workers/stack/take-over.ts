@@ -7,11 +7,13 @@ import type { OpenedRun, TakenOver, TrainRunInput } from '../../activities/index
 import { memoKeys, poolWorkflowPrefix } from '../../core/names.ts';
 import { present } from '../../core/present.ts';
 import type { AskedOfRun, RunHandle } from '../../core/rl/run-state.ts';
+import { beginAnew } from './begin-anew.ts';
 import { endIfOther } from './end-if-other.ts';
 import { takeOverEvaluations } from './take-over-evaluations.ts';
 import type { PoolInput } from '../../workflows/pool.ts';
 import type { ContinuedRun } from '../../workflows/run-start.ts';
 import { innermostMessage } from '../temporal/innermost-message.ts';
+import { askedIn, listWorkflows } from '../temporal/list-workflows.ts';
 
 type HistoryEvent = proto.temporal.api.history.v1.IHistoryEvent;
 
@@ -37,7 +39,12 @@ interface TakeOverOptions {
  * little later.
  */
 export async function takeOverRuns(options: Omit<TakeOverOptions, 'isUnversioned'>): Promise<void> {
-  const alone = { ...options, isUnversioned: true };
+  const said = new Set<string>();
+  const sayOnce = (line: string): void => {
+    if (!said.has(line)) options.say(line);
+    said.add(line);
+  };
+  const alone = { ...options, say: sayOnce, isUnversioned: true };
   await takeOverOpen(alone);
   void delay(secondLookMs, undefined, { ref: false }).then(() => takeOverOpen(alone));
 }
@@ -47,7 +54,7 @@ async function takeOverOpen({ client, version, say, isUnversioned = false }: Tak
   const writtenBy = isUnversioned ? orPinned : versionOf;
   const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
   try {
-    for await (const { workflowId } of client.workflow.list({ query })) {
+    for await (const { workflowId } of listWorkflows(client, query)) {
       try {
         const run = await takeOverRun({ client, version, writtenBy }, workflowId);
         if (run !== null) say(`upgrade: run ${run} continues from its newest commit under the new code`);
@@ -71,25 +78,26 @@ async function takeOverOpen({ client, version, say, isUnversioned = false }: Tak
   }
 }
 
+interface BesideOptions {
+  /** Version of this process's workflow code. */
+  readonly version: string;
+  readonly writtenBy: typeof versionOf;
+  /** Called for each that cannot be taken over, or ended; the others still are. */
+  readonly failed: (workflowId: string, reason: unknown) => void;
+  /** Whether this execution is looked at; all are when missing. */
+  readonly isWanted?: (execution: { readonly workflowId: string; readonly runId: string }) => boolean;
+}
+
 /** Takes over what is open beside runs: pools, evaluations, searches and sweeps; ends what generated rounds of runs. */
 export async function takeOverBeside({
   client,
-  version,
-  writtenBy,
   said,
-  failed,
-  isWanted,
-}: Pick<TakeOverOptions, 'client' | 'version'> & {
-  readonly writtenBy: typeof versionOf;
-  readonly said: (what: string) => void;
-  /** Called for each that cannot be taken over; the others still are. */
-  readonly failed: (workflowId: string, reason: unknown) => void;
-  /** Whether the workflow of this id, which generates rounds, is to be ended; all when missing. */
-  readonly isWanted?: (workflowId: string) => boolean;
-}): Promise<void> {
-  await endFlows(client, { version, writtenBy, failed, ...present({ isWanted }) });
-  for (const pool of await takeOverPools(client, { version, writtenBy, failed })) said(`the pool ${pool} continues`);
-  for (const evaluation of await takeOverEvaluations(client, { version, versionOf: writtenBy, failed }))
+  ...options
+}: BesideOptions & { readonly client: Client; readonly said: (what: string) => void }): Promise<void> {
+  const { writtenBy: versionOf, ...others } = options;
+  await endFlows(client, options);
+  for (const pool of await takeOverPools(client, options)) said(`the pool ${pool} continues`);
+  for (const evaluation of await takeOverEvaluations(client, { ...others, versionOf }))
     said(`${evaluation} continues with what it has finished,`);
 }
 
@@ -99,22 +107,11 @@ export async function takeOverBeside({
  */
 export async function endFlows(
   client: Client,
-  {
-    version,
-    writtenBy,
-    failed,
-    isWanted = () => true,
-  }: Pick<TakeOverOptions, 'version'> & {
-    readonly writtenBy: typeof versionOf;
-    /** Called for each that cannot be ended; the others still are. */
-    readonly failed: (workflowId: string, reason: unknown) => void;
-    /** Whether the workflow of this id is to be ended; all when missing. */
-    readonly isWanted?: (workflowId: string) => boolean;
-  },
+  { version, writtenBy, failed, isWanted = () => true }: BesideOptions,
 ): Promise<void> {
   const query = "WorkflowType='playRounds' AND ExecutionStatus='Running'";
-  for await (const { workflowId, runId } of client.workflow.list({ query })) {
-    if (!isWanted(workflowId)) continue;
+  for await (const { workflowId, runId } of listWorkflows(client, query)) {
+    if (!isWanted({ workflowId, runId })) continue;
     await endIfOther(client, { workflowId, runId }, { version, versionOf: writtenBy }).catch((error: unknown) =>
       failed(workflowId, error),
     );
@@ -127,20 +124,14 @@ export async function endFlows(
  */
 async function takeOverPools(
   client: Client,
-  {
-    version,
-    writtenBy,
-    failed,
-  }: {
-    readonly version: string;
-    readonly writtenBy: typeof versionOf;
-    readonly failed: (workflowId: string, reason: unknown) => void;
-  },
+  { version, writtenBy, failed, isWanted = () => true }: BesideOptions,
 ): Promise<string[]> {
   const taken: string[] = [];
-  for await (const { workflowId } of client.workflow.list({
-    query: "WorkflowType='pool' AND ExecutionStatus='Running'",
-  })) {
+  for await (const { workflowId, runId } of listWorkflows(
+    client,
+    "WorkflowType='pool' AND ExecutionStatus='Running'",
+  )) {
+    if (!isWanted({ workflowId, runId })) continue;
     try {
       const found = await client.workflow.getHandle(workflowId).describe();
       const written = writtenBy(found);
@@ -155,42 +146,36 @@ async function takeOverPools(
 }
 
 async function beginPoolAgain(client: Client, found: WorkflowExecutionDescription): Promise<void> {
-  const { memo = {}, taskQueue, runId, workflowId } = found;
-  const settings = memo[memoKeys.poolSettings] as PoolInput['settings'];
-  const input: PoolInput = { name: workflowId.slice(poolWorkflowPrefix.length), ...present({ settings }) };
-  const summary = await found.staticSummary();
-  await client.workflow.start('pool', {
-    workflowId,
-    taskQueue,
-    args: [input],
-    workflowIdConflictPolicy: 'TERMINATE_EXISTING',
-    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-    memo: { ...memo, [memoKeys.takenOverFrom]: runId },
-    ...present({ staticSummary: summary }),
-  });
+  const settings = found.memo?.[memoKeys.poolSettings] as PoolInput['settings'];
+  const input: PoolInput = { name: found.workflowId.slice(poolWorkflowPrefix.length), ...present({ settings }) };
+  await beginAnew(client, found, [input]);
 }
 
 /**
- * The run's name if it was taken over; null if our code can continue it as it is. `isWedged`: it certainly cannot. `isBroken`: nor
- * can the code that wrote its history, and the run says so. What generates its rounds is left: `endFlows` ends it.
+ * Why a run is taken over. `other code`: its history was written by other code than ours. `wedged`: our code fails with it,
+ * whichever wrote it. `broken`: the code that wrote it fails with it, and the run says so.
+ */
+type TakeOverReason = 'other code' | 'wedged' | 'broken';
+
+/**
+ * The run's name if it was taken over; null if our code can continue it as it is. What generates its rounds is left:
+ * `endFlows` ends it.
  */
 export async function takeOverRun(
   {
     client,
     version,
-    isWedged = false,
-    isBroken = false,
+    why = 'other code',
     writtenBy = versionOf,
   }: Pick<TakeOverOptions, 'client' | 'version'> & {
-    readonly isWedged?: boolean;
-    readonly isBroken?: boolean;
+    readonly why?: TakeOverReason;
     readonly writtenBy?: typeof versionOf;
   },
   workflowId: string,
 ): Promise<string | null> {
   const found = await client.workflow.getHandle(workflowId).describe();
   const { runId, raw, memo = {} } = found;
-  if (found.status.name !== 'RUNNING' || (writtenBy(found) === version && !isWedged)) return null;
+  if (found.status.name !== 'RUNNING' || (writtenBy(found) === version && why !== 'wedged')) return null;
   const beginning = await readBeginning(client, workflowId, runId);
   if (writtenBy(found) === null) {
     // No task has completed. The input came from the user, which every version reads, or from the code that continued
@@ -199,21 +184,12 @@ export async function takeOverRun(
     if (writtenBy(await client.workflow.getHandle(workflowId, beginning.continues).describe()) === version) return null;
   }
   const asked = askedSoFar(beginning.input, memo);
-  const again = anew({ ...beginning, asked, isBroken, request: `${workflowId}/${runId}` });
-  const summary = await found.staticSummary();
-  await client.workflow.start('trainRun', {
-    workflowId,
-    taskQueue: found.taskQueue,
-    args: [again],
-    // In one call: there is no moment at which the run is gone.
-    workflowIdConflictPolicy: 'TERMINATE_EXISTING',
-    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-    memo: { ...memo, [memoKeys.takenOverFrom]: runId },
+  const again = anew({ ...beginning, asked, why, request: `${workflowId}/${runId}` });
+  await beginAnew(client, found, [again], {
     // without the server's own attributes
     typedSearchAttributes: found.typedSearchAttributes
       .getAll()
       .filter(({ key }) => !/^(BuildIds|Temporal)/.test(key.name)),
-    ...present({ staticSummary: summary }),
     ...timeoutsOf(raw.executionConfig),
   });
   return again.takesOver.handle?.name ?? workflowId;
@@ -257,27 +233,27 @@ export interface Beginning<Input = TrainRunInput | ContinuedRun | null | undefin
 function anew(
   run: Pick<Beginning, 'input' | 'opened'> & {
     readonly asked: AskedOfRun | null;
-    readonly isBroken: boolean;
+    readonly why: TakeOverReason;
     readonly request: string;
   },
 ): Exclude<TrainRunInput, string> & { readonly takesOver: TakenOver } {
   const { input, opened, asked, request } = run;
-  const why = run.isBroken ? { isBroken: true } : {};
+  const told = run.why === 'broken' ? { isBroken: true } : {};
   if (isContinued(input)) {
     const { opened: before, typed } = input.continued;
-    return { ...typed, takesOver: { handle: before.handle, asked, request, ...why } };
+    return { ...typed, takesOver: { handle: before.handle, asked, request, ...told } };
   }
   const typed = (typeof input === 'object' ? input : { config: input }) as Exclude<TrainRunInput, string>;
   const { takesOver: before = { handle: null, asked: null, request } } = typed ?? {};
   // A run that another version took over and did not open yet is passed on unchanged.
   if (opened === null) return { ...typed, takesOver: before };
   const { isBroken: _, ...rest } = before;
-  return { ...typed, takesOver: { ...rest, handle: opened.handle, asked, ...why } };
+  return { ...typed, takesOver: { ...rest, handle: opened.handle, asked, ...told } };
 }
 
 /** Requests made of an execution: from its memo, or from its input if it has no memo yet. null without any. */
 function askedSoFar(input: Beginning['input'], memo: Readonly<Record<string, unknown>> = {}): AskedOfRun | null {
-  const noted = memo[memoKeys.asked] as AskedOfRun | undefined;
+  const noted = askedIn(memo);
   if (noted) return noted;
   if (!isContinued(input)) return (typeof input === 'object' ? input?.takesOver?.asked : null) ?? null;
   const { control, state, rewind = null } = input.continued;

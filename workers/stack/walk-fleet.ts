@@ -1,11 +1,17 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { type Client, type WorkflowExecutionDescription, WorkflowNotFoundError } from '@temporalio/client';
+import { type Client, WorkflowNotFoundError } from '@temporalio/client';
 import { defineSearchAttributeKey } from '@temporalio/common';
 import { RatchetError } from '../../core/errors.ts';
-import { isRolloutsWorkflowOf, memoKeys, trainerWaits } from '../../core/names.ts';
-import type { AskedOfRun } from '../../core/rl/run-state.ts';
+import { isRolloutsWorkflowOf, trainerWaits } from '../../core/names.ts';
 import { askStatus } from '../temporal/ask-status.ts';
 import { innermostMessage } from '../temporal/innermost-message.ts';
+import {
+  askedIn,
+  type DescribedWorkflow,
+  describeWorkflow,
+  listWorkflows,
+  memoOf,
+} from '../temporal/list-workflows.ts';
 import { whyStuck } from '../temporal/why-stuck.ts';
 import { endFlows, orPinned, takeOverBeside, takeOverRun, versionOf } from './take-over.ts';
 
@@ -151,7 +157,7 @@ class Walk {
       said: (what) => say(`${what} under the wanted version`),
       failed: (workflowId, reason) => this.#besideFailed(workflowId, reason),
       // A run that stays as it is needs them.
-      isWanted: (flow) => !this.#runsLeft.some((run) => isRolloutsWorkflowOf(run, flow)),
+      isWanted: ({ workflowId }) => !this.#runsLeft.some((run) => isRolloutsWorkflowOf(run, workflowId)),
     });
   }
 
@@ -168,7 +174,7 @@ class Walk {
       version,
       writtenBy: this.#writtenBy,
       failed: (workflowId, reason) => this.#besideFailed(workflowId, reason),
-      isWanted: (flow) => runs.some((run) => isRolloutsWorkflowOf(run, flow)),
+      isWanted: ({ workflowId }) => runs.some((run) => isRolloutsWorkflowOf(run, workflowId)),
     });
   }
 
@@ -177,6 +183,13 @@ class Walk {
     this.#tries.set(workflowId, tries);
     if (tries !== triesMax) return;
     this.#options.say(`${workflowId}: could not be moved, and stays as it is: ${innermostMessage(reason)}`);
+  }
+
+  /** A run of another program, or of another key: it is named once. */
+  #unreadable(workflowId: string, why: string): void {
+    if (this.#runsLeft.includes(workflowId)) return;
+    this.#tries.set(workflowId, triesMax);
+    this.#options.say(`${workflowId}: could not be read, and stays as it is: ${why}`);
   }
 
   #besideFailed(workflowId: string, reason: unknown): void {
@@ -189,7 +202,7 @@ class Walk {
     if (only !== null) return [only];
     const ids = new Set<string>();
     const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
-    for await (const { workflowId } of client.workflow.list({ query, pageSize: 100 })) ids.add(workflowId);
+    for await (const { workflowId } of listWorkflows(client, query, 100)) ids.add(workflowId);
     return [...ids];
   }
 
@@ -197,10 +210,12 @@ class Walk {
   async #standing(workflowId: string): Promise<WalkedRun | null> {
     const { client, version, isNow } = this.#options;
     const handle = client.workflow.getHandle(workflowId);
-    const found = await unlessGone(handle.describe());
+    const found = await unlessGone(describeWorkflow(client, workflowId));
     if (found?.status.name !== 'RUNNING') return null;
-    const { memo = {}, runId } = found;
-    const step = stepOf(found);
+    const { runId, typedSearchAttributes } = found;
+    const memo = await memoOf(client, found.raw.workflowExecutionInfo, (why) => this.#unreadable(workflowId, why));
+    if (memo === null) return null;
+    const step = stepOf({ memo, typedSearchAttributes });
     const written = this.#writtenBy(found);
     const run = { workflowId, step, version: written };
     const stuck = found.raw.pendingWorkflowTask ? await whyStuck(handle, workflowId) : null;
@@ -208,7 +223,7 @@ class Walk {
     if (written === version && stuck?.is !== 'wedged') return { ...run, is: 'here', what: '' };
     if (written === null) return { ...run, is: 'begins', what: 'its first task by an orchestrator of that version' };
     const due: WalkedRun = { ...run, is: 'due', what: '' };
-    const isPaused = (memo[memoKeys.asked] as AskedOfRun | undefined)?.pausedBecause;
+    const isPaused = askedIn(memo)?.pausedBecause;
     if (isNow || step === null || stuck !== null || typeof isPaused === 'string') return due;
     const status = await askStatus(handle, answerWithinMs);
     // Without a trainer it may wait for the steps of other runs; what it has sampled is stored.
@@ -227,7 +242,8 @@ class Walk {
       const stuck = await whyStuck(client.workflow.getHandle(workflowId), workflowId);
       const isWedged = stuck?.is === 'wedged';
       if (isWedged && this.#moved.has(workflowId)) throw new RatchetError('ServerUnavailable', stuck.text);
-      const run = await takeOverRun({ client, version, writtenBy: this.#writtenBy, isWedged }, workflowId);
+      const why = isWedged ? 'wedged' : 'other code';
+      const run = await takeOverRun({ client, version, writtenBy: this.#writtenBy, why }, workflowId);
       if (run === null) return false; // it is over, or was moved by somebody else
       this.#moved.add(workflowId);
       say(`${run}: continues from its newest commit under the wanted version`);
@@ -266,7 +282,12 @@ function hasNoTrainer(wait: string): boolean {
 }
 
 /** Last committed step: a search attribute, or in the memo where the namespace has none; null before the first. */
-function stepOf({ memo, typedSearchAttributes }: WorkflowExecutionDescription): number | null {
-  const step = typedSearchAttributes.get(stepAttribute) ?? memo?.['step'];
+function stepOf({
+  memo,
+  typedSearchAttributes,
+}: Pick<DescribedWorkflow, 'typedSearchAttributes'> & {
+  readonly memo: Readonly<Record<string, unknown>>;
+}): number | null {
+  const step = typedSearchAttributes.get(stepAttribute) ?? memo['step'];
   return typeof step === 'number' ? step : null;
 }

@@ -11,6 +11,7 @@ import {
 } from '../../core/names.ts';
 import { freshPollers } from '../roles/find-trainers.ts';
 import { workerIn } from '../roles/worker-identity.ts';
+import { listWorkflows, memoOf } from './list-workflows.ts';
 import { readActivity, rolloutActivities } from './pending-activities.ts';
 import { rootMessage } from './root-message.ts';
 
@@ -24,7 +25,7 @@ const workflowsAskedMax = 100;
 export async function askPools(client: Client, only?: string): Promise<FoundPool[]> {
   const found: FoundPool[] = [];
   const query = "WorkflowType='pool' AND ExecutionStatus='Running'";
-  for await (const { workflowId } of client.workflow.list({ query })) {
+  for await (const { workflowId } of listWorkflows(client, query)) {
     const pool = workflowId.slice(poolWorkflowPrefix.length);
     if (only === undefined || only === pool) found.push(await askPool(client, workflowId, pool));
   }
@@ -62,7 +63,9 @@ async function goneOf(client: Client, { trainers }: PoolStatus): Promise<string[
 async function openWork(client: Client, pool: string): Promise<readonly Omit<PlayedWork, 'waitsFor'>[]> {
   const query = "WorkflowType IN ('evaluate', 'optimizePrompt') AND ExecutionStatus='Running'";
   const found: Omit<PlayedWork, 'waitsFor'>[] = [];
-  for await (const { workflowId, type, memo, startTime } of client.workflow.list({ query })) {
+  for await (const listed of listWorkflows(client, query)) {
+    const { workflowId, type, startTime } = listed;
+    const memo = await memoOf(client, listed.raw, () => undefined); // one that cannot be read is of no pool of ours
     if (memo?.[memoKeys.pool] !== pool) continue;
     const kind = type === 'evaluate' ? 'evaluation' : 'search';
     found.push({ workflow: workflowId, kind, since: startTime.getTime() });

@@ -13,6 +13,7 @@ import { runNamePattern, taskQueues } from '../../core/names.ts';
 import { dataConverterFor, readPayloadKeys } from './payload-codec.ts';
 import { readRunningStack, type RunningStack } from '../stack/project-lock.ts';
 import { connectClient } from './client-connection.ts';
+import { listWorkflows } from './list-workflows.ts';
 import { notConnected } from './temporal-connection.ts';
 import { localTemporal, remoteTemporal, type TemporalSettings } from './temporal-settings.ts';
 import { rootMessage } from './root-message.ts';
@@ -147,8 +148,7 @@ async function findByAttribute(client: Client, run: string, and: string): Promis
   if (!runNamePattern.test(run)) return null;
   const query = `WorkflowType='trainRun' AND RatchetRun='${run}' ${and}`;
   try {
-    for await (const { workflowId } of client.workflow.list({ query, pageSize: 1 }))
-      return client.workflow.getHandle(workflowId);
+    for await (const { workflowId } of listWorkflows(client, query, 1)) return client.workflow.getHandle(workflowId);
   } catch (error) {
     // A server without the search attribute: its runs are found by their ids only.
     if (!(error instanceof Error && /search attribute|RatchetRun/i.test(rootMessage(error)))) throw error;

@@ -4,6 +4,7 @@ import type proto from '@temporalio/proto';
 import type { RunOwner } from '../../core/roles.ts';
 import { nameIn } from '../../core/rl/changes.ts';
 import type { AskedEvent, Execution, HistoryOfChanges } from '../../activities/record-change.ts';
+import { listWorkflows } from './list-workflows.ts';
 
 type HistoryEvent = proto.temporal.api.history.v1.IHistoryEvent;
 
@@ -42,7 +43,7 @@ async function around(client: Client, here: Execution) {
   const found = began === null ? [] : [{ ...began, ...here, what: 'start', asked: '', id: 'start' }];
   const query = `WorkflowId = '${here.workflow}' AND ExecutionStatus IN ('Canceled', 'Terminated')`;
   let looked = 0;
-  for await (const { runId } of client.workflow.list({ query, pageSize: executionsMax })) {
+  for await (const { runId } of listWorkflows(client, query, executionsMax)) {
     if (looked++ === executionsMax) break;
     if (runId !== here.execution) found.push(...(await endOf(client, { ...here, execution: runId })));
   }

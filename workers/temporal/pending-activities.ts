@@ -1,5 +1,6 @@
 import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
 import type { RolloutActivities } from '../../activities/index.ts';
+import { describeWorkflow, listWorkflows } from './list-workflows.ts';
 
 /** Questions to Temporal at once. */
 const atOnce = 8;
@@ -34,15 +35,15 @@ export const rolloutActivities: ReadonlySet<string> = new Set(
 
 /** Lists those of at most `workflowsMax` open workflows of the namespace. A workflow that was just started may be missing. */
 export async function allPendingActivities(
-  client: Pick<Client, 'workflow'>,
+  client: Pick<Client, 'connection' | 'options'>,
   workflowsMax: number,
 ): Promise<PendingActivity[]> {
   const open: string[] = [];
-  for await (const { workflowId } of client.workflow.list({ query: "ExecutionStatus='Running'" }))
+  for await (const { workflowId } of listWorkflows(client, "ExecutionStatus='Running'"))
     if (open.push(workflowId) >= workflowsMax) break;
   const found: PendingActivity[] = [];
   const look = async (workflowId: string): Promise<void> => {
-    const { raw, runId } = await client.workflow.getHandle(workflowId).describe();
+    const { raw, runId } = await describeWorkflow(client, workflowId);
     found.push(...(raw.pendingActivities ?? []).map((activity) => ({ workflowId, runId, ...readActivity(activity) })));
   };
   for (let from = 0; from < open.length; from += atOnce)

@@ -29,7 +29,7 @@ interface Death {
  * any heartbeat timeout.
  */
 export async function tellDeath(
-  client: Pick<Client, 'workflow' | 'activity'>,
+  client: Pick<Client, 'connection' | 'options' | 'activity'>,
   { role, pid, tag, how }: Death,
 ): Promise<number> {
   const place = `${pid}@${os.hostname()}`;

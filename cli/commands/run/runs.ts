@@ -1,11 +1,11 @@
-import { type Client, type WorkflowExecutionInfo } from '@temporalio/client';
+import type { Client } from '@temporalio/client';
 import { defineSearchAttributeKey } from '@temporalio/common';
 import { Command } from '@commander-js/extra-typings';
-import { memoKeys } from '../../../core/names.ts';
 import { moneyText, type RunCost } from '../../../core/rl/cost.ts';
 import type { AskedOfRun } from '../../../core/rl/run-state.ts';
 import { askStatus } from '../../../workers/temporal/ask-status.ts';
 import { temporalHere } from '../../../workers/temporal/client.ts';
+import { askedIn, listWorkflows, type ListedWorkflow, memoOf } from '../../../workers/temporal/list-workflows.ts';
 import { bytesText } from '../../output/bytes-text.ts';
 import { onOneLine } from '../../output/plain-text.ts';
 import { readCount } from '../../typed/read-count.ts';
@@ -116,18 +116,23 @@ function listedFromFolder({ note, ...stored }: StoredStanding, store: string): S
 
 function servedRuns(most: number): Promise<StandingRun[]> {
   return withTemporal(async (client) => {
-    const found: WorkflowExecutionInfo[] = [];
-    for await (const info of client.workflow.list({ query: "WorkflowType='trainRun'", pageSize: most })) {
+    const found: ListedWorkflow[] = [];
+    for await (const info of listWorkflows(client, "WorkflowType='trainRun'", most)) {
       // A run that continued as new, or was started again, is one run.
       if (!found.some(({ workflowId }) => workflowId === info.workflowId)) found.push(info);
       if (found.length === most) break;
     }
-    return Promise.all(found.map((info) => listed(client, info)));
+    return (await Promise.all(found.map((info) => listed(client, info)))).flatMap((one) => one ?? []);
   });
 }
 
-async function listed(client: Client, info: WorkflowExecutionInfo): Promise<StandingRun> {
-  const { workflowId, status, startTime, typedSearchAttributes: attributes, memo = {} } = info;
+/** null for one of another program, or of another key. */
+async function listed(client: Client, info: ListedWorkflow): Promise<StandingRun | null> {
+  const { workflowId, status, startTime, typedSearchAttributes: attributes } = info;
+  const memo = await memoOf(client, info.raw, (why) =>
+    printAside(`(${workflowId} cannot be read, and is not shown: ${why})`),
+  );
+  if (memo === null) return null;
   const isRunning = status.name === 'RUNNING';
   const answer = isRunning
     ? await askStatus(client.workflow.getHandle(workflowId), answerWithinMs).catch(() => null)
@@ -136,7 +141,7 @@ async function listed(client: Client, info: WorkflowExecutionInfo): Promise<Stan
     isRunning && !answer
       ? await whyStuck(client.workflow.getHandle(workflowId), workflowId).catch(() => null) // the server may be restarting
       : null;
-  const noted = memo[memoKeys.asked] as AskedOfRun | undefined;
+  const noted = askedIn(memo);
   const pausedBecause = answer ? answer.pausedBecause : isRunning ? (noted?.pausedBecause ?? null) : null;
   const waiting = answer?.waitingOn.toSorted((a, b) => a.since.localeCompare(b.since))[0]?.what ?? null;
   return {
