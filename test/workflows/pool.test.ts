@@ -334,24 +334,29 @@ describe('a pool', { concurrency: 3 }, () => {
   test('a run that waits for a trainer samples with a quarter of the weight that it has with one', async () => {
     const pool = new TestPool();
     await pool.trainer('gpu-1');
+    const [gate, inHigh] = [new Gate(), new Gate()];
+    /** Of a rollout, whatever the size of its chunk. */
     const weights = new Set<number>();
     const low = await begin({
       settings: { maxSteps: 6, maxAsyncLevel: 2, ...pool.queue() },
       fakes: {
-        playGroups: (_, { usual }) => {
-          weights.add(Context.current().info.priority!.fairnessWeight!);
+        ...holdingStep(gate, 2),
+        playGroups: ({ chunk }, { usual }) => {
+          weights.add(Context.current().info.priority!.fairnessWeight! * chunk.groups!);
           return usual();
         },
       },
     });
-    await low.atStep(1);
-    const gate = new Gate();
-    const high = await begin({ settings: { maxSteps: 1, ...pool.queue({ priority: 5 }) }, fakes: holdingStep(gate, 1) }); // prettier-ignore
     await gate.reached;
+    const [whole] = weights;
+    const high = await begin({ settings: { maxSteps: 1, ...pool.queue({ priority: 5 }) }, fakes: holdingStep(inHigh, 1) }); // prettier-ignore
+    await pool.asked();
     gate.open();
+    await inHigh.reached;
+    await until('it samples while it waits', () => weights.size > 1);
+    inHigh.open();
     await Promise.all([low.result(), high.result()]);
-    const least = Math.min(...weights);
-    assert.deepEqual([...weights].toSorted((one, other) => one - other), [least, 4 * least]); // prettier-ignore
+    assert.deepEqual([...weights], [whole, whole! / 4]);
   });
 
   test('a run that is asked for its trainer samples the step before it gives it back with its whole share', async () => {
