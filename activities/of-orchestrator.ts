@@ -14,14 +14,11 @@ import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterAgain } from './filter-groups.ts';
 import { createLeaseGroups, leaseBeside, type LeaseDependencies } from './lease-groups.ts';
 import {
-  createNameChange,
-  createRecordCancel,
-  createRecordChange,
-  createRecordStart,
+  createRecords,
   executionHere,
   type HistoryOfChanges,
-  keepPoolChanges,
   recordAround,
+  recordingRescore,
 } from './record-change.ts';
 import { beginLineage, checkBehind, checkRewind } from '../runs/lineages/lineages.ts';
 import { teamNamedBy } from '../runs/changes.ts';
@@ -70,11 +67,7 @@ export const createOrchestratorActivities = (
     readSpec,
     checkRewind,
     setBudget,
-    recordChange: createRecordChange(history),
-    nameChange: createNameChange(history),
-    recordStart: createRecordStart(history),
-    recordCancel: createRecordCancel(history),
-    keepPoolChanges,
+    ...createRecords(history),
     checkBehind,
     beginLineage,
     leaseGroups,
@@ -101,7 +94,7 @@ export const createOrchestratorActivities = (
     },
     noteProgress: createNoteProgress({}),
     closeEvaluation: createCloseEvaluation({}),
-    openRescore: createOpenRescore(dependencies),
+    openRescore: recordingRescore(createOpenRescore(dependencies), history),
     closeRescore,
     planPromptSearch: createPlanPromptSearch(dependencies),
     openPromptSearch: async (asked: Parameters<typeof openPromptSearch>[0]) => {

@@ -1,7 +1,19 @@
 import { Context } from '@temporalio/activity';
-import { type Changed, type RunChange, whoAsked } from '../core/rl/changes.ts';
+import {
+  type Changed,
+  namedAs,
+  type RunChange,
+  type scheduleChanges,
+  type StartedAs,
+  whoAsked,
+} from '../core/rl/changes.ts';
+import type { RescoreHandle, RescoreInput } from '../core/eval/rescore.ts';
+import { rescoreAsked, rescored } from '../core/eval/rescore-asked.ts';
 import { RatchetError } from '../core/errors.ts';
 import { ownerIn, readChanges, writeChange } from '../runs/changes.ts';
+import { layout } from '../runs/layout.ts';
+import { rescoreKeys } from '../runs/rescores/rescore-store.ts';
+import { storeOf } from '../runs/run-access.ts';
 import { attemptHere } from './around/heartbeat.ts';
 
 /** Looks at a history for an update, which a reset may have taken from it, before it is kept without a name. */
@@ -29,6 +41,17 @@ type AcceptedUpdate = Pick<RunChange, 'what' | 'asked' | 'step'> & {
   /** Id of the update. */
   readonly update: string;
 };
+
+/** A change of a schedule, which was made. */
+export interface ScheduleChange extends StartedAs {
+  readonly what: (typeof scheduleChanges)[number];
+  /** Id of the schedule. */
+  readonly schedule: string;
+  /** The absolute URI of the folder of runs. */
+  readonly store: string;
+  /** The run that it evaluates; null for one of other models. */
+  readonly run: string | null;
+}
 
 /**
  * Keeps a change that was made, with the name of the person who asked for it, which only the history has. Idempotent:
@@ -76,13 +99,39 @@ export const createRecordStart =
     await recordAround(of, history, executionHere());
   };
 
+/**
+ * Opens a rescore, and keeps who asked for it in the changes of its run or evaluation, and who ended it by force before.
+ * One that is finished, and is only shown again, changes nothing. Idempotent.
+ */
+export const recordingRescore =
+  (open: (asked: { readonly input: RescoreInput }) => Promise<RescoreHandle>, history: HistoryOfChanges) =>
+  async ({ input }: { readonly input: RescoreInput }): Promise<RescoreHandle> => {
+    const opened = await open({ input });
+    const isFinished = (await storeOf(opened.place).read(rescoreKeys.summary(opened.place))) !== null;
+    if (!isFinished) await recordAround(rescored(input), history, executionHere(), rescoreAsked(input));
+    return opened;
+  };
+
+/**
+ * Keeps who changed a schedule: whoever started the workflow that asks, which was started for that. Temporal keeps no
+ * history of schedules. Also in the changes of the run that it evaluates, unless that was removed. Idempotent.
+ */
+export const createRecordScheduleChange =
+  (history: HistoryOfChanges) =>
+  async ({ schedule: name, store, run, ...as }: ScheduleChange): Promise<void> => {
+    await recordAround({ kind: 'schedule', name, store }, history, executionHere(), as);
+    const place = run === null ? null : { name: run, store };
+    if (place === null || (await storeOf(place).read(layout.run())) === null) return;
+    await recordAround({ ...place, kind: 'run' }, history, executionHere(), as);
+  };
+
 /** Keeps who cancelled the execution of the workflow that asks, as it ends. Idempotent. */
 export const createRecordCancel =
   (history: HistoryOfChanges) =>
-  async ({ of }: { readonly of: Changed }): Promise<void> => {
+  async ({ of, as }: { readonly of: Changed; readonly as?: StartedAs }): Promise<void> => {
     const execution = executionHere();
     const asked = await history.cancelled(execution);
-    if (asked !== null) await writeChange(of, { ...cancelled, ...asked, ...execution });
+    if (asked !== null) await writeChange(of, namedAs({ ...cancelled, ...asked, ...execution }, as));
   };
 
 const cancelled = { what: 'cancel', asked: '', step: null, id: 'cancel' } as const;
@@ -118,10 +167,11 @@ export async function recordAround(
   of: Changed,
   history: HistoryOfChanges,
   execution: Execution,
+  as?: StartedAs,
 ): Promise<string | null> {
   const known = new Set((await readChanges(of)).changes.map(nameOf));
   for (const change of await history.around(execution))
-    if (!known.has(nameOf(change))) await writeChange(of, { ...change, step: null });
+    if (!known.has(nameOf(change))) await writeChange(of, namedAs({ ...change, step: null }, as));
   return ownerIn(await readChanges(of));
 }
 
@@ -134,3 +184,13 @@ export function executionHere(): Execution {
 function nameOf({ execution, id }: Pick<RunChange, 'execution' | 'id'>): string {
   return `${execution}/${id}`;
 }
+
+/** The activities that only record who asked for what. */
+export const createRecords = (history: HistoryOfChanges) => ({
+  recordChange: createRecordChange(history),
+  nameChange: createNameChange(history),
+  recordStart: createRecordStart(history),
+  recordCancel: createRecordCancel(history),
+  recordScheduleChange: createRecordScheduleChange(history),
+  keepPoolChanges,
+});

@@ -110,6 +110,9 @@ export const memoKeys = {
   priority: 'priority',
 } as const;
 
+/** Key of the memo of a schedule: the absolute URI of the folder of runs where its changes are kept. */
+export const scheduleStoreMemo = 'ratchet_store';
+
 /** One lineage is one unbroken chain of commits; rewind and fork start another. */
 export const firstLineage = 'main';
 

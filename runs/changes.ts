@@ -17,7 +17,7 @@ export async function writeChange(of: Changed, change: RunChange): Promise<void>
   await storeOf(place).putIfAbsent(key, encodeStored(key, change));
 }
 
-/** Sweeps and pools have a folder beside the runs; searches and evaluations keep their changes in their own. */
+/** Sweeps, pools and schedules have a folder beside the runs; searches and evaluations keep their changes in their own. */
 function placeOfChanges(of: Changed): EvaluationPlace {
   switch (of.kind) {
     case 'run':
@@ -26,6 +26,8 @@ function placeOfChanges(of: Changed): EvaluationPlace {
       return { name: 'sweeps', store: of.store, prefix: `${of.name}/` };
     case 'pool':
       return { name: 'pools', store: of.store, prefix: `${of.name}/` };
+    case 'schedule':
+      return { name: 'schedules', store: of.store, prefix: `${of.name}/` };
     case 'search':
       return { ...of.place, prefix: `${of.place.prefix}search/` };
     case 'evaluation':
@@ -42,7 +44,7 @@ export interface RecordedChanges {
   readonly damaged: readonly string[];
 }
 
-/** All that people changed in a run, a sweep, a pool, a search or an evaluation. */
+/** All that people changed in a run, a sweep, a pool, a schedule, a search or an evaluation. */
 export async function readChanges(of: Changed): Promise<RecordedChanges> {
   const place = placeOfChanges(of);
   const store = storeOf(place);

@@ -3,6 +3,7 @@ export { optimizePrompt } from './optimize-prompt.ts';
 export { evaluateNewest } from './evaluate-newest.ts';
 export { pool } from './pool.ts';
 export { playRounds } from './play-rounds.ts';
+export { recordScheduleChange } from './record-schedule-change.ts';
 export { rescore } from './rescore.ts';
 export { sweep } from './sweep.ts';
 export { sweepSandboxes } from './sweep-sandboxes.ts';

@@ -1,10 +1,12 @@
 import { ApplicationFailure, workflowInfo } from '@temporalio/workflow';
 import type { TrainRunInput } from '../activities/index.ts';
+import type { ScheduleChange } from '../activities/record-change.ts';
 import type { EvaluationFileInput, EvaluationInput, EvaluationsInput } from '../core/eval/evaluation.ts';
 import type { RescoreInput } from '../core/eval/rescore.ts';
 import type { SweepInput } from '../core/sweep/sweep.ts';
 import type { CarriedSweep } from '../core/sweep/sweep-state.ts';
 import type { PromptFileInput, PromptSearchInput } from '../core/gepa/prompt-search.ts';
+import { scheduleChanges } from '../core/rl/changes.ts';
 import { memoKeys, poolNamePattern, runNamePattern, taskQueues, workflowIdPattern } from '../core/names.ts';
 import {
   anything,
@@ -296,6 +298,22 @@ export function readSweepSandboxesInput(given: readonly unknown[]): SweepSandbox
     examples: [{ store: 'file:outputs' }],
   });
   return door.checked<SweepSandboxesInput>(door.one(), onlyFieldsOf({ store: path('a place of runs') }));
+}
+
+/** Reads the input of `recordScheduleChange`, which the commands that change schedules start. */
+export function readScheduleChangeInput(given: readonly unknown[]): ScheduleChange {
+  const door = new Door('recordScheduleChange', given, {
+    what: 'an object with a schedule and what was changed; npx ratchet-rl eval schedule makes it',
+    examples: [],
+  });
+  const shape = onlyFieldsOf({
+    schedule: textLike('the id of a schedule (letters, digits and . _ : + @ -)', workflowIdPattern),
+    store: path('the folder of runs'),
+    run: orNull(runName),
+    what: oneOf(...scheduleChanges),
+    asked: text,
+  });
+  return door.checked<ScheduleChange>(door.one(), shape);
 }
 
 /** Reads the input of `optimizePrompt`: a file, a planned search, or state from an earlier execution. */

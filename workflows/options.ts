@@ -158,6 +158,14 @@ export const records = proxyActivities<
   retry,
 });
 
+/** The only work of its workflow, which nobody waits for: a store that is away for hours gets its record. */
+export const scheduleRecords = proxyActivities<Pick<OrchestratorActivities, 'recordScheduleChange'>>({
+  taskQueue: taskQueues.orchestrator,
+  startToCloseTimeout: '20s',
+  scheduleToCloseTimeout: '1d',
+  retry: { ...retry, maximumInterval: '1m' },
+});
+
 /** Of a run's own work for rollout workers. `share`: of its pool's, relative to other runs; 1 when missing. */
 export function priorityOfRun(
   { queue }: Pick<RunSpec, 'queue'>,

@@ -8,6 +8,8 @@ import {
 } from '@temporalio/workflow';
 import type { JudgeUse, RescoredChunk, RescoreHandle, RescoreInput, RescoreResult, RescoreStatus } from '../core/eval/rescore.ts'; // prettier-ignore
 import { rescoreChunksAtOnce } from '../core/limits.ts';
+import { rescoreAsked, rescored } from '../core/eval/rescore-asked.ts';
+import { recordingItsCancel } from './beside/recorded.ts';
 import { describeRescore } from './control/rescore-lines.ts';
 import { readRescoreInput } from './inputs.ts';
 import { evaluationChunks, evaluationParts } from './options.ts';
@@ -20,6 +22,10 @@ const rescoreStatusQuery = defineQuery<RescoreStatus>('status');
  */
 export async function rescore(...given: [RescoreInput]): Promise<RescoreResult> {
   const input = readRescoreInput(given);
+  return recordingItsCancel(rescored(input), () => scoreAgain(input), rescoreAsked(input));
+}
+
+async function scoreAgain(input: RescoreInput): Promise<RescoreResult> {
   const { workflowId, runId } = workflowInfo();
   const startedAt = Date.now();
   const budget = new JudgeBudget(input.limit ?? {});

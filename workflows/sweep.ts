@@ -7,6 +7,7 @@ import {
   executeChild,
   isCancellation,
   log,
+  patched,
   ParentClosePolicy,
   setCurrentDetails,
   setHandler,
@@ -40,18 +41,29 @@ export async function sweep(...given: [SweepInput | CarriedSweep]): Promise<Swee
   const read = readSweepInput(given);
   const input = 'continued' in read ? read.continued.input : read;
   const of: Changed = { kind: 'sweep', name: input.name, store: input.store };
+  // An execution of an earlier version waited to be resumed although no run was left to begin.
+  const waitsForNothing = !patched('sweep-ends-while-paused');
   const state = new SweepState(input, 'continued' in read ? read.continued.state : null);
   const changes = listen(state, of);
   return recordingItsCancel(of, async () => {
     if (!('continued' in read)) await recordStart(of);
-    return toItsEnd(input, state, changes);
+    return toItsEnd(input, state, { changes, waitsForNothing });
   });
 }
 
-async function toItsEnd(input: SweepInput, state: SweepState, changes: AskedChanges): Promise<SweepResult> {
+interface UnderWay {
+  readonly changes: AskedChanges;
+  readonly waitsForNothing: boolean;
+}
+
+async function toItsEnd(
+  input: SweepInput,
+  state: SweepState,
+  { changes, waitsForNothing }: UnderWay,
+): Promise<SweepResult> {
   for (;;) {
     tell(state);
-    await trainToRung(input, state);
+    await trainToRung(input, state, waitsForNothing);
     if (state.waiting.length > 0) {
       await condition(() => changes.areDone);
       return continueAsNew<typeof sweep>({ continued: { input, state: state.carry() } });
@@ -66,11 +78,15 @@ async function toItsEnd(input: SweepInput, state: SweepState, changes: AskedChan
   return state.result();
 }
 
-/** Trains what waits, some at once. Returns with runs that wait when the history is long. */
-async function trainToRung(input: SweepInput, state: SweepState): Promise<void> {
+/**
+ * Trains what waits, some at once. Returns with runs that wait when the history is long. A pause holds runs back, not the
+ * decision of a rung that all have reached.
+ */
+async function trainToRung(input: SweepInput, state: SweepState, waitsForNothing: boolean): Promise<void> {
+  const mayGoOn = (): boolean => state.pausedBecause === null || (!waitsForNothing && state.waiting.length === 0);
   const lane = async (): Promise<void> => {
     for (;;) {
-      await condition(() => state.pausedBecause === null);
+      await condition(mayGoOn);
       const run = isHistoryLong() ? undefined : state.waiting[0];
       if (run === undefined) return;
       state.begin(run);
@@ -168,7 +184,9 @@ function listen(state: SweepState, of: Changed): AskedChanges {
     tell(state);
     const goOn = `Continue with: npx ratchet-rl sweep ${state.name} --resume`;
     if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
-    return `running → paused: ${reason}. No further run begins; those that train go on to their rung. ${goOn}`;
+    const begins = `running → paused: ${reason}. No further run begins; those that train go on to their rung.`;
+    if (state.isLastRung && state.waiting.length === 0) return `${begins} None is left to begin: then the sweep ends.`;
+    return `${begins} ${goOn}`;
   });
   changes.on(
     resumeUpdate,

@@ -2,7 +2,7 @@ import path from 'node:path';
 import { type Client, ScheduleAlreadyRunning, ScheduleNotFoundError, type ScheduleSummary } from '@temporalio/client';
 import { Command, Option } from '@commander-js/extra-typings';
 import { RatchetError } from '../../core/errors.ts';
-import { taskQueues, workflowIdPattern } from '../../core/names.ts';
+import { scheduleStoreMemo, taskQueues, workflowIdPattern } from '../../core/names.ts';
 import { regressionActions } from '../../config/evaluations/eval-words.ts';
 import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../../workflows/evaluate-newest.ts';
 import { onOneLine } from '../output/plain-text.ts';
@@ -12,6 +12,7 @@ import { nameIn } from '../../core/rl/changes.ts';
 import { identityHere } from '../../workers/temporal/who-may.ts';
 import { withTemporal } from '../temporal/with-temporal.ts';
 import { print } from '../output/print.ts';
+import { placesOfChanges, recordIt, storeOfChanges } from './schedule-changes.ts';
 import { type ScheduleOptions, inputOf } from './scheduled-input.ts';
 
 const help = `
@@ -53,14 +54,10 @@ export const scheduleCommand = new Command('schedule')
   .addHelpText('after', help)
   .action(create)
   .addCommand(new Command('list').description('all schedules of evaluations').action(list))
-  .addCommand(
-    one('pause', 'begin no more until it is resumed', async (client, id) =>
-      handleOf(client, id).pause(await noteOf('pause')),
-    ),
-  )
-  .addCommand(one('resume', 'continue', async (client, id) => handleOf(client, id).unpause(await noteOf('resume'))))
-  .addCommand(one('trigger', 'evaluate once, now', (client, id) => handleOf(client, id).trigger()))
-  .addCommand(one('delete', 'take it down; what was evaluated stays', (client, id) => handleOf(client, id).delete()));
+  .addCommand(one('pause', 'begin no more until it is resumed', async (found) => found.pause(await noteOf('pause'))))
+  .addCommand(one('resume', 'continue', async (found) => found.unpause(await noteOf('resume'))))
+  .addCommand(one('trigger', 'evaluate once, now', (found) => found.trigger()))
+  .addCommand(one('delete', 'take it down; what was evaluated stays', (found) => found.delete()));
 
 async function create(file: string | undefined, options: ScheduleOptions): Promise<void> {
   const { every, cron = [], run } = options;
@@ -78,6 +75,7 @@ async function create(file: string | undefined, options: ScheduleOptions): Promi
       'ConfigInvalid',
       `--name: expected letters, digits and . _ : + @ -; got ${JSON.stringify(id)}.`,
     );
+  const store = storeOfChanges(input, options.store);
   await withTemporal(async (client) => {
     try {
       await client.schedule.create({
@@ -97,7 +95,7 @@ async function create(file: string | undefined, options: ScheduleOptions): Promi
           ...start,
         },
         policies: { overlap: 'SKIP', catchupWindow: milliseconds('--catch-up', options.catchUp), pauseOnFailure: true },
-        memo: { ratchet_eval: input },
+        memo: { ratchet_eval: input, [scheduleStoreMemo]: store },
       });
     } catch (error) {
       // The server reads the expression; the SDK makes its refusal a TypeError.
@@ -115,6 +113,15 @@ async function create(file: string | undefined, options: ScheduleOptions): Promi
         { cause: error },
       );
     }
+    const asked = [...(every === undefined ? [] : [`every ${every}`]), ...cron.map((one) => `cron ${one}`)];
+    if (options.onRegression !== 'flag') asked.push(`on regression ${options.onRegression}`);
+    await recordIt(client, {
+      schedule: id,
+      store,
+      run: input.run?.name ?? null,
+      what: 'schedule',
+      asked: `${id} ${describe(input)}, ${asked.join(', ')}`,
+    });
     const { info } = await handleOf(client, id).describe();
     const [next] = info.nextActionTimes;
     const by = pool === null ? '' : `, by the rollout workers of the pool ${pool}`;
@@ -171,13 +178,24 @@ async function cameOf(
   );
 }
 
-function one(name: string, description: string, work: (client: Client, id: string) => Promise<unknown>) {
+/** Runs a command that changes a schedule, and has the change recorded. */
+function one(
+  name: keyof typeof said,
+  description: string,
+  work: (schedule: ReturnType<typeof handleOf>) => Promise<unknown>,
+) {
   return new Command(name)
     .description(description)
     .argument('<schedule>')
     .action(async (id) => {
       await withTemporal(async (client) => {
-        await work(client, id).catch((error: unknown) => {
+        const schedule = handleOf(client, id);
+        const change = async () => {
+          const places = await placesOfChanges(schedule); // a schedule that was deleted does not say them
+          await work(schedule);
+          return places;
+        };
+        const places = await change().catch((error: unknown) => {
           if (!(error instanceof ScheduleNotFoundError)) throw error;
           throw new RatchetError(
             'RunNotFound',
@@ -185,7 +203,8 @@ function one(name: string, description: string, work: (client: Client, id: strin
             { cause: error },
           );
         });
-        say(`${id}: ${said[name as keyof typeof said]}`);
+        say(`${id}: ${said[name]}`);
+        await recordIt(client, { schedule: id, ...places, what: `schedule-${name}`, asked: id });
       });
     });
 }

@@ -2,7 +2,7 @@ import { readdir, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
-import { poolChangesQueryName, poolNamePattern, runNamePattern } from '../../core/names.ts';
+import { poolChangesQueryName, poolNamePattern, runNamePattern, workflowIdPattern } from '../../core/names.ts';
 import type { Changed, RunChange } from '../../core/rl/changes.ts';
 import { readChanges, type RecordedChanges } from '../../runs/changes.ts';
 import { defaultFolders } from '../../runs/evaluations/folders.ts';
@@ -26,8 +26,9 @@ async function findChanged(kind: Changed['kind'], name: string, store: string | 
     case 'run':
       return { ...(await findRunFolder(name, store)), kind };
     case 'sweep':
+    case 'schedule':
     case 'pool': {
-      const pattern = kind === 'pool' ? poolNamePattern : runNamePattern;
+      const pattern = { sweep: runNamePattern, schedule: workflowIdPattern, pool: poolNamePattern }[kind];
       if (!pattern.test(name))
         throw new RatchetError('ConfigInvalid', `expected the name of a ${kind}, got ${JSON.stringify(name)}.`);
       return { kind, name, store: resolveStoreUri(store ?? defaultStore, process.cwd()) };

@@ -52,9 +52,10 @@ export function changeLines(before: SweepStatus | null, now: SweepStatus): strin
 const wasMeasured: ReadonlySet<SweepRunStatus['state']> = new Set(['at its rung', 'dropped', 'finished']);
 const followsRung: ReadonlySet<SweepRunStatus['state']> = new Set(['training', 'dropped', 'finished']);
 
-function pauseLines(before: SweepStatus | null, { name, pausedBecause }: SweepStatus): string[] {
+function pauseLines(before: SweepStatus | null, { name, phase, pausedBecause }: SweepStatus): string[] {
   const was = before?.pausedBecause ?? null;
   if (was === pausedBecause) return [];
+  if (was !== null && phase === 'finished') return [`ended while it was paused (${was}): no run was left to begin`];
   if (pausedBecause === null) return [`resumed, after a pause (${was})`];
   return [`paused: ${pausedBecause}. Continue with: npx ratchet-rl sweep ${name} --resume`];
 }

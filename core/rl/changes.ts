@@ -8,13 +8,26 @@ export const changedKinds = [
   'search',
   'evaluation',
   'pool',
+  'schedule',
 ] as const satisfies readonly Changed['kind'][];
 
 /** What a person changed, with the place where its changes are kept. */
 export type Changed =
   /** `store`: the absolute URI of the folder of runs. */
-  | { readonly kind: 'run' | 'sweep' | 'pool'; readonly name: string; readonly store: string }
+  | { readonly kind: 'run' | 'sweep' | 'pool' | 'schedule'; readonly name: string; readonly store: string }
   | { readonly kind: 'search' | 'evaluation'; readonly place: EvaluationPlace };
+
+/** What people do with a schedule. */
+export const scheduleChanges = [
+  'schedule',
+  'schedule-pause',
+  'schedule-resume',
+  'schedule-trigger',
+  'schedule-delete',
+] as const;
+
+/** What a person did who started a workflow, and what of: another word than `start` where it belongs to something else. */
+export type StartedAs = Pick<RunChange, 'what' | 'asked'>;
 
 /** A change that a person asked for, and that was made: `runs/changes.ts` keeps it. */
 export interface RunChange {
@@ -24,7 +37,10 @@ export interface RunChange {
   readonly identity: string;
   /** Who it was by the certificate or the token of the connection; null where the Temporal server does not say. */
   readonly principal: string | null;
-  /** The update (`pause`, `set`, …), or `start`, `cancel` and `terminate`. */
+  /**
+   * The update (`pause`, `set`, …), or `start`, `cancel` and `terminate`; of a rescore `rescore`, `rescore-cancel`, …, of a
+   * schedule `schedule`, `schedule-pause`, ….
+   */
   readonly what: string;
   /** What it asked for, for people: `learning_rate=0.0001`; empty where its name says all. */
   readonly asked: string;
@@ -38,6 +54,14 @@ export interface RunChange {
 }
 
 const askedMax = 500;
+
+/** The change that a start, a cancellation or a termination is: `rescore`, `rescore-cancel`. */
+export function namedAs<Change extends StartedAs>(change: Change, as: StartedAs | undefined): Change {
+  if (as === undefined) return change;
+  const what = change.what === 'start' ? as.what : `${as.what}-${change.what}`;
+  const asked = [as.asked, change.asked].filter((text) => text !== '').join(': ');
+  return { ...change, what, asked: shortened(asked, askedMax) };
+}
 
 /** The input of an update in words. */
 export function askedText(input: unknown): string {

@@ -120,7 +120,7 @@ export class SweepState {
     return {
       name,
       phase: isOver ? 'finished' : this.pausedBecause === null ? 'training' : 'paused',
-      pausedBecause: this.pausedBecause,
+      pausedBecause: isOver ? null : this.pausedBecause,
       metric,
       rows,
       rungSteps: this.#steps,

@@ -5,6 +5,7 @@ import {
   readEvaluateNewestInput,
   readOptimizePromptInput,
   readSweepInput,
+  readScheduleChangeInput,
   readSweepSandboxesInput,
   readPlayRoundsInput,
   readTrainRunInput,
@@ -144,6 +145,14 @@ const samples: readonly Sample[] = [
     nullable: ['config', 'run'],
   },
   { kind: 'input', name: 'sweepSandboxes', args: [{ store: 'file:outputs' }] },
+  {
+    kind: 'input',
+    name: 'recordScheduleChange',
+    args: [
+      { schedule: 'eval.words', store: 'file:outputs', run: 'words', what: 'schedule-pause', asked: 'eval.words' },
+    ],
+    nullable: ['run'],
+  },
   {
     kind: 'input',
     name: 'sweep',
@@ -516,6 +525,7 @@ const doors = {
   optimizePrompt: readOptimizePromptInput,
   sweep: readSweepInput,
   sweepSandboxes: readSweepSandboxesInput,
+  recordScheduleChange: readScheduleChangeInput,
   playRounds: readPlayRoundsInput,
 };
 

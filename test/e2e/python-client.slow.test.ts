@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { cp, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { access, cp, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, test, type TestContext } from 'node:test';
@@ -17,6 +17,7 @@ import { readChanges } from '../../runs/changes.ts';
 import { openRunStore } from '../../store/index.ts';
 import { skipWithoutGateway, startGateway } from '../store/s3-gateway.ts';
 import { storedForms } from '../../runs/forms/stored-forms.ts';
+import { eventually } from '../eventually.ts';
 import { openSmallProject, repositoryFolder, smallRun, type SmallProject } from './small-run.ts';
 
 const run = promisify(execFile);
@@ -201,6 +202,10 @@ print(json.dumps([
     refusal(typo.wait), refusal(typo.status), refusal(lambda: attach("nobody")), refusal(lambda: start_run("none.toml")),
     refusal(lambda: attach("words", folder="/")), refusal(lambda: read_run("outputs/none")),
     refusal(lambda: attach("words", address="127.0.0.1:9")),
+    refusal(lambda: start_run("words.toml", name="My Run")), refusal(lambda: attach("")), refusal(lambda: read_run("outputs")),
+    refusal(lambda: read_run("gs://runs/words")), refusal(lambda: read_run("outputs/words").rollouts(environment="revers-text")),
+    refusal(lambda: start_run("words.toml", name="other", overrides={"max_steps": None})),
+    refusal(lambda: attach("words").set(learning_rate=float("nan"))),
 ]))
 `);
   const said = told as readonly string[];
@@ -210,7 +215,65 @@ print(json.dumps([
   assert.match(said[3]!, /^ConfigInvalid none\.toml: expected a run file/);
   assert.match(said[4]!, /^ServerUnavailable Nothing of Ratchet is ready in \/\. .*ratchet-rl dev/);
   assert.match(said[5]!, /^RunNotFound .*holds no run\.json/);
-  assert.match(said[6]!, /^ServerUnavailable No Temporal server answers at 127\.0\.0\.1:9/);
+  assert.match(said[6]!, /^ServerUnavailable No Temporal server answers at 127\.0\.0\.1:9 \(Connection refused\)\. /);
+  assert.match(said[7]!, /^ConfigInvalid expected a run's name .*, received 'My Run'\.$/);
+  assert.match(said[8]!, /^ConfigInvalid expected a run's name .*, received ''\.$/);
+  assert.match(said[9]!, /^RunNotFound .*holds no run\.json\. Runs in .*outputs: .*words/);
+  assert.match(said[10]!, /^ConfigInvalid gs:\/\/runs\/words: expected a run's folder/);
+  assert.match(said[11]!, /^ConfigInvalid words has no environment 'revers-text'\. It has: reverse-text\.$/);
+  assert.match(said[12]!, /^ConfigInvalid max_steps: expected a number, .*, received None\.$/);
+  assert.match(said[13]!, /^ConfigInvalid learning_rate: expected a number, .*, received nan\.$/);
+});
+
+test("a notebook's own: NumPy's numbers are settings, columns keep apart, and what is missing is named with its command", async (t) => {
+  if (isSkipped(t)) return;
+  const told = await tell(`
+import sys
+import numpy
+run = start_run("words.toml", name="numpy", overrides={"max_steps": numpy.int64(1), "learning_rate": numpy.float64(1e-3)})
+step = run.wait().step
+frame = Rows([{"reward": 1.0, "metrics": {"reward": 0.5, "exact": 1.0}}]).to_pandas()
+sys.modules["pandas"] = None
+try:
+    run.rollouts(step=1).to_pandas()
+except RatchetError as error:
+    refused = str(error)
+print(json.dumps([step, frame.iloc[0].to_dict(), refused]))
+`);
+  const [step, row, refused] = told as readonly unknown[];
+  assert.deepEqual([step, row], [1, { reward: 1, 'metrics/reward': 0.5, exact: 1 }]);
+  assert.match(String(refused), /^pandas is not installed\. In a notebook: %pip install pandas;/);
+});
+
+test('a server that is stopped while a run is looked at is said to be silent, and the run is read without it', async (t) => {
+  if (isSkipped(t)) return;
+  const own = await openSmallProject({ 'words.toml': smallRun });
+  t.after(() => own.close());
+  const ready = path.join(own.folder, 'ready');
+  const telling = tell(
+    `
+import os, time
+run = start_run("words.toml", overrides={"max_steps": 1})
+run.wait()
+open(${JSON.stringify(ready)}, "w").close()
+while os.path.exists(${JSON.stringify(ready)}):
+    time.sleep(0.1)
+def refusal(work):
+    try:
+        work()
+    except RatchetError as error:
+        return f"{error.code} {error}"
+print(json.dumps([refusal(run.status), refusal(run.pause), len(read_run(${JSON.stringify(path.join(own.folder, 'outputs/words'))}).rollouts(step=1))]))
+`,
+    own.folder,
+  );
+  await eventually('the run has ended', () => access(ready).then(() => true, () => false), Boolean); // prettier-ignore
+  await own.stack.stop();
+  await rm(ready);
+  const [status, pause, rollouts] = (await telling) as readonly unknown[];
+  for (const said of [status, pause])
+    assert.match(String(said), /^ServerUnavailable The Temporal server does not answer/);
+  assert.ok(Number(rollouts) > 0);
 });
 
 test('a run in a bucket is read as the folder that it is a copy of, with the lines of its logs that are parts', async (t) => {

@@ -18,7 +18,7 @@ before(async () => {
 
 test('there are recorded histories of three async levels, of evaluations, of a search for a prompt and of a sweep', () => {
   const ofRuns = ['async-1', 'async-2', 'on-policy', 'play-rounds'];
-  const others = ['evaluate-file', 'evaluate', 'leased-search', 'halving.sweep', 'halving-01'];
+  const others = ['evaluate-file', 'evaluate', 'leased-search', 'halving.sweep', 'halving-01', 'ends-paused.sweep'];
   assert.deepEqual(
     recorded.toSorted(),
     [...ofRuns, ...others].map((name) => `${name}.history.bin`).toSorted(),
@@ -35,6 +35,13 @@ test('the recorded sweep was paused and resumed, and one of its runs went on fro
     child ? [child.workflowId] : [],
   );
   assert.deepEqual(children, ['halving-01', 'halving-02', 'halving-01']);
+});
+
+test('the recorded sweep that waited for nothing was resumed after its last run', () => {
+  const { events } = readHistory('ends-paused.sweep'); // by code before the patch sweep-ends-while-paused
+  const resumed = events.findLastIndex((event) => event.workflowExecutionUpdateAcceptedEventAttributes);
+  const ended = events.findLastIndex((event) => event.childWorkflowExecutionCompletedEventAttributes);
+  assert.ok(resumed > ended && ended > 0);
 });
 
 for (const name of recorded) {

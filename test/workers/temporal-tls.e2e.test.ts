@@ -1,14 +1,19 @@
 import assert from 'node:assert/strict';
-import { copyFileSync, writeFileSync } from 'node:fs';
+import { copyFileSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import { Context } from '@temporalio/activity';
+import { Client, Connection } from '@temporalio/client';
+import { DefaultLogger, Runtime, Worker } from '@temporalio/worker';
 import { connect } from '../../workers/temporal/client.ts';
 import { choosePort } from '../../workers/stack/ports.ts';
 import { localTemporal, remoteTemporal } from '../../workers/temporal/temporal-settings.ts';
 import { innermostMessage } from '../../workers/temporal/innermost-message.ts';
-import { connectWorker } from '../../workers/temporal/temporal-link.ts';
+import { connectWorker, TemporalLink } from '../../workers/temporal/temporal-link.ts';
+import { workflowBundlePath, workflowCodeVersion } from '../../workers/program/workflow-bundle.ts';
 import { eventually, temporaryFolder } from './fixtures/processes.ts';
-import { startTemporalServer } from './fixtures/temporal-server.ts';
+import { startStoppableServer, startTemporalServer } from './fixtures/temporal-server.ts';
+import { Gate } from '../workflows/fake-run.ts';
 import { hasOpenssl, type KeyPair, makeCertificates, startRenewingProxy, startTlsProxy } from './fixtures/tls.ts';
 
 const skip = hasOpenssl() ? false : 'there is no openssl to make certificates with';
@@ -97,6 +102,89 @@ test('a command that was connected long ago follows a changed key and certificat
   put('third', second);
   await ask();
 });
+
+test(
+  'a worker whose certificate is renewed again and again gathers no connections, and cuts no call and no poll',
+  { skip },
+  async (t) => {
+    // A poll keeps its connection until it ends.
+    const { address: upstream } = await startStoppableServer(t, {
+      settings: { 'matching.longPollExpirationInterval': '"2s"' },
+    });
+    const [first, second] = [makeCertificates(t), makeCertificates(t)];
+    const folder = temporaryFolder(t);
+    const both = join(folder, 'authorities.pem');
+    writeFileSync(both, [first, second].map(({ authority }) => readFileSync(authority.certificate, 'utf8')).join('\n'));
+    const proxy = await startTlsProxy(t, { server: first.server, upstream, clientAuthority: both });
+    const own = { certificate: join(folder, 'client.pem'), key: join(folder, 'client.key') };
+    const put = ({ client }: typeof first): void => {
+      copyFileSync(client.certificate, own.certificate);
+      copyFileSync(client.key, own.key);
+    };
+    put(first);
+    const settings = remoteTemporal(proxy.address, {
+      TEMPORAL_TLS_SERVER_CA_CERT_PATH: first.authority.certificate,
+      ...presenting(own),
+    });
+    Runtime.install({ logger: new DefaultLogger('ERROR'), shutdownSignals: [] });
+    const link = await TemporalLink.open({ temporal: settings, payloadKeys: [] });
+    const gate = new Gate();
+    const worker = await Worker.create({
+      connection: link.connection,
+      taskQueue: 'ratchet',
+      workflowBundle: { codePath: await workflowBundlePath(await workflowCodeVersion()) },
+      activities: {
+        sweepSandboxes: async ({ store }: { readonly store: string }) => {
+          const { client } = Context.current(); // of the connection at its begin
+          if (store === 'file:held') await gate.pass();
+          await client.workflow.count("WorkflowId='nobody'");
+          return { open: 0, ended: [], orphans: [], left: [], troubles: [] };
+        },
+      },
+    });
+    link.add(worker);
+    const working = worker.run();
+    const direct = await Connection.connect({ address: upstream });
+    const start = (id: string, store = 'file:outputs') =>
+      new Client({ connection: direct }).workflow.start('sweepSandboxes', {
+        workflowId: id,
+        taskQueue: 'ratchet',
+        args: [{ store }],
+      });
+    try {
+      await (await start('before')).result();
+      const slow = await start('slow', 'file:held');
+      await gate.reached;
+      const kept = link.client;
+      const slowResult = kept.workflow.getHandle('slow').result(); // a call under way, which the server holds
+      for (let i = 0; i < 5; i++) {
+        put(i % 2 === 0 ? second : first);
+        const before = link.connection;
+        await link.renew(settings.reread!());
+        assert.notEqual(link.connection, before);
+        await (await start(`after-${i}`)).result();
+      }
+      gate.open();
+      await slowResult;
+      await slow.result();
+      assert.equal(
+        await kept.workflow.count("WorkflowId='nobody'").then(({ count }) => count),
+        0,
+        'a client that was kept',
+      );
+      // The SDK's worker keeps the connection that it was made with, unused, for as long as it lives.
+      await eventually('the first connection and the last', () => Promise.resolve(proxy.open() === 2), 30_000);
+      assert.equal(worker.getState(), 'RUNNING');
+    } finally {
+      // Before the proxy and the server behind it end.
+      gate.open();
+      worker.shutdown();
+      await working;
+      await link.connection.close();
+      await direct.close();
+    }
+  },
+);
 
 test('what is wrong with the way to a server is said, with what to set', { skip }, async (t) => {
   const upstream = await startTemporalServer(t);

@@ -41,6 +41,7 @@ type Training = Pick<
   | 'nameChange'
   | 'recordStart'
   | 'recordCancel'
+  | 'recordScheduleChange'
   | 'keepPoolChanges'
   | 'checkBehind'
   | 'beginLineage'
@@ -87,6 +88,7 @@ function opening(
   | 'nameChange'
   | 'recordStart'
   | 'recordCancel'
+  | 'recordScheduleChange'
   | 'keepPoolChanges'
   | 'checkBehind'
   | 'beginLineage'
@@ -113,6 +115,7 @@ function opening(
     nameChange: ({ update, ...change }) => ({ ...change, ...nobody, id: update }),
     recordStart: () => undefined,
     recordCancel: () => undefined,
+    recordScheduleChange: () => undefined,
     keepPoolChanges: () => [],
     checkRewind: ({ step }) => {
       if (run.commitOf(step) === undefined) throw new RatchetError('Unsupported', `no step ${step}`);

@@ -65,7 +65,7 @@ const proxies: ReadonlySet<string> = new Set(['eager', 'opening', 'lookup']);
 
 function sourcesOfRun(): string[] {
   const others =
-    /^(?:control\/pool-record|control\/search-control|evaluate|optimize-prompt|rescore|sweep-sandboxes|search-leases|pool\.ts|sweep\.ts|play-rounds|options|inputs|unknown)/;
+    /^(?:control\/pool-record|control\/search-control|evaluate|optimize-prompt|record-schedule-change|rescore|sweep-sandboxes|search-leases|pool\.ts|sweep\.ts|play-rounds|options|inputs|unknown)/;
   return readdirSync(root, { recursive: true, encoding: 'utf8' })
     .filter((file) => file.endsWith('.ts') && !others.test(file))
     .toSorted();

@@ -67,8 +67,9 @@ describe('a sweep of sandboxes', () => {
     const { client, handle } = await begin({ type: 'sweepSandboxes', args });
     await handle.result();
     const store = `file:///nowhere/${process.pid}/`;
-    const id = await scheduleSweeps(client, store);
-    assert.equal(await scheduleSweeps(client, store), id);
+    const { id, isNew } = await scheduleSweeps(client, store);
+    assert.equal(isNew, true);
+    assert.deepEqual(await scheduleSweeps(client, store), { id, isNew: false });
     const schedule = client.schedule.getHandle(id);
     try {
       const { action, policies } = await schedule.describe();

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { hostname } from 'node:os';
 import { after, describe, test } from 'node:test';
+import { changeLines } from '../../cli/sweep/follow-sweep.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { sweepWorkflowId, taskQueues } from '../../core/names.ts';
 import type { SweepInput, SweepResult, SweepStatus } from '../../core/sweep/sweep.ts';
@@ -192,6 +193,35 @@ describe('a sweep', { concurrency: 8 }, () => {
       name: 'ConfigInvalid',
       message: `${sweep.name}: nothing changed. The sweep is not paused.`,
     });
+    assert.equal((await sweep.result()).best, 1);
+  });
+
+  test('paused as its last run trains, ends with it: nothing is left to resume', async () => {
+    const gate = new Gate();
+    const sweep = await begin({ rows: 2, input: { atOnce: 1, halving: null }, fakes: { 1: holdingStep(gate) } });
+    await gate.reached;
+    assert.match(await sweep.tell('pause', ['lunch']), /None is left to begin: then the sweep ends\.$/);
+    const before = await sweep.status();
+    assert.deepEqual([before.phase, before.pausedBecause], ['paused', 'lunch']);
+    gate.open();
+    const { best, phase, pausedBecause } = await sweep.result();
+    assert.deepEqual([best, phase, pausedBecause], [1, 'finished', null]);
+    assert.ok(
+      changeLines(before, await sweep.status()).includes('ended while it was paused (lunch): no run was left to begin'),
+    );
+  });
+
+  test('paused before its last rung, says what goes on, and begins it once it is resumed', async () => {
+    const gate = new Gate();
+    const halving = { eta: 2, rungs: 2, minSteps: null };
+    const sweep = await begin({ rows: 2, input: { atOnce: 1, halving }, fakes: { 1: holdingStep(gate) } });
+    await gate.reached;
+    assert.match(await sweep.tell('pause'), /Continue with: npx ratchet-rl sweep .* --resume$/);
+    gate.open();
+    await until('the decision', async () => (await sweep.status()).decided.length === 1);
+    const { phase, runs } = await sweep.status();
+    assert.deepEqual([phase, ...runs.map(({ state }) => state)], ['paused', 'dropped', 'waiting']);
+    await sweep.tell('resume');
     assert.equal((await sweep.result()).best, 1);
   });
 

@@ -8,6 +8,7 @@ export const activityWords = {
   nameChange: 'find who asked for a change',
   recordStart: 'record who started it',
   recordCancel: 'record who cancelled it',
+  recordScheduleChange: 'record who changed a schedule',
   keepPoolChanges: 'record who changed a pool',
   checkBehind: 'check the newest commit',
   beginLineage: 'begin a lineage',

@@ -46,15 +46,37 @@ export class TemporalLink {
   /** Switches to a changed key and certificates. */
   async renew(settings: TemporalSettings): Promise<void> {
     if (!isDeepStrictEqual(settings.tls, this.#settings.tls)) {
-      // The previous connection stays open for requests under way.
+      const before = this.#connection;
       this.#connection = await connectWorker(settings);
       this.#client = null;
-      for (const worker of this.#workers) worker.connection = this.#connection;
+      for (const worker of this.#workers) if (!hasEnded(worker)) worker.connection = this.#connection;
+      forward(before, () => this.#connection);
+      this.#settings = settings;
+      // Calls and polls under way keep it open until they end; workers keep the one that they were made with, unused.
+      await before.close();
     } else if (settings.apiKey !== null && settings.apiKey !== this.#settings.apiKey) {
       await this.#connection.setApiKey(settings.apiKey);
     }
     this.#settings = settings;
   }
+}
+
+/** A worker that has ended, before others of its process, holds no connection any more. */
+function hasEnded(worker: Worker): boolean {
+  return ['STOPPED', 'FAILED'].includes(worker.getState());
+}
+
+const services = ['workflowService', 'operatorService', 'healthService'] as const;
+
+/**
+ * Sends later calls over another connection: an activity that began before keeps the client that it began with, and a
+ * list asks for its next page.
+ */
+function forward(before: NativeConnection, current: () => NativeConnection): void {
+  for (const name of services) before[name].rpcImpl = (...call) => current()[name].rpcImpl?.(...call);
+  before.withDeadline = (deadline, work) => current().withDeadline(deadline, work);
+  before.withMetadata = (metadata, work) => current().withMetadata(metadata, work);
+  before.withAbortSignal = (signal, work) => current().withAbortSignal(signal, work);
 }
 
 /** The connection of a worker. */

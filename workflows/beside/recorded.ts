@@ -1,16 +1,23 @@
 import { CancellationScope, ContinueAsNew, isCancellation, log } from '@temporalio/workflow';
-import type { Changed } from '../../core/rl/changes.ts';
+import type { Changed, StartedAs } from '../../core/rl/changes.ts';
 import { records } from '../options.ts';
 import { rootCause } from './root-cause.ts';
 
-/** Does the work of a workflow. If it is cancelled, who asked for that is kept before it ends. `of` null: elsewhere. */
-export async function recordingItsCancel<Result>(of: Changed | null, work: () => Promise<Result>): Promise<Result> {
+/**
+ * Does the work of a workflow. If it is cancelled, who asked for that is kept before it ends. `of` null: elsewhere. `as`:
+ * what the work is in the record of something else.
+ */
+export async function recordingItsCancel<Result>(
+  of: Changed | null,
+  work: () => Promise<Result>,
+  as?: StartedAs,
+): Promise<Result> {
   try {
     return await work();
   } catch (error) {
     const isCancelled = CancellationScope.current().consideredCancelled && !(error instanceof ContinueAsNew);
     if (of !== null && isCancelled)
-      await CancellationScope.nonCancellable(() => orWarned('cancel', records.recordCancel({ of })));
+      await CancellationScope.nonCancellable(() => orWarned('cancel', records.recordCancel({ of, ...(as && { as }) })));
     throw error;
   }
 }

@@ -54,8 +54,8 @@ async function printChanges(name: string, { store, json, of = 'run' }: EventsOpt
   const { changes, damaged } = await changesNamed(of, name, store);
   if (changes.length === 0 && json !== true)
     print(
-      of === 'sweep' || of === 'pool'
-        ? `no change of a ${of} ${name} is in ${store ?? './outputs'}; --store names another place of its runs`
+      of === 'sweep' || of === 'pool' || of === 'schedule'
+        ? `no change of a ${of} ${name} is in ${store ?? './outputs'}; --store names another place of ${of === 'schedule' ? 'runs' : 'its runs'}`
         : `${name}: nothing was asked of it yet`,
     );
   for (const why of damaged) printAside(`a change was not read: ${why}`);

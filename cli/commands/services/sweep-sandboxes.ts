@@ -6,6 +6,7 @@ import { LeaseStore } from '../../../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../../../runs/sandboxes/stored-snapshots.ts';
 import { resolveStoreUri } from '../../../store/index.ts';
 import { scheduleSweeps } from '../../../workers/temporal/sweep-schedule.ts';
+import { tellScheduleChange } from '../../../workers/temporal/tell-schedule-change.ts';
 import { print } from '../../output/print.ts';
 import { defaultStore } from '../../stored/run-place.ts';
 import { connect, temporalHere } from '../../../workers/temporal/client.ts';
@@ -27,7 +28,10 @@ export async function sweep({
   const uri = resolveStoreUri(store ?? defaultStore, process.cwd());
   if (schedule) {
     await withTemporal(async (client) => {
-      print(`${await scheduleSweeps(client, uri)}: sweeps each minute, while an orchestrator runs`);
+      const { id, isNew } = await scheduleSweeps(client, uri);
+      print(`${id}: sweeps each minute, while an orchestrator runs`);
+      const asked = `${id} ends sandboxes that nobody owns, every minute`;
+      if (isNew) await tellScheduleChange(client, { schedule: id, store: uri, run: null, what: 'schedule', asked });
     });
   }
   const leases = new LeaseStore(uri);

@@ -106,7 +106,7 @@ def _require_cryptography() -> None:
     except ModuleNotFoundError as error:
         raise RatchetError(
             "Unsupported",
-            "RATCHET_PAYLOAD_KEY is set, and the package cryptography is not installed: pip install 'ratchet-rl[encryption]'.",
+            "RATCHET_PAYLOAD_KEY is set, and the package cryptography is not installed: pip install cryptography.",
         ) from error
 
 

@@ -4,11 +4,14 @@ import hashlib
 import json
 import os
 import pwd
+import re
 import socket
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client, TLSConfig
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from ._codec import data_converter
 from ._errors import RatchetError
@@ -25,12 +28,26 @@ async def connect(address: str | None, namespace: str | None, folder: str | os.P
     if namespace is not None:
         options["namespace"] = namespace
     try:
-        return await Client.connect(found, identity=f"ratchet {_login()} {os.getpid()}", **options)
+        return await Client.connect(found, runtime=_quiet(), identity=f"ratchet {_login()} {os.getpid()}", **options)
     except RuntimeError as error:
         raise RatchetError(
             "ServerUnavailable",
-            f"No Temporal server answers at {found} ({error}). Is it running, and is TEMPORAL_ADDRESS right?",
+            f"No Temporal server answers at {found} ({_why(error)}). Is it running, and is the address right "
+            "(address=, or TEMPORAL_ADDRESS)?",
         ) from error
+
+
+@cache
+def _quiet() -> Runtime:
+    """Temporal's library logs each repetition of a call. What fails is raised here."""
+    logging = LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
+    return Runtime(telemetry=TelemetryConfig(logging=logging))
+
+
+def _why(error: RuntimeError) -> str:
+    """The innermost message: `Connection refused` in a nest of Rust's errors."""
+    found: list[str] = re.findall(r'message: "([^"]+)"', str(error))
+    return found[-1] if found else str(error)
 
 
 def refuse_with_roles(what: str, folder: str | os.PathLike[str]) -> None:

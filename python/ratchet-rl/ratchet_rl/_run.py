@@ -1,6 +1,7 @@
 """Runs at a Temporal server."""
 
 import asyncio
+import math
 import os
 import re
 import time
@@ -36,6 +37,7 @@ Folder = str | os.PathLike[str]
 T = TypeVar("T")
 
 _TASK_QUEUE = "ratchet"
+_RUN_NAME = r"[a-z0-9][a-z0-9._-]{0,63}"
 _ANSWER_WITHIN = timedelta(seconds=30)
 _POLL_S = 0.5
 _POLLED_WITHIN_S = 90
@@ -114,16 +116,16 @@ def start_run(
     `overrides` are settings by dotted key. `rewind`: from this committed step, in a new lineage. The server is the one
     at `address` or TEMPORAL_ADDRESS, else the one of the processes of `folder`.
 
-    Raises RatchetError: `ConfigInvalid` if the file cannot be read or the run is running, `ServerUnavailable` without a
+    Raises RatchetError: `ConfigInvalid` if the file cannot be read, the name is none or the run is running, `ServerUnavailable` without a
     server or an orchestrator. What is wrong in the file is the failure of `wait()`; `npx ratchet-rl check FILE` tells it.
     """
     refuse_with_roles("start_run", folder)
     text = _read_text(Path(folder) / file)
-    run = name or _name_in(text, Path(file))
+    run = _run_name(name or _name_in(text, Path(file)))
     asked = {
         "config": os.fspath(file),
         "run": run,
-        "overrides": dict(overrides or {}),
+        "overrides": {key: _plain(key, value) for key, value in (overrides or {}).items()},
         "sent": {"texts": {os.fspath(file): text}, "beside": {}},
         **({} if rewind is None else {"rewind": rewind}),
     }
@@ -154,7 +156,9 @@ def start_run(
 def attach(
     run: str, *, address: str | None = None, namespace: str | None = None, folder: Folder = "."
 ) -> "Run":
-    """Finds a run by its name, whether it is running or has ended. Raises RatchetError `RunNotFound` without one."""
+    """Finds a run by its name, whether it is running or has ended. Raises RatchetError `RunNotFound` without one, `ConfigInvalid` if no run can have this name."""
+
+    _run_name(run)
 
     async def find() -> "Run":
         client = await connect(address, namespace, folder)
@@ -210,7 +214,8 @@ class Run:
         This and the next four return the run's own words about what it does. They raise RatchetError `ConfigInvalid` if
         it refuses; nothing has changed then.
         """
-        return self._update("set", {**(settings or {}), **named})
+        asked = {**(settings or {}), **named}
+        return self._update("set", {key: _plain(key, value) for key, value in asked.items()})
 
     def pause(self, reason: str = "asked to") -> str:
         """Lets what is under way finish, then starts no further step."""
@@ -229,7 +234,11 @@ class Run:
         return self._update("rewind", step)
 
     def wait(self) -> Result:
-        """Waits until the run ends. Raises RatchetError with the run's own code and words if it failed."""
+        """Waits until the run ends.
+
+        Raises RatchetError with the run's own code and words if it failed, and `ServerUnavailable` if the server is stopped
+        meanwhile: the run continues once it is back, and so does `wait`, called again.
+        """
         return wait_for(_explained(self._result()))
 
     def events(self, after: int = 0, follow: bool = True) -> Iterator[Event]:
@@ -262,6 +271,8 @@ class Run:
             try:
                 return await self._handle.query(query, args=args, rpc_timeout=_ANSWER_WITHIN)
             except (WorkflowQueryFailedError, RPCError) as error:
+                if isinstance(error, RPCError) and error.status == RPCStatusCode.UNAVAILABLE:
+                    raise  # it was asked for seconds
                 if not await self._is_running():
                     await self._result()
                 if time.monotonic() > until:
@@ -305,6 +316,32 @@ class Run:
                 ) from error
 
         return wait_for(_explained(ask()))
+
+
+def _run_name(name: str) -> str:
+    if re.fullmatch(_RUN_NAME, name):
+        return name
+    raise RatchetError(
+        "ConfigInvalid",
+        f"expected a run's name (a-z, 0-9 and . _ -, beginning with a letter or digit, at most 64), received {name!r}.",
+    )
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A setting as JSON has it. NumPy's numbers, which notebooks have, become Python's."""
+    if isinstance(value, Mapping):
+        return {key: _plain(f"{name}.{key}", one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(name, one) for one in value]
+    if hasattr(value, "tolist"):
+        return _plain(name, value.tolist())
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise RatchetError(
+        "ConfigInvalid", f"{name}: expected a number, a text, true or false, a list or a table, received {value!r}."
+    )
 
 
 def _read_text(file: Path) -> str:
@@ -371,7 +408,18 @@ async def _explained(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await work
     except RPCError as error:
+        if error.status == RPCStatusCode.UNAVAILABLE:
+            raise RatchetError(
+                "ServerUnavailable",
+                f"The Temporal server does not answer ({error.message.rstrip('.')}). Runs continue where they were once it "
+                "and the workers are there again; then call this again. read_run(FOLDER) reads a run without a server.",
+            ) from error
+        if error.status == RPCStatusCode.NOT_FOUND:
+            raise RatchetError(
+                "RunNotFound",
+                f"This Temporal server does not know the run any more ({error.message.rstrip('.')}): it is another one, or a "
+                "new one. start_run(FILE) continues a run from what it has committed.",
+            ) from error
         raise RatchetError(
-            "ServerUnavailable",
-            f"The Temporal server did not do what it was asked: {error.message}. Is it running, and reachable from here?",
+            "ServerUnavailable", f"The Temporal server did not do what it was asked: {error.message.rstrip('.')}."
         ) from error

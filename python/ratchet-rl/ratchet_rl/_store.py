@@ -38,8 +38,13 @@ def open_store(place: str) -> Store:
     """Raises RatchetError `Unsupported` for a bucket if boto3 is not installed, `ConfigInvalid` for anything else."""
     if place.startswith("s3:"):
         return BucketStore(place)
+    scheme, is_uri, _ = place.partition("://")
+    if is_uri and scheme != "file":
+        raise RatchetError(
+            "ConfigInvalid", f"{place}: expected a run's folder, as in outputs/words, file:///… or s3://BUCKET/…/words."
+        )
     folder = Path(unquote(urlsplit(place).path)) if place.startswith("file:///") else Path(place.removeprefix("file:"))
-    return FolderStore(folder.resolve())
+    return FolderStore(folder.expanduser().resolve())
 
 
 class FolderStore(Store):
@@ -155,7 +160,7 @@ def _client(options: dict[str, str]) -> Any:
         import boto3
         from botocore.config import Config
     except ModuleNotFoundError as error:
-        raise RatchetError("Unsupported", "boto3 is not installed: pip install 'ratchet-rl[s3]' reads runs in S3.") from error
+        raise RatchetError("Unsupported", "boto3, which reads runs in S3, is not installed: pip install boto3.") from error
     endpoint = options.get("endpoint")
     is_elsewhere = endpoint is not None or "AWS_ENDPOINT_URL_S3" in os.environ
     region = options.get("region") or os.environ.get("AWS_REGION") or boto3.session.Session().region_name

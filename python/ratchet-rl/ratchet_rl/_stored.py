@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ._errors import RatchetError
-from ._store import Store, open_store
+from ._store import FolderStore, Store, open_store
 
 if TYPE_CHECKING:
     import pandas
@@ -18,6 +18,8 @@ Row = dict[str, Any]
 
 SCORED_GROUP_VERSION = 4
 """The newest version of a scored group that is understood; `test/python` holds it against `runs/forms/stored-forms.ts`."""
+
+_NEAR_MAX = 20
 
 _OLDER_SCORED = ("scored.jsonl.gz", "scored.jsonl")
 
@@ -30,7 +32,11 @@ class Rows(list[Row]):
         try:
             import pandas
         except ModuleNotFoundError as error:
-            raise RatchetError("Unsupported", "pandas is not installed: pip install 'ratchet-rl[pandas]'.") from error
+            raise RatchetError(
+                "Unsupported",
+                "pandas is not installed. In a notebook: %pip install pandas; in a shell: pip install pandas. "
+                "Without it the rows are dicts as they are.",
+            ) from error
         return pandas.DataFrame([_flat(row) for row in self])
 
 
@@ -41,8 +47,11 @@ class Steps(Rows):
 
 
 def _flat(row: Row) -> Row:
+    own = {key: value for key, value in row.items() if key != "metrics"}
     metrics = row.get("metrics")
-    return {key: value for key, value in row.items() if key != "metrics"} | (metrics if isinstance(metrics, dict) else {})
+    # A reward function may be called as a column is, such as `reward`.
+    named = {f"metrics/{key}" if key in own else key: value for key, value in (metrics or {}).items()}
+    return own | named
 
 
 def read_run(path: str | os.PathLike[str]) -> "StoredRun":
@@ -54,8 +63,20 @@ def read_run(path: str | os.PathLike[str]) -> "StoredRun":
     """
     store = open_store(os.fspath(path))
     if store.read("run.json") is None:
-        raise RatchetError("RunNotFound", f"There is no run in {store.place('')}: it holds no run.json.")
+        raise RatchetError(
+            "RunNotFound", f"There is no run in {store.place('')}: it holds no run.json.{_runs_near(store)}"
+        )
     return StoredRun(store)
+
+
+def _runs_near(store: Store) -> str:
+    """Runs in the folder, or beside it; nothing for a bucket."""
+    if not isinstance(store, FolderStore):
+        return ""
+    for folder in (store.path, store.path.parent):
+        if runs := sorted(one.parent.name for one in folder.glob("*/run.json"))[:_NEAR_MAX]:
+            return f" Runs in {folder}: {', '.join(runs)}."
+    return ""
 
 
 class StoredRun:
@@ -120,11 +141,16 @@ class StoredRun:
         `outcome` is `ok`, `policy_failure` or `truncated` where there is a `reward`, else why there is none, such as
         `infra_failure`. `metrics` has every reward function, unweighted. `turns` have `text`, `finish_reason`,
         `prompt_token_ids`, `token_ids`, and `logprobs` (natural log, one per sampled id; None if not reported).
+
+        A run that trains may be read: what is scored so far is there, also of the step under way. Empty for a step of
+        which nothing is scored. Raises RatchetError `ConfigInvalid` if the run has no such environment.
         """
         return Rows(self.iter_rollouts(step, environment))
 
     def iter_rollouts(self, step: int | None = None, environment: str | None = None) -> Iterator[Row]:
         """As `rollouts`, one at a time: a long run's do not fit into memory."""
+        if environment is not None:
+            self._require_environment(environment)
         for one in self._sampled_steps() if step is None else [step]:
             keys = self._scored_keys(one)
             groups = [group for key in keys for group in _scored_groups(self._read(key), self._store.place(key))]
@@ -132,6 +158,12 @@ class StoredRun:
                 if environment is None or group["environment"] == environment:
                     for rollout in group["rollouts"]:
                         yield _told(one, group, rollout)
+
+    def _require_environment(self, name: str) -> None:
+        spec = json.loads(self._read("run.json")).get("spec") or {}
+        known = [one.get("name") for one in spec.get("environments") or []]
+        if known and name not in known:
+            raise RatchetError("ConfigInvalid", f"{self.name} has no environment {name!r}. It has: {', '.join(map(str, known))}.")
 
     def _read(self, key: str) -> bytes:
         content = self._store.read(key)
