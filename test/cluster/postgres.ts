@@ -62,7 +62,7 @@ export async function startPostgres(programs: string, guard: Guard): Promise<Pos
       folder: room,
       log,
       user,
-      isReady: () => accepts(port),
+      isReady: () => letsIn(port),
     },
     guard,
   );
@@ -79,6 +79,25 @@ export async function startPostgres(programs: string, guard: Guard): Promise<Pos
     process: server,
     remove: () => rm(room, { recursive: true, force: true, maxRetries: 5 }),
   };
+}
+
+/**
+ * Whether PostgreSQL begins a session. It listens a moment before, and refuses sessions while it starts: source, the message
+ * flow of a start-up in its documentation of the protocol, version 3.0.
+ */
+function letsIn(port: number): Promise<boolean> {
+  const asked = Buffer.from(`....\0\x03\0\0user\0${superuser}\0\0`, 'latin1');
+  asked.writeInt32BE(asked.length);
+  return new Promise((resolve) => {
+    const socket = createConnection({ host: '127.0.0.1', port }, () => socket.write(asked));
+    const finish = (answer: boolean): void => {
+      socket.destroy();
+      resolve(answer);
+    };
+    socket.once('data', ([type]) => finish(type === 'R'.charCodeAt(0))); // a request for a password; a refusal is an E
+    socket.once('close', () => finish(false));
+    socket.once('error', () => finish(false));
+  });
 }
 
 /** Whether somebody listens on a port of the loopback. */
