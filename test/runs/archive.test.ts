@@ -159,6 +159,29 @@ test('a checkpoint that lacks a file is not sealed in an archive, and an archive
   assert.deepEqual(await storeOf({ store, name: 'other' }).list(''), []);
 });
 
+test('a checkpoint that retention removes during the export is not in the archive, whose run is sound', async (t) => {
+  const folder = await folderOf(t);
+  const { made } = await fourSteps(folder);
+  const archive = path.join(folder, 'words.tar');
+  const told: ArchivedRun[] = [];
+  await writeAtOnce(archive, async (handle) => {
+    for await (const piece of archiveOfRun(made.run, (archived) => told.push(archived))) {
+      // Commits come after nearly everything else.
+      if (Buffer.from(piece).includes(layout.commit('main', 4)))
+        await rm(path.join(made.folder, layout.checkpoint('main', 2)), { recursive: true, force: true });
+      await handle.writeFile(piece);
+    }
+  });
+  assert.deepEqual(told[0]!.unsealed.map(({ key }) => key), ['checkpoints/step_2/manifest.json']); // prettier-ignore
+  const { run } = await importRun(archive, {
+    store: resolveStoreUri(path.join(folder, 'there'), folder),
+    name: undefined,
+  });
+  const { checkpoints } = await listCheckpoints({ ...made.run, ...run });
+  assert.deepEqual(checkpoints.map(({ step, state }) => [step, state]), [[0, 'sealed'], [4, 'sealed']]); // prettier-ignore
+  assert.ok((await auditStore({ ...made.run, ...run })).isSound);
+});
+
 describe('an archive that is not what it should be writes nothing', () => {
   const objects = { 'run/run.json': '{}', 'run/metrics.jsonl': '' };
   const cases: Readonly<Record<string, [(target: string) => Promise<string>, RegExp]>> = {
