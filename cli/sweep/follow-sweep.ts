@@ -39,7 +39,8 @@ export function changeLines(before: SweepStatus | null, now: SweepStatus): strin
     const at = wasMeasured.has(run.state)
       ? ` at step ${run.step}: ${metric.name} ${run.value?.toPrecision(4) ?? '–'}`
       : '';
-    return `${run.name}  ${run.state}${at}  ${describeRow(rows[run.row]!)}`;
+    const steered = run.changed === undefined || at === '' ? '' : `  steered: ${run.changed.join(', ')}`;
+    return `${run.name}  ${run.state}${at}  ${describeRow(rows[run.row]!)}${steered}`;
   };
   return [
     ...changed.filter(({ state }) => !followsRung.has(state)).map(lineOf),
