@@ -65,6 +65,7 @@ test('what would be no sweep is refused before anything starts, with what was ex
     return err;
   };
   assert.match(await refused('typo.toml'), /row 1 \(lerning_rate 0\.001\) is no run of words\.toml:[^]*learning_rate/);
+  assert.match(await refused('typo.toml'), /^1 problem in typo\.toml\n\ntypo\.toml {2}lerning_rate$/m);
   assert.match(await refused('same.toml'), /row 2 .* expected a run that differs from same-01, got the same settings/);
   assert.match(
     await refused('eval.toml'),
