@@ -186,7 +186,8 @@ test('what has changed is told in the order in which it happens', () => {
       run(0, 1, { state: 'training', step: 1, value: 0.5 }),
       run(0, 2, { state: 'waiting', step: 1, value: 0.7 }),
       run(1, 1, { state: 'dropped', step: 1, value: 0.4, changed: ['rate=3 after step 0'] }),
-      run(1, 2, { state: 'dropped', step: 1, value: 0.6 }),
+      // It went further before the sweep was begun again.
+      run(1, 2, { state: 'dropped', step: 3, value: 0.6 }),
     ],
   };
   assert.deepEqual(changeLines(status, decided), [
