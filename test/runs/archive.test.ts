@@ -115,6 +115,8 @@ test('a run that was exported and imported goes on as the one that stayed, under
   assert.notEqual(moved.state.policy.digest, last.state.policy.digest);
 
   await assert.rejects(importRun(archive, { store: elsewhere, name: 'copy' }), /no run of this name.*--name NAME/s);
+  for (const name of ['evals', 'sweeps'])
+    await assert.rejects(importRun(archive, { store: elsewhere, name }), /another name for a run than evals, gepa.*--name NAME/s); // prettier-ignore
   await exported(made.run, path.join(folder, 'again.tar'));
 });
 
