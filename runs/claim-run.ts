@@ -1,4 +1,5 @@
 import { RatchetError } from '../core/errors.ts';
+import { requireFreeName } from './free-name.ts';
 import { layout } from './layout.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { openRunStore, requireOwnFolder, type Store } from '../store/index.ts';
@@ -20,6 +21,7 @@ export async function claimRun(
   await requireOwnFolder({ store: spec.store.uri, name: spec.name });
   for (;;) {
     const claims = await store.list(layout.claims());
+    if (claims.length === 0) requireFreeName(spec.name);
     const newest = claims.length > 0 ? await store.read(layout.claim(claims.length)) : null;
     const holder = newest && claimIn(newest, store.uri + layout.claim(claims.length)).workflowId;
     if (holder === workflowId) return;

@@ -20,6 +20,7 @@ import { begunAtIn, commitIn, lineageRecordIn, specIn } from './forms/record-sha
 import { decodeStored, decodeStoredRows, decodeStoredTexts } from './forms/stored-forms.ts';
 import { weightsFolder } from '../store/weights-folder.ts';
 
+export { requireFreeName } from './free-name.ts';
 export { requireOwnFolder } from '../store/index.ts';
 
 /** Enough of a handle to find a run's folder. */

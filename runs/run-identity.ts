@@ -5,6 +5,7 @@ import { RatchetError } from '../core/errors.ts';
 import { modelName } from '../core/names.ts';
 import { codeOfAdvantage } from '../core/rl/learning/advantage.ts';
 import type { LiveSetting } from '../core/rl/live-settings.ts';
+import { requireFreeName } from './free-name.ts';
 import { layout } from './layout.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { runRecordIn } from './forms/record-shapes.ts';
@@ -228,7 +229,10 @@ export async function refuseOtherRun(spec: RunSpec): Promise<void> {
   const store = openRunStore(spec.store.uri, spec.name);
   await refuseUnfinished({ name: spec.name, store: spec.store.uri });
   const there = await store.read(layout.run());
-  if (there === null) return requireOwnFolder({ name: spec.name, store: spec.store.uri });
+  if (there === null) {
+    requireFreeName(spec.name);
+    return requireOwnFolder({ name: spec.name, store: spec.store.uri });
+  }
   refuseOtherIdentity(spec, runRecordIn(there, store.uri + layout.run()), store.uri);
 }
 

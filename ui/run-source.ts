@@ -1,10 +1,7 @@
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import { orIfDamaged } from '../store/objects.ts';
-import { flat } from '../config/changed-settings.ts';
-import { nameInFile } from '../config/setting-names.ts';
 import { FollowedHead } from '../runs/lineages/followed-head.ts';
 import { Notices } from '../runs/metrics/notices.ts';
-import { storedSpec } from '../runs/forms/stored-spec.ts';
 import type { RunPlace } from '../runs/run-access.ts';
 import { currentLineage, storeOf } from '../runs/run-access.ts';
 import type { FleetAnswer, RunOverview, SeriesAnswer, TimelineAnswer, Marker } from './answers.ts';
@@ -23,6 +20,7 @@ import {
 } from './overview.ts';
 import { RolloutSource } from './rollout-source.ts';
 import { Searches } from './searches.ts';
+import { settingsOf } from './settings-of.ts';
 import { Timeline } from './timeline.ts';
 
 /**
@@ -176,10 +174,9 @@ export class RunSource {
     return this.#timeline.told(minutes);
   }
 
-  /** Every setting by its name in a run file. */
   async settings(): Promise<Readonly<Record<string, string>>> {
-    const { spec } = await storedSpec(this.place);
-    return Object.fromEntries([...flat(spec)].map(([path, value]) => [nameInFile(path), value]));
+    const { head } = await this.#headOrDamage();
+    return settingsOf(this.place, head?.commit.state.overrides ?? {});
   }
 
   async markers(): Promise<Marker[]> {

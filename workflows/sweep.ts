@@ -117,7 +117,7 @@ async function trainOne(input: SweepInput, state: SweepState, run: StandingRun):
     // A run that was at a rung is there, however far a person may have taken it back since.
     const before = await measure(run.step > 0 ? 0 : null);
     if (before.step !== null && before.step >= step && before.value !== null) {
-      return state.measured(run, { step: before.step, value: before.value });
+      return state.measured(run, { ...before, step: before.step });
     }
     const ended = await trainChild(input, run, step);
     if (ended.is === 'failed') return state.failed(run, ended.why);
@@ -127,9 +127,9 @@ async function trainOne(input: SweepInput, state: SweepState, run: StandingRun):
       if (isHistoryLong()) return state.putBack(run);
       continue;
     }
-    const { step: made, value } = await measure(ended.step);
-    if (made === null || made < step) return state.stopped(run, made ?? 0);
-    return state.measured(run, { step: made, value });
+    const after = await measure(ended.step);
+    if (after.step === null || after.step < step) return state.stopped(run, after.step ?? 0);
+    return state.measured(run, { ...after, step: after.step });
   }
 }
 

@@ -210,7 +210,7 @@ export class ModelServer {
       const folder = String(body['weight_dir']);
       throw new RatchetError(
         'ConfigInvalid',
-        `The policy server at ${this.root} was not started with the folder ${folder}, and loads no weights from elsewhere. \`ratchet train\` starts one that does, where none runs yet; for one that runs, end its \`ratchet dev\` and start it with that folder beside the others: npx ratchet-rl dev --weights outputs ${folder}`,
+        `The policy server at ${this.root} was not started with the folder ${folder}, and loads no weights from elsewhere. \`ratchet train\` starts one that does, where none runs yet; for one that runs, end its \`ratchet dev\` and start it with that folder beside the others, or with the folder of its runs, which will have the next versions, too: npx ratchet-rl dev --weights outputs ${folder}`,
         { cause: this.#refusal(route, answer) },
       );
     }

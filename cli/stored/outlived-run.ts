@@ -64,9 +64,13 @@ export async function whyOpen(run: string): Promise<string | null> {
   });
 }
 
-/** For people: `word: 1.2 GB to remove …`. */
-export function outlivedLines(run: string, { bytes, why, staysBecause }: OutlivedRun, isRemoved: boolean): string[] {
+/** For people: `word: 1.2 GB to remove …`. `toRemove`: what to type; null when it is removed. */
+export function outlivedLines(
+  run: string,
+  { bytes, why, staysBecause }: OutlivedRun,
+  toRemove: string | null,
+): string[] {
   if (staysBecause !== null) return [`${run}: stays, though its retention is over: ${staysBecause}`];
-  if (isRemoved) return [`${run}: removed ${bytesText(bytes)}, ${why}`];
-  return [`${run}: to remove ${bytesText(bytes)}, ${why}`, `  to remove it: npx ratchet-rl gc ${run} --yes`];
+  if (toRemove === null) return [`${run}: removed ${bytesText(bytes)}, ${why}`];
+  return [`${run}: to remove ${bytesText(bytes)}, ${why}`, `  to remove it: ${toRemove}`];
 }

@@ -37,9 +37,10 @@ export function changeLines(before: SweepStatus | null, now: SweepStatus): strin
   const changed = runs.filter((run) => run.state !== 'waiting' && was.get(run.name)?.state !== run.state);
   const lineOf = (run: SweepRunStatus): string => {
     const at = wasMeasured.has(run.state)
-      ? ` at step ${run.step}: ${metric.name} ${run.value?.toPrecision(4) ?? '–'}`
+      ? ` at step ${stepOfValue(run, now)}: ${metric.name} ${run.value?.toPrecision(4) ?? '–'}`
       : '';
-    return `${run.name}  ${run.state}${at}  ${describeRow(rows[run.row]!)}`;
+    const steered = run.changed === undefined || at === '' ? '' : `  steered: ${run.changed.join(', ')}`;
+    return `${run.name}  ${run.state}${at}  ${describeRow(rows[run.row]!)}${steered}`;
   };
   return [
     ...changed.filter(({ state }) => !followsRung.has(state)).map(lineOf),
@@ -47,6 +48,12 @@ export function changeLines(before: SweepStatus | null, now: SweepStatus): strin
     ...changed.filter(({ state }) => followsRung.has(state)).map(lineOf),
     ...pauseLines(before, now),
   ];
+}
+
+/** Step of a run's metric. Its own last step may be later: it was further before the sweep was begun again. */
+function stepOfValue({ row, step, state }: SweepRunStatus, { rungSteps, rung, decided }: SweepStatus): number {
+  if (state === 'at its rung') return rungSteps[rung] ?? step;
+  return decided.findLast(({ ranking }) => ranking.some((one) => one.row === row))?.step ?? step;
 }
 
 const wasMeasured: ReadonlySet<SweepRunStatus['state']> = new Set(['at its rung', 'dropped', 'finished']);

@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { parseSweepFile, type SweepSpec } from '../../config/sweeps/parse-sweep-file.ts';
-import { ConfigProblems } from '../../config/toml/problems.ts';
+import { ConfigProblems, type Problem } from '../../config/toml/problems.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { rungSteps } from '../../core/sweep/halving.ts';
 import type { SweepInput } from '../../core/sweep/sweep.ts';
@@ -57,7 +57,8 @@ export async function planSweep(
       run: one.name,
     }).catch((error: unknown) => {
       if (!(error instanceof ConfigProblems)) throw error;
-      throw new RatchetError('ConfigInvalid', `${where} is no run of ${config}:\n${error.message}`, { cause: error });
+      const { message } = new ConfigProblems(error.problems.map((one) => ofSweepFile(one, file)));
+      throw new RatchetError('ConfigInvalid', `${where} is no run of ${config}:\n${message}`, { cause: error });
     });
     Object.assign(texts, sent.texts);
     Object.assign(beside, sent.beside);
@@ -96,6 +97,11 @@ export async function planSweep(
     atOnce,
   };
   return { input, spec: base.spec };
+}
+
+/** Settings of a row are read as if they were typed; nobody typed them. */
+function ofSweepFile(problem: Problem, file: string): Problem {
+  return problem.file === 'command line' ? { ...problem, file } : problem;
 }
 
 /** Parts of a spec that say where and how a run is trained, and not what it learns. */

@@ -19,9 +19,10 @@ async function statusOf(input: SweepInput): Promise<SweepStatus> {
         return { run, ...(await rungValue(asked)) };
       }),
     );
-    for (const { run, step: made, value } of measured) {
+    for (const { run, ...found } of measured) {
+      const { step: made, value } = found;
       if (made === null) continue;
-      if (made >= step && value !== null) state.measured(run, { step: made, value });
+      if (made >= step && value !== null) state.measured(run, { ...found, step: made });
       else state.madeSoFar(run, made);
     }
     if (state.waiting.length > 0) return state.status();

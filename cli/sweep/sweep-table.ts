@@ -1,5 +1,6 @@
 import type { RowStanding } from '../../core/sweep/halving.ts';
 import type { SweepStatus } from '../../core/sweep/sweep.ts';
+import { describeRow } from '../../core/sweep/table.ts';
 import { inColumns } from '../output/in-columns.ts';
 import { onOneLine } from '../output/plain-text.ts';
 
@@ -40,6 +41,9 @@ export function sweepLines({
     `${name}: ${phase}${pausedBecause === null ? '' : `: ${pausedBecause}`} · rung ${rung + 1} of ${rungSteps.length}, to step ${rungSteps[rung]} · ${steps.made} of ${steps.full} steps`,
     ...inColumns([['row', ...settings, metric.name, 'std. error', 'at step', 'runs'], ...cells]),
     ...failed.map((run) => `${run.name} failed: ${run.failure}`),
+    ...runs.flatMap(({ name: run, row, changed }) =>
+      changed === undefined ? [] : [`${run} was steered: ${changed.join(', ')}; its row is ${describeRow(rows[row]!)}`],
+    ),
   ].map(onOneLine);
 }
 

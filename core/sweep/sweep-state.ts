@@ -1,6 +1,7 @@
 import type { RungDecision, RungResult } from './halving.ts';
 import { rungSteps } from './halving.ts';
-import type { SweepInput, SweepResult, SweepRung, SweepRunStatus, SweepStatus } from './sweep.ts';
+import { present } from '../present.ts';
+import type { MeasuredSweepRun, SweepInput, SweepResult, SweepRung, SweepRunStatus, SweepStatus } from './sweep.ts';
 import type { SweepRun } from './table.ts';
 
 /** A run of a sweep with how it stands. */
@@ -9,6 +10,7 @@ export interface StandingRun extends SweepRun {
   step: number;
   value: number | null;
   failure?: string;
+  changed?: readonly string[];
 }
 
 /** A sweep for continue-as-new: anything missing here is lost. */
@@ -69,10 +71,11 @@ export class SweepState {
     run.state = 'waiting';
   }
 
-  measured(run: StandingRun, { step, value }: { readonly step: number; readonly value: number | null }): void {
+  measured(run: StandingRun, { step, value, changed }: MeasuredSweepRun & { readonly step: number }): void {
     run.state = 'at its rung';
     run.step = step;
     run.value = value;
+    if (changed !== undefined) run.changed = changed;
   }
 
   /** Steps of a run that is not at its rung yet. */
@@ -141,6 +144,6 @@ export class SweepState {
 }
 
 /** Without its settings: the rows have them. */
-function statusOf({ name, row, seed, state, step, value, failure }: StandingRun): SweepRunStatus {
-  return { name, row, seed, state, step, value, ...(failure === undefined ? {} : { failure }) };
+function statusOf({ name, row, seed, state, step, value, failure, changed }: StandingRun): SweepRunStatus {
+  return { name, row, seed, state, step, value, ...present({ failure, changed }) };
 }

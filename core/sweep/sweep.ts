@@ -46,6 +46,8 @@ export interface SweepRunStatus {
   readonly value: number | null;
   /** Why it failed. */
   readonly failure?: string;
+  /** What people changed of what it learns, so that it is no run of its row's settings alone. */
+  readonly changed?: readonly string[];
 }
 
 export interface SweepRung {
@@ -92,4 +94,6 @@ export interface MeasuredSweepRun {
   readonly step: number | null;
   /** null: it has none there. */
   readonly value: number | null;
+  /** What people changed of what it learns, before that step: `learning_rate=0.0007 after step 2`. Missing: nothing. */
+  readonly changed?: readonly string[];
 }

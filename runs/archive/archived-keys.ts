@@ -84,6 +84,11 @@ export function isSeal(key: string): boolean {
   return /^checkpoints\/step_\d+\/manifest\.json$/.test(withoutLineage(key));
 }
 
+/** Folder of the checkpoint that an object belongs to; null for other objects. */
+export function checkpointOf(key: string): string | null {
+  return /^(?:lineages\/[^/]+\/)?checkpoints\/step_\d+\//.exec(key)?.[0] ?? null;
+}
+
 export function isCommit(key: string): boolean {
   return /^lineages\/[^/]+\/steps\//.test(key);
 }

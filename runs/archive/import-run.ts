@@ -6,6 +6,7 @@ import { inTemporaryFolder } from '../../host/temporary-folder.ts';
 import { checkStore, requireOwnFolder } from '../../store/index.ts';
 import type { Store } from '../../store/types.ts';
 import { sha256 } from '../../store/file-store.ts';
+import { requireFreeName } from '../free-name.ts';
 import { layout } from '../layout.ts';
 import { type RunPlace, storeOf } from '../run-access.ts';
 import { isSeal } from './archived-keys.ts';
@@ -58,6 +59,7 @@ async function takePlace(run: RunPlace, { sha256 }: ReadArchive): Promise<boolea
   const store = storeOf(run);
   const begun = await store.read(layout.unfinishedImport());
   if (begun === null) {
+    requireFreeName(run.name);
     if ((await store.list('')).length > 0)
       throw new RatchetError(
         'ConfigInvalid',

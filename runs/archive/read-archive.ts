@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
 import { ByteReader, CutOff } from '../../host/archives/byte-reader.ts';
-import { readTar, TarTrouble } from '../../host/archives/read-tar.ts';
+import { readTar, type TarBounds, TarTrouble } from '../../host/archives/read-tar.ts';
 import type { TarEntry } from '../../host/archives/write-tar.ts';
 import { openRegular, whyUnreadable } from '../../host/regular-file.ts';
 import { sha256 } from '../../store/file-store.ts';
@@ -23,7 +23,9 @@ export interface ReadArchive {
   readonly sha256: string;
 }
 
-export type ArchivedObject = Pick<Extract<TarEntry, { is: 'file' }>, 'size' | 'content'> & { readonly key: string };
+export type ArchivedObject = Pick<FileEntry, 'size' | 'content'> & { readonly key: string };
+
+type FileEntry = Extract<TarEntry, { is: 'file' }>;
 
 const Head = z.looseObject({
   format: z.literal(archiveFormat),
@@ -34,7 +36,13 @@ const Head = z.looseObject({
 const headBytesMax = 64 * 1024;
 /** Node's strings end slightly above: some million objects. */
 const sumsBytesMax = 500 * 1024 * 1024;
-const entriesMax = 10_000_000;
+/** No bound of bytes: an entry that is larger than what is left of the file is cut off. */
+const bounds: TarBounds = {
+  what: 'an archive of a run',
+  takes: 'files',
+  bytesMax: Number.MAX_SAFE_INTEGER,
+  entriesMax: 10_000_000,
+};
 const readBytes = 1024 * 1024;
 
 /**
@@ -74,24 +82,37 @@ export async function* objectsOf(file: string): AsyncGenerator<ArchivedObject> {
   }
 }
 
-async function* entriesOf(file: string): AsyncGenerator<Extract<TarEntry, { is: 'file' }>> {
+async function* entriesOf(file: string): AsyncGenerator<FileEntry> {
   const handle = await openRegular(file).catch((error: unknown) => {
     const message = `${file}: expected an archive of ratchet export, but ${whyUnreadable(error)}.`;
     throw new RatchetError('ConfigInvalid', message, { cause: error });
   });
   try {
-    const { size } = await handle.stat();
     const tar = new ByteReader(piecesOf(handle));
-    for await (const entry of readTar(tar, { what: 'an archive of a run', takes: 'files', bytesMax: size, entriesMax }))
-      if (entry.is === 'file') yield entry;
+    for await (const entry of readTar(tar, bounds))
+      if (entry.is === 'file') yield { ...entry, content: contentOf(entry, file) };
     for await (const piece of tar.rest())
       if (piece.some((byte) => byte !== 0)) throw refused(file, 'nothing after the end of the tar', 'more bytes');
   } catch (error) {
-    if (error instanceof CutOff) throw refused(file, 'a whole archive', 'one that is cut off', error);
-    throw error instanceof TarTrouble ? new RatchetError('ConfigInvalid', `${file}: ${error.message}`, { cause: error }) : error; // prettier-ignore
+    throw refusalOf(error, file);
   } finally {
     await handle.close();
   }
+}
+
+/** The reader of an entry's content gets its errors, and not the loop over the entries. */
+async function* contentOf({ content }: FileEntry, file: string): AsyncGenerator<Uint8Array> {
+  try {
+    yield* content;
+  } catch (error) {
+    throw refusalOf(error, file);
+  }
+}
+
+function refusalOf(error: unknown, file: string): unknown {
+  if (error instanceof CutOff) return refused(file, 'a whole archive', 'one that is cut off', error);
+  if (!(error instanceof TarTrouble)) return error;
+  return new RatchetError('ConfigInvalid', `${file}: ${error.message} Nothing was imported.`, { cause: error });
 }
 
 async function* piecesOf(handle: FileHandle): AsyncGenerator<Uint8Array> {
@@ -143,7 +164,7 @@ function compare(file: string, sums: Buffer, found: ReadonlyMap<string, string>)
     if (!listed.has(name)) throw refused(file, `only what ${archiveSumsName} lists`, JSON.stringify(name));
 }
 
-async function wholeOf(entry: Extract<TarEntry, { is: 'file' }>, bytesMax: number, file: string): Promise<Buffer> {
+async function wholeOf(entry: FileEntry, bytesMax: number, file: string): Promise<Buffer> {
   if (entry.size > bytesMax) throw refused(file, `${entry.name} of at most ${bytesMax} bytes`, `${entry.size}`);
   const pieces: Uint8Array[] = [];
   for await (const piece of entry.content) pieces.push(piece);

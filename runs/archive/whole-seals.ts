@@ -11,17 +11,17 @@ import { requireCommit, type RunPlace, storeOf } from '../run-access.ts';
 export type Digests = ReadonlyMap<string, string>;
 
 /**
- * What a sealed checkpoint lacks in an archive with these objects, in words; null if a run can continue from it. The
- * small records that say what belongs to it are read from the run's store, the others are not.
+ * All objects that a run needs to continue from a sealed checkpoint; a text where its records do not say so, with the
+ * reason. The small records that name them are read from the run's store.
  */
-export async function lackOfSeal(run: RunPlace, seal: string, digests: Digests): Promise<string | null> {
+export async function needsOfSeal(run: RunPlace, seal: string): Promise<readonly ObjectRef[] | string> {
   const here = { ...run, lineage: lineageOf(seal) };
   const step = stepOf(seal)!;
   try {
     const { policy, optimizer } = await readManifest(here, step);
     const { commit } = await requireCommit(here, step);
     const { reference, curriculum, surplus, prompts = {}, offeredPrompts = {} } = commit.state;
-    const objects: ObjectRef[] = [
+    return [
       commit.spec,
       ...(curriculum.pools ? [curriculum.pools] : []),
       ...surplus.map(({ scored }) => scored),
@@ -30,13 +30,23 @@ export async function lackOfSeal(run: RunPlace, seal: string, digests: Digests):
       ...(await filesOf(run, policy)),
       ...(await filesOf(run, reference)),
     ];
-    const lacking = objects.find(({ key, sha256 }) => digests.get(key) !== sha256);
-    if (lacking === undefined) return null;
-    return `${lacking.key} ${digests.has(lacking.key) ? 'is not what the checkpoint has' : 'is missing'}`;
   } catch (error) {
     if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return error.message;
     throw error;
   }
+}
+
+/** Which of these objects an archive lacks, in words; null if it has all of them. */
+export function lackOf(needs: readonly ObjectRef[], digests: Digests): string | null {
+  const lacking = needs.find(({ key, sha256 }) => digests.get(key) !== sha256);
+  if (lacking === undefined) return null;
+  return `${lacking.key} ${digests.has(lacking.key) ? 'is not what the checkpoint has' : 'is missing'}`;
+}
+
+/** What a sealed checkpoint lacks in an archive with these objects, in words; null if a run can continue from it. */
+export async function lackOfSeal(run: RunPlace, seal: string, digests: Digests): Promise<string | null> {
+  const needs = await needsOfSeal(run, seal);
+  return typeof needs === 'string' ? needs : lackOf(needs, digests);
 }
 
 /** All files of a version, and of an adapter's base. */

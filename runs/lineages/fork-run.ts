@@ -19,6 +19,7 @@ import {
   currentLineage,
   type LineagePlace,
   requireNamedCommit,
+  requireFreeName,
   requireOwnFolder,
   type RunPlace,
   storeOf,
@@ -77,6 +78,7 @@ export async function forkRun(input: {
     return { commit: done, store: target.uri };
   }
 
+  requireFreeName(to.name);
   await requireOwnFolder(to);
   const found = await requireNamedCommit(holder, step);
   const copy = new Copy(storeOf(from), target);

@@ -1,5 +1,6 @@
 import type { MeasureSweepRun, MeasuredSweepRun } from '../../core/sweep/sweep.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { readChanges } from '../changes.ts';
 import { layout } from '../layout.ts';
 import { currentLineage, readHead, storeOf } from '../run-access.ts';
 import { stepRecords } from './step-records.ts';
@@ -20,5 +21,25 @@ export async function rungValue({ run, metric, step, made }: MeasureSweepRun): P
     return isMeant && value !== undefined && Number.isFinite(value) ? [value] : [];
   });
   const sum = values.reduce((total, value) => total + value, 0);
-  return { step: head.commit.step, value: values.length === 0 ? null : sum / values.length };
+  const changed = await changedBefore(run, step);
+  return {
+    step: head.commit.step,
+    value: values.length === 0 ? null : sum / values.length,
+    ...(changed.length === 0 ? {} : { changed }),
+  };
+}
+
+/** What `ratchet set` changes that says when a run ends and what it stores, and nothing of what it learns. */
+const ofItsCourse = /^(?:stop_after|eval\.|checkpoints\.|budget\.|queue\.)/;
+
+/** What people changed of what a run learned up to a step, oldest first. */
+async function changedBefore(run: MeasureSweepRun['run'], before: number): Promise<string[]> {
+  const { changes } = await readChanges({ ...run, kind: 'run' });
+  return changes.flatMap(({ what, asked, step }) => {
+    if ((what !== 'set' && what !== 'adopt-prompt') || (step !== null && step >= before)) return [];
+    const set = asked.split(' ').filter((pair) => !ofItsCourse.test(pair));
+    if (what === 'set' && set.length === 0) return [];
+    const told = what === 'set' ? set.join(' ') : `${what} ${asked}`.trim();
+    return [step === null ? told : `${told} after step ${step}`];
+  });
 }

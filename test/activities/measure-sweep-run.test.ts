@@ -4,6 +4,7 @@ import { rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { measureSweepRun } from '../../activities/measure-sweep-run.ts';
+import { writeChange } from '../../runs/changes.ts';
 import { layout } from '../../runs/layout.ts';
 import { beginLineage } from '../../runs/lineages/lineages.ts';
 import { appendMetrics } from '../../runs/metrics/metrics.ts';
@@ -58,6 +59,31 @@ test('the metric is that of the rung, also where the run is further, and the mea
   // A rung that it has not come to has no value yet.
   assert.deepEqual(await at(5), { step: 3, value: null });
   assert.deepEqual(await measured(made, 'no/such', 3), { step: 3, value: null });
+});
+
+test('what people changed before the rung is said, unless it changes nothing of what the run learns', async (t) => {
+  const made = await steps(t, 3);
+  const of = { ...made.run, kind: 'run' } as const;
+  const set = (asked: string, step: number, what = 'set') =>
+    writeChange(of, {
+      time: `2026-12-01T00:00:0${step}`,
+      identity: 'ratchet ann@laptop 1',
+      principal: null,
+      what,
+      asked,
+      step,
+      workflow: made.run.name,
+      execution: 'one',
+      id: `${what} ${asked}`,
+    });
+  await set('stop_after=3', 0);
+  await set('', 0, 'pause');
+  assert.deepEqual(await measured(made, 'no/such', 3), { step: 3, value: null });
+  await set('learning_rate=0.0007 queue.priority=3', 1);
+  await set('max_grad_norm=1', 2);
+  const first = 'learning_rate=0.0007 after step 1';
+  assert.deepEqual((await measured(made, 'no/such', 2)).changed, [first]);
+  assert.deepEqual((await measured(made, 'no/such', 3)).changed, [first, 'max_grad_norm=1 after step 2']);
 });
 
 test('what a rewind left behind does not count', async (t) => {

@@ -53,7 +53,7 @@ test('a run that somebody keeps, or that another one began at, stays', async (t)
   await commitFirst(run, openRoles());
   assert.match(
     await gc(run, 'words', '--keep', 'figure 3 of the paper'),
-    /^0: words: stays as a whole until npx ratchet-rl gc words --unkeep$/,
+    /^0: words: stays as a whole until npx ratchet-rl gc words --unkeep --store file:\.$/,
   );
   await untouchedFor(run, 31);
   assert.equal(
@@ -91,6 +91,7 @@ test('rollouts of made steps stay for the days that the file says, or its team; 
     const commit = JSON.parse(await readFile(file, 'utf8')) as { committedAt: string };
     await writeFile(file, JSON.stringify({ ...commit, committedAt: new Date(Date.now() - 8 * dayMs).toISOString() }));
   }
+  assert.match(await gc(kept, 'words'), /to remove them: npx ratchet-rl gc words --yes --store file:\.$/);
   assert.match(await gc(kept, 'words', '--yes'), /rollouts of steps before the oldest checkpoint/);
   assert.deepEqual([...new Set(await scored())], [5, 6, 7, 8]);
 });

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { statSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
+import { withFolder } from '../../cli/commands/run/runs.ts';
 import { storageOf } from '../../runs/storage.ts';
 import { layout } from '../../runs/layout.ts';
 import { encodeStored } from '../../runs/forms/stored-forms.ts';
@@ -36,6 +37,17 @@ test('runs have their storage by kind, and their cost; a run that nothing was co
   assert.equal(listed!.cost.money, 1.5);
   const shown = (await typed(path.dirname(folder), ['runs', '--store', 'file:.'])).out;
   assert.match(shown, /^words .*\d [kM]?B .*1\.5/m);
+});
+
+test('a run that has ended at its last step is completed, also as a part of a sweep that trained it to its rungs', () => {
+  const ended = { workflowId: 'lr-01', state: 'stopped', step: 4, maxSteps: null, reward: 0.5, waitingFor: null };
+  const served = { run: 'lr-01', startedAt: '2026-12-01T16:17:28', committedAt: null, store: null, ...ended };
+  const stored = { run: 'lr-01', step: 4, maxSteps: 4, reward: 0.5, committedAt: null, note: null };
+  const at = (state: 'finished' | 'stopped', maxSteps: number) =>
+    withFolder(served, { ...stored, state, maxSteps }, 'file:///runs/');
+  assert.deepEqual(at('finished', 4), { ...served, state: 'completed', maxSteps: 4, store: 'file:///runs/' });
+  assert.deepEqual(at('stopped', 8), { ...served, maxSteps: 8, store: 'file:///runs/' });
+  assert.equal(withFolder(served, undefined, 'file:///runs/'), served);
 });
 
 function bytesOf(folder: string, keys: readonly string[]): number {

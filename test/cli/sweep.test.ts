@@ -6,6 +6,7 @@ import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { changeLines } from '../../cli/sweep/follow-sweep.ts';
 import { changesOfSweep } from '../../cli/sweep/same-sweep.ts';
+import { sweepLines } from '../../cli/sweep/sweep-table.ts';
 import type { SweepInput, SweepRunStatus, SweepStatus } from '../../core/sweep/sweep.ts';
 import { loadRunConfig } from '../../load/load-run-config.ts';
 import { layout } from '../../runs/layout.ts';
@@ -64,6 +65,7 @@ test('what would be no sweep is refused before anything starts, with what was ex
     return err;
   };
   assert.match(await refused('typo.toml'), /row 1 \(lerning_rate 0\.001\) is no run of words\.toml:[^]*learning_rate/);
+  assert.match(await refused('typo.toml'), /^1 problem in typo\.toml\n\ntypo\.toml {2}lerning_rate$/m);
   assert.match(await refused('same.toml'), /row 2 .* expected a run that differs from same-01, got the same settings/);
   assert.match(
     await refused('eval.toml'),
@@ -143,7 +145,7 @@ test('what differs between a sweep under way and its file is said by the keys of
 });
 
 test('what has changed is told in the order in which it happens', () => {
-  const run = (row: number, seed: number, rest: Pick<SweepRunStatus, 'state' | 'step' | 'value'>): SweepRunStatus => {
+  const run = (row: number, seed: number, rest: Omit<SweepRunStatus, 'name' | 'row' | 'seed'>): SweepRunStatus => {
     return { name: `lr-0${row + 1}-s${seed}`, row, seed, ...rest };
   };
   const waiting = { state: 'waiting', step: 0, value: null } as const;
@@ -183,16 +185,18 @@ test('what has changed is told in the order in which it happens', () => {
     runs: [
       run(0, 1, { state: 'training', step: 1, value: 0.5 }),
       run(0, 2, { state: 'waiting', step: 1, value: 0.7 }),
-      run(1, 1, { state: 'dropped', step: 1, value: 0.4 }),
-      run(1, 2, { state: 'dropped', step: 1, value: 0.6 }),
+      run(1, 1, { state: 'dropped', step: 1, value: 0.4, changed: ['rate=3 after step 0'] }),
+      // It went further before the sweep was begun again.
+      run(1, 2, { state: 'dropped', step: 3, value: 0.6 }),
     ],
   };
   assert.deepEqual(changeLines(status, decided), [
     'rung at step 1: 1 of 2 rows go on; 1 of the 1 dropped within the standard error of the last that goes on',
     'lr-01-s1  training  rate 1',
-    'lr-02-s1  dropped at step 1: reward 0.4000  rate 2',
+    'lr-02-s1  dropped at step 1: reward 0.4000  rate 2  steered: rate=3 after step 0',
     'lr-02-s2  dropped at step 1: reward 0.6000  rate 2',
     'paused: lunch. Continue with: npx ratchet-rl sweep lr --resume',
   ]);
+  assert.equal(sweepLines(decided).at(-1), 'lr-02-s1 was steered: rate=3 after step 0; its row is rate 2');
   assert.deepEqual(changeLines(decided, { ...decided, pausedBecause: null }), ['resumed, after a pause (lunch)']);
 });

@@ -21,6 +21,8 @@ interface Of {
   readonly input?: Partial<SweepInput>;
   /** The metric of a run at a step. */
   readonly value?: (run: { readonly row: number; readonly seed: number | null }, step: number) => number | null;
+  /** What people changed in the runs of a row. */
+  readonly changed?: Readonly<Record<number, readonly string[]>>;
   /** Of single runs, by row. */
   readonly fakes?: Readonly<Record<number, Fakes>>;
   readonly taskQueue?: string;
@@ -49,7 +51,12 @@ async function begin(of: Of = {}) {
   const measureSweepRun: Fakes['measureSweepRun'] = ({ run, step }) => {
     const made = fakes.get(run.name)!.head()?.commit.step ?? null;
     const found = runs.find((one) => one.name === run.name)!;
-    return { step: made, value: made === null || made < step ? null : value(found, step) };
+    const changed = of.changed?.[found.row];
+    return {
+      step: made,
+      value: made === null || made < step ? null : value(found, step),
+      ...(changed === undefined ? {} : { changed }),
+    };
   };
   const own = new FakeRun(specWith(name, {}));
   const { client } = await answersFor(own, { measureSweepRun });
@@ -289,6 +296,12 @@ describe('a sweep', { concurrency: 8 }, () => {
     gate.open();
     const { best, runs } = await sweep.result();
     assert.deepEqual([best, runs[1]!.state, runs[1]!.step], [0, 'stopped', 1]);
+  });
+
+  test('says which of its runs people steered', async () => {
+    const sweep = await begin({ rows: 2, changed: { 1: ['learning_rate=0.5 after step 0'] } });
+    const { runs } = await sweep.result();
+    assert.deepEqual(runs.map(({ changed }) => changed ?? []), [[], ['learning_rate=0.5 after step 0']]); // prettier-ignore
   });
 
   test('belongs to whoever started it, and so do its runs', async () => {

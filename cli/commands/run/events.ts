@@ -49,9 +49,15 @@ export const eventsCommand = new Command('events')
 requirePairs(eventsCommand, { beside: [['--of', '--changes']], apart: [['--since', '--changes']] });
 
 /** All changes that are in the store: a workflow keeps its newest events only. */
-async function printChanges(name: string, { store, json, of = 'run' }: EventsOptions): Promise<void> {
+async function printChanges(name: string, { store, json, of: typed }: EventsOptions): Promise<void> {
+  const of = typed ?? 'run';
   const { changesNamed } = await import('../../stored/find-changed.ts');
-  const { changes, damaged } = await changesNamed(of, name, store);
+  const { changes, damaged } = await changesNamed(of, name, store).catch((error: unknown) => {
+    const isNoRun = error instanceof RatchetError && error.code === 'RunNotFound' && typed === undefined;
+    if (!isNoRun) throw error;
+    const hint = `Where ${name} is something else than a run: --of ${changedKinds.filter((kind) => kind !== 'run').join(', --of ')}.`;
+    throw new RatchetError(error.code, `${error.message} ${hint}`, { cause: error });
+  });
   if (changes.length === 0 && json !== true)
     print(
       of === 'sweep' || of === 'pool' || of === 'schedule'

@@ -96,8 +96,8 @@ export async function listRuns({
   const here = resolveStoreUri(store ?? defaultStore, process.cwd());
   const found = await storedStandings(store);
   const stored = found.filter(({ run }) => !known.has(run)).map((one) => listedFromFolder(one, here));
-  const isHere = new Set(found.map(({ run }) => run));
-  const asked = (served ?? []).map((one) => ({ ...one, store: one.store ?? (isHere.has(one.run) ? here : null) }));
+  const inFolder = new Map(found.map((one) => [one.run, one]));
+  const asked = (served ?? []).map((one) => withFolder(one, inFolder.get(one.run), here));
   const standings = [...asked, ...stored].slice(0, most);
   const { usedByRuns } = await import('../../stored/used-by-runs.ts');
   const places = standings.map(({ run, store: at }) => (at === null ? null : { name: run, store: at }));
@@ -112,6 +112,17 @@ export async function listRuns({
 
 function listedFromFolder({ note, ...stored }: StoredStanding, store: string): StandingRun {
   return { ...stored, workflowId: null, startedAt: null, waitingFor: note, store };
+}
+
+/** A run that has ended answers nothing: its folder says how many steps it was to make, and whether it made them. */
+export function withFolder(run: StandingRun, stored: StoredStanding | undefined, here: string): StandingRun {
+  if (stored === undefined) return run;
+  return {
+    ...run,
+    state: run.state === 'stopped' && stored.state === 'finished' ? 'completed' : run.state,
+    maxSteps: run.maxSteps ?? stored.maxSteps,
+    store: run.store ?? here,
+  };
 }
 
 function servedRuns(most: number): Promise<StandingRun[]> {

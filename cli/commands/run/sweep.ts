@@ -1,7 +1,6 @@
 import { Command } from '@commander-js/extra-typings';
 import { RatchetError } from '../../../core/errors.ts';
 import { sweepWorkflowId, taskQueues } from '../../../core/names.ts';
-import { rungSteps, stepsOf } from '../../../core/sweep/halving.ts';
 import type { SweepInput, SweepResult, SweepStatus } from '../../../core/sweep/sweep.ts';
 import { describeRow } from '../../../core/sweep/table.ts';
 import type { sweep } from '../../../workflows/sweep.ts';
@@ -9,6 +8,7 @@ import { openReporter } from '../../output/reporter.ts';
 import { print, printJson } from '../../output/print.ts';
 import { needsOf, uiLine, withProcesses } from '../../start/processes.ts';
 import { followSweep } from '../../sweep/follow-sweep.ts';
+import { planJson, planLines } from '../../sweep/plan-lines.ts';
 import { planSweep } from '../../sweep/plan-sweep.ts';
 import { refuseOtherSweep } from '../../sweep/same-sweep.ts';
 import { steerSweep, type SweepSteering } from '../../sweep/steer-sweep.ts';
@@ -70,7 +70,7 @@ async function start(file: string, { dryRun, yes = false, page, json = false }: 
   const reporter = openReporter<SweepLine>({ json });
   const { input, spec } = await planSweep(file, { projectFolder: process.cwd(), yes, say: reporter.say });
   if (dryRun) {
-    if (json) printJson({ ...input, sent: undefined, rungSteps: rungSteps(input.maxSteps, input.halving) }, 2);
+    if (json) printJson(planJson(input), 2);
     else print(planLines(input).join('\n'));
     return 0;
   }
@@ -115,15 +115,4 @@ async function start(file: string, { dryRun, yes = false, page, json = false }: 
 async function openPage({ store, runs }: SweepInput, say: (line: string) => void) {
   const { openRunPage } = await import('../../page/run-page.ts');
   return openRunPage({ store, run: null, compare: runs.map(({ name }) => name) }, process.cwd(), say);
-}
-
-function planLines({ name, config, rows, runs, metric, maxSteps, halving }: SweepInput): string[] {
-  const steps = rungSteps(maxSteps, halving);
-  const seeds = runs.length / rows.length;
-  const { halved, full } = stepsOf(rows.length, seeds, { steps, eta: halving?.eta ?? null });
-  return [
-    `${name}: ${runs.length} runs of ${config}, ${rows.length} rows of settings × ${seeds} ${seeds === 1 ? 'seed' : 'seeds'}`,
-    `rungs at step ${steps.join(', ')}, by ${metric.name} (${metric.goal}): ${halved} steps of ${full}`,
-    ...runs.map((run) => `  ${run.name}  ${describeRow(rows[run.row]!)}`),
-  ];
 }

@@ -8,7 +8,7 @@ import { auditVersions, type VersionReport } from '../../../runs/versions/kept-v
 import type { RunPlace } from '../../../runs/run-access.ts';
 import type { ReadAnew } from '../../../store/version-files.ts';
 import { findRunFolder } from '../../stored/run-place.ts';
-import { storeOption } from '../../typed/store-option.ts';
+import { storeOption, withStore } from '../../typed/store-option.ts';
 import { print, printJson } from '../../output/print.ts';
 
 export const auditCommand = new Command('audit')
@@ -25,7 +25,13 @@ export const auditCommand = new Command('audit')
     const weights = options.weights ? await readWeights(place) : null;
     const report = { ...ledger, isSound: ledger.isSound && (weights === null || isWhole(weights)), ...weights };
     if (options.json) printJson(report, 2);
-    else print([...describeAudit(report), ...describeWeights(run, weights)].join('\n'));
+    else
+      print(
+        [
+          ...describeAudit(report),
+          ...describeWeights(weights, withStore(`npx ratchet-rl audit ${run} --weights`, options.store)),
+        ].join('\n'),
+      );
     if (!report.isSound) process.exitCode = 1;
   });
 
@@ -50,11 +56,8 @@ function isWhole({ checkpoints, otherVersions }: AuditedWeights): boolean {
 }
 
 /** The ledger does not check files, so the report says whether weights were checked. */
-function describeWeights(run: string, weights: AuditedWeights | null): string[] {
-  if (weights === null)
-    return [
-      `the ledger is proven from the commits; weights were not read (npx ratchet-rl audit ${run} --weights does)`,
-    ];
+function describeWeights(weights: AuditedWeights | null, toRead: string): string[] {
+  if (weights === null) return [`the ledger is proven from the commits; weights were not read (${toRead} does)`];
   const { checkpoints, otherVersions } = weights;
   const sealed = checkpoints.filter(({ state }) => state === 'sealed');
   const others = otherVersions.filter(({ problem }) => problem === null);

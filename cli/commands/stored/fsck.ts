@@ -7,7 +7,7 @@ import { connect, findRunning, findTemporal } from '../../../workers/temporal/cl
 import { ownerInFolder, requireRole } from '../../../workers/temporal/who-may.ts';
 import { findRunFolder } from '../../stored/run-place.ts';
 import { goOnFromHere } from '../../stored/stored-runs.ts';
-import { storeOption } from '../../typed/store-option.ts';
+import { storeOption, withStore } from '../../typed/store-option.ts';
 import { print, printJson } from '../../output/print.ts';
 
 export const fsckCommand = new Command('fsck')
@@ -29,7 +29,8 @@ export const fsckCommand = new Command('fsck')
     if (options.json) printJson({ run, ...examined, ...done }, 2);
     else {
       const goOn = done.moved.length > 0 ? await goOnFromHere(run, options.store) : null;
-      print(describe(run, examined, done, goOn).join('\n'));
+      const toRepair = withStore(`npx ratchet-rl fsck ${run} --repair`, options.store);
+      print(describe(run, examined, done, { goOn, toRepair }).join('\n'));
     }
     if (faultsLeft(examined, done).length > 0) process.exitCode = 1;
   });
@@ -83,7 +84,12 @@ function faultsLeft({ faults }: Examined, { repaired }: Repaired): Examined['fau
   return faults.filter(({ key }) => !repaired.includes(key));
 }
 
-function describe(run: string, examined: Examined, done: Repaired, goOn: string | null): string[] {
+function describe(
+  run: string,
+  examined: Examined,
+  done: Repaired,
+  { goOn, toRepair }: { readonly goOn: string | null; readonly toRepair: string },
+): string[] {
   const { read, faults, unreadableHead, whole } = examined;
   const { moved, repaired } = done;
   const lines = faults.flatMap(({ key, problem, meaning }) => [`✗ ${key}`, `    ${problem}`, `    → ${meaning}`]);
@@ -99,7 +105,7 @@ function describe(run: string, examined: Examined, done: Repaired, goOn: string 
       ...(whole === null ? [] : [`${run} continues from ${goesOn}: ${goOn ?? 'npx ratchet-rl train FILE'}`]),
     );
   } else if (unreadableHead.length > 0) {
-    lines.push(`the newest whole commit: ${goesOn}. To continue from there: npx ratchet-rl fsck ${run} --repair`);
+    lines.push(`the newest whole commit: ${goesOn}. To continue from there: ${toRepair}`);
   }
   return [...lines, `${read} files read: ${found}`];
 }

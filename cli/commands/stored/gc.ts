@@ -9,7 +9,7 @@ import { resolveStoreUri } from '../../../store/index.ts';
 import { identityHere, ownerInFolder, requireRole } from '../../../workers/temporal/who-may.ts';
 import { outlivedLines, type OutlivedRun, outlivedRun, retentionHere } from '../../stored/outlived-run.ts';
 import { defaultStore, findRunFolder } from '../../stored/run-place.ts';
-import { storeOption } from '../../typed/store-option.ts';
+import { storeOption, withStore } from '../../typed/store-option.ts';
 import { bytesText } from '../../output/bytes-text.ts';
 import { print, printAside, printJson } from '../../output/print.ts';
 
@@ -35,7 +35,7 @@ export const gcCommand = new Command('gc')
       const one = await lookAt(await placeOf(name, options.store), options.yes === true);
       found.push(one);
       if (options.json === true) continue;
-      print(linesOf(one).join('\n'));
+      print(linesOf(one, options.store).join('\n'));
       if (one.uploadsUnknown !== null)
         printAside(
           `${name}: uploads that were cut off are not known (${one.uploadsUnknown}): expected credentials that may list multipart uploads and their parts`,
@@ -74,7 +74,13 @@ async function lookAt(place: RunPlace, isToRemove: boolean): Promise<FoundRun> {
   return { run: place.name, unneeded, isRemoved: isToRemove, outlived, uploadsUnknown };
 }
 
-async function keep(place: RunPlace, { keep: why, unkeep }: { readonly keep?: string; readonly unkeep?: true }) {
+interface Keeping {
+  readonly keep?: string;
+  readonly unkeep?: true;
+  readonly store?: string;
+}
+
+async function keep(place: RunPlace, { keep: why, unkeep, store }: Keeping): Promise<void> {
   if (why !== undefined && unkeep === true)
     throw new RatchetError('ConfigInvalid', 'expected --keep or --unkeep, got both.');
   await requireRole('gc --keep', { of: 'run', run: place.name, owner: ownerInFolder(place) });
@@ -86,23 +92,26 @@ async function keep(place: RunPlace, { keep: why, unkeep }: { readonly keep?: st
   if (why.trim() === '') throw new RatchetError('ConfigInvalid', '--keep: expected why it is kept, got nothing.');
   const who = nameIn(await identityHere());
   await keepRun(place, { why: why.trim(), who, since: new Date().toISOString() });
-  print(`${place.name}: stays as a whole until npx ratchet-rl gc ${place.name} --unkeep`);
+  const back = withStore(`npx ratchet-rl gc ${place.name} --unkeep`, store);
+  print(`${place.name}: stays as a whole until ${back}`);
 }
 
-function linesOf({ run, unneeded, isRemoved, outlived }: FoundRun): string[] {
-  if (outlived === null) return describe(run, unneeded, isRemoved);
-  const lines = outlivedLines(run, outlived, isRemoved);
-  return outlived.staysBecause === null ? lines : [...lines, ...describe(run, unneeded, isRemoved)];
+function linesOf({ run, unneeded, isRemoved, outlived }: FoundRun, store: string | undefined): string[] {
+  const toRemove = isRemoved ? null : withStore(`npx ratchet-rl gc ${run} --yes`, store);
+  if (outlived === null) return describe(run, unneeded, toRemove);
+  const lines = outlivedLines(run, outlived, toRemove);
+  return outlived.staysBecause === null ? lines : [...lines, ...describe(run, unneeded, toRemove)];
 }
 
-function describe(run: string, unneeded: readonly Unneeded[], isRemoved: boolean): string[] {
+/** `toRemove`: what to type; null when it is removed. */
+function describe(run: string, unneeded: readonly Unneeded[], toRemove: string | null): string[] {
   const reasons = [...new Set(unneeded.map(({ why }) => why))];
   const lines = reasons.map((why) => `  ${sum(unneeded.filter((each) => each.why === why))}: ${why}`);
   if (unneeded.length === 0) return [`${run}: nothing to remove`];
   return [
-    `${run}: ${isRemoved ? 'removed' : 'to remove'} ${sum(unneeded)}`,
+    `${run}: ${toRemove === null ? 'removed' : 'to remove'} ${sum(unneeded)}`,
     ...lines,
-    ...(isRemoved ? [] : [`  to remove them: npx ratchet-rl gc ${run} --yes`]),
+    ...(toRemove === null ? [] : [`  to remove them: ${toRemove}`]),
   ];
 }
 

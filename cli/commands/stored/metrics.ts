@@ -7,7 +7,7 @@ import { currentLineage, readHead, type RunPlace, storeOf } from '../../../runs/
 import { findRunFolder } from '../../stored/run-place.ts';
 import { readCount } from '../../typed/read-count.ts';
 import { type StepRecord, stepRecords } from '../../../runs/metrics/step-records.ts';
-import { storeOption } from '../../typed/store-option.ts';
+import { storeOption, withStore } from '../../typed/store-option.ts';
 import { print, printAside } from '../../output/print.ts';
 import { jsonText } from '../../output/plain-text.ts';
 
@@ -24,7 +24,7 @@ export const metricsCommand = new Command('metrics')
   .option('--json', 'one JSON object per step and line, every matching name')
   .option(...storeOption)
   .action(async (run, further, options) => {
-    const first = await measuredRun(await findRunFolder(run, options.store));
+    const first = await measuredRun(await findRunFolder(run, options.store), options.store);
     const { others, names } = await runsAndNames(first, further, options.store);
     const runs = [first, ...others];
     print((others.length === 0 ? show(first.records, names, options) : showSeveral(runs, names, options)).join('\n'));
@@ -35,12 +35,12 @@ export interface MeasuredRun {
   readonly records: readonly StepRecord[];
 }
 
-async function measuredRun(place: RunPlace): Promise<MeasuredRun> {
+async function measuredRun(place: RunPlace, store: string | undefined): Promise<MeasuredRun> {
+  const toRepair = withStore(`npx ratchet-rl fsck ${place.name} --repair`, store);
   const records = await stepRecords(place);
   const unreadable = await unreadableRows(storeOf(place));
-  if (records.length === 0) await refuseWithoutRows(place, unreadable);
-  if (unreadable > 0)
-    printAside(`${unreadable} lines of metrics.jsonl cannot be read: npx ratchet-rl fsck ${place.name} --repair`);
+  if (records.length === 0) await refuseWithoutRows(place, unreadable > 0 ? toRepair : null);
+  if (unreadable > 0) printAside(`${unreadable} lines of metrics.jsonl cannot be read: ${toRepair}`);
   return { run: place.name, records };
 }
 
@@ -56,7 +56,7 @@ export async function runsAndNames(
     const isName = word.includes('*') || known.includes(word);
     const place = isName ? null : await findRunFolder(word, store).catch(noSuchRun);
     if (place === null) return { others, names: further.slice(i) };
-    others.push(await measuredRun(place));
+    others.push(await measuredRun(place, store));
   }
   return { others, names: [] };
 }
@@ -67,11 +67,11 @@ function noSuchRun(error: unknown): null {
 }
 
 /** The commits have metrics but the file has none, so it is damaged and not just new. */
-async function refuseWithoutRows(place: RunPlace, unreadable: number): Promise<void> {
+async function refuseWithoutRows(place: RunPlace, toRepair: string | null): Promise<void> {
   const head = await readHead({ ...place, lineage: await currentLineage(place) });
   const hasMetrics = head?.commit.origin === undefined && Object.keys(head?.commit.metrics ?? {}).length > 0;
-  if (unreadable === 0 && !hasMetrics) return;
-  const again = unreadable > 0 ? `npx ratchet-rl fsck ${place.name} --repair` : 'npx ratchet-rl train FILE';
+  if (toRepair === null && !hasMetrics) return;
+  const again = toRepair ?? 'npx ratchet-rl train FILE';
   throw new RatchetError(
     'CheckpointDamaged',
     `${storeOf(place).uri}${layout.metrics()}: expected rows of metrics, found none that can be read. What writes it again from the commits: ${again}`,

@@ -15,7 +15,7 @@ import { readCount } from '../../typed/read-count.ts';
 import { headStep, sampledSteps, scoredGroups } from '../../../runs/run-records.ts';
 import type { RunPlace } from '../../../runs/run-access.ts';
 import { tokenizerOf } from '../../../play/policy/stored-tokenizer.ts';
-import { storeOption } from '../../typed/store-option.ts';
+import { storeOption, withStore } from '../../typed/store-option.ts';
 import { print } from '../../output/print.ts';
 import { jsonText } from '../../output/plain-text.ts';
 
@@ -48,7 +48,7 @@ export const rolloutsCommand = new Command('rollouts')
     }
     const step = options.step === undefined ? await headStep(place) : readStep(options.step);
     const groups = await scoredGroups(place, step);
-    if (groups.length === 0) throw await noRollouts(place, run, step);
+    if (groups.length === 0) throw await noRollouts(place, step, options.store);
     const found = chosen(groups, options);
     const shown = found.slice(0, readCount('--limit', options.limit));
     const tokenizer = await tokenizerOf(place);
@@ -195,7 +195,7 @@ function figure(value: number | null): string {
   return value === null ? '–' : value.toFixed(3).replace(/\.?0+$/, '');
 }
 
-async function noRollouts(place: RunPlace, run: string, step: number): Promise<RatchetError> {
+async function noRollouts(place: RunPlace, step: number, store: string | undefined): Promise<RatchetError> {
   const head = await headStep(place);
   const why =
     step === 0
@@ -208,8 +208,11 @@ async function noRollouts(place: RunPlace, run: string, step: number): Promise<R
   const instead =
     newest === undefined
       ? 'Nothing that it sampled is scored yet.'
-      : `There are of ${others.length === 1 ? `step ${newest}` : `steps ${others[0]} to ${newest}`}${newest > head ? ', which is under way' : ''}: npx ratchet-rl rollouts ${run} --step ${newest}`;
-  return new RatchetError('RunNotFound', `There are no scored rollouts of step ${step} of ${run}. ${why} ${instead}`);
+      : `There are of ${others.length === 1 ? `step ${newest}` : `steps ${others[0]} to ${newest}`}${newest > head ? ', which is under way' : ''}: ${withStore(`npx ratchet-rl rollouts ${place.name} --step ${newest}`, store)}`;
+  return new RatchetError(
+    'RunNotFound',
+    `There are no scored rollouts of step ${step} of ${place.name}. ${why} ${instead}`,
+  );
 }
 
 function unknown(option: string, given: string, known: readonly string[]): RatchetError {
