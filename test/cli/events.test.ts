@@ -13,7 +13,7 @@ test('changes of a name that is no run are refused with what else it may name, u
   t.after(() => rm(folder, { recursive: true, force: true }));
   const asked = await typed(folder, ['events', 'lr', '--changes']);
   assert.notEqual(asked.code, 0);
-  assert.match(asked.err, /There is no run lr.*--of sweep, --of search, --of evaluation, --of pool\./s);
+  assert.match(asked.err, /There is no run lr.*--of sweep, --of search, --of evaluation, --of pool, --of schedule\./s);
   const ofRun = await typed(folder, ['events', 'lr', '--changes', '--of', 'run']);
   assert.match(ofRun.err, /There is no run lr/);
   assert.doesNotMatch(ofRun.err, /--of sweep/);
