@@ -120,10 +120,11 @@ export const firstLineage = 'main';
 export const runNamePattern = /^[a-z0-9][a-z0-9._-]{0,63}$/;
 
 /**
- * Folders beside the runs: of evaluations and searches on demand, and of records of pools, sandboxes and sweeps. No run
- * begins under such a name: its files would mix with theirs, and whoever removed the run would remove them, too.
+ * Folders beside the runs: of evaluations and searches on demand, and of records of pools, sandboxes, schedules and sweeps.
+ * No run begins under such a name: its files would mix with theirs, and whoever removed the run would remove them, too.
  */
-export const namesBesideRuns: readonly string[] = ['evals', 'gepa', 'pools', 'sandboxes', 'sweeps'];
+export const namesBesideRuns = ['evals', 'gepa', 'pools', 'sandboxes', 'schedules', 'sweeps'] as const;
+export type NameBesideRuns = (typeof namesBesideRuns)[number];
 
 /** The run name nearest to a text: `Reverse Text` → `reverse-text`; undefined if no character remains. */
 export function asRunName(text: string): string | undefined {

@@ -2,6 +2,7 @@ import type { RunSpec } from '../config/run-spec.ts';
 import { teamDefault } from '../core/fleet/pool-types.ts';
 import type { EvaluationPlace } from '../core/eval/evaluation.ts';
 import { type Changed, nameIn, type RunChange } from '../core/rl/changes.ts';
+import type { NameBesideRuns } from '../core/names.ts';
 import type { RunOwner } from '../core/roles.ts';
 import { sha256 } from '../store/file-store.ts';
 import { orIfDamaged } from '../store/objects.ts';
@@ -23,11 +24,9 @@ function placeOfChanges(of: Changed): EvaluationPlace {
     case 'run':
       return { ...of, prefix: '' }; // with the landmark of a run that was opened
     case 'sweep':
-      return { name: 'sweeps', store: of.store, prefix: `${of.name}/` };
     case 'pool':
-      return { name: 'pools', store: of.store, prefix: `${of.name}/` };
     case 'schedule':
-      return { name: 'schedules', store: of.store, prefix: `${of.name}/` };
+      return { name: `${of.kind}s` satisfies NameBesideRuns, store: of.store, prefix: `${of.name}/` };
     case 'search':
       return { ...of.place, prefix: `${of.place.prefix}search/` };
     case 'evaluation':
