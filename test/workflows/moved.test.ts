@@ -193,7 +193,10 @@ describe('moved to other workflow code', { concurrency: 3 }, () => {
       await Promise.all([move(), move()]);
       const newest = await client.workflow.getHandle(workflowId).describe();
       assert.deepEqual([newest.status.name, newest.memo], ['RUNNING', { [memoKeys.takenOverFrom]: first }]);
-      await until('the first is listed as ended', async () => (await statuses()).includes('TERMINATED'));
+      await until('both are listed', async () => {
+        const listed = await statuses();
+        return listed.includes('TERMINATED') && listed.includes('RUNNING');
+      });
       assert.deepEqual(await statuses(), ['RUNNING', 'TERMINATED']);
       await client.workflow.getHandle(workflowId).terminate();
     });
