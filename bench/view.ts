@@ -68,6 +68,7 @@ async function measure(bench: Bench, { seconds }: { readonly seconds: number }):
           shown.event(event);
         },
         handle,
+        isAttached: true,
         signal: left.signal,
       });
       await delay(5_000, undefined, { signal: bench.signal }); // what is loaded and compiled once

@@ -56,8 +56,8 @@ interface FollowOptions extends Follower {
   readonly signal: AbortSignal;
   /** Events up to this one have been seen. */
   readonly after?: number;
-  /** This command began the execution, so all of its events are news. Default: the last few of the earlier ones are printed. */
-  readonly isBegunHere?: boolean;
+  /** The execution is older than the command: of its earlier events the last few are printed. Else all are news. */
+  readonly isAttached: boolean;
 }
 
 /**
@@ -65,9 +65,9 @@ interface FollowOptions extends Follower {
  * what the run waits for.
  */
 export async function followRun(options: FollowOptions): Promise<number> {
-  const { handle, say, event: tell, earlier, waiting, snapshot, signal, after = 0, isBegunHere = false } = options;
+  const { handle, say, event: tell, earlier, waiting, snapshot, signal, after = 0, isAttached } = options;
   let seen = after;
-  let mayBeHistory = !isBegunHere;
+  let mayBeHistory = isAttached;
   let lastToldAt = Date.now();
   let status: RunStatus | null = null;
   let pending: readonly PendingActivity[] | null = [];

@@ -87,8 +87,8 @@ async function watchExecution(
   const interrupted = options.interrupted.signal;
   const ended = new AbortController();
   const left = AbortSignal.any([interrupted, gone]);
-  const isBegunHere = isFirst && !options.wasRunning;
-  const following = followRun({ ...audience, handle, isBegunHere, signal: AbortSignal.any([ended.signal, left]) });
+  const isAttached = isFirst && options.wasRunning;
+  const following = followRun({ ...audience, handle, isAttached, signal: AbortSignal.any([ended.signal, left]) });
   const over = (outcome: End['outcome'], exitCode: number, message: string): End => {
     audience.leave();
     audience.say(message);

@@ -33,6 +33,7 @@ async function followed(options: Partial<Parameters<typeof followRun>[0]>) {
       left.abort();
     },
     waiting: () => undefined,
+    isAttached: true,
     ...options,
   });
   return { told, said };
@@ -50,7 +51,7 @@ test('who attaches to a running run is told its last five events, whether or not
 });
 
 test('who began a run is told all of its events, also when it answers late', async () => {
-  const { told, said } = await followed({ isBegunHere: true });
+  const { told, said } = await followed({ isAttached: false });
   assert.deepEqual([told.length, told[0], said], [40, 1, []]);
 });
 

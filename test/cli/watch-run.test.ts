@@ -6,14 +6,21 @@ import { temporalTrouble } from '../../workers/temporal/temporal-trouble.ts';
 import { type RunWorkflow, watchRun } from '../../cli/follow/watch-run.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { type Fakes, Gate } from '../workflows/fake-run.ts';
+import { until } from '../workflows/look.ts';
 import { begin, type BegunRun, closeServer } from '../workflows/server.ts';
+import type { RunEvent } from '../../workflows/control/messages.ts';
 
 after(closeServer);
 
 /** Watches a run like a `train` that attached to it. */
 function watch(run: BegunRun, startAnew?: () => Promise<RunWorkflow>) {
   const lines: string[] = [];
-  const audience = { ...openAudience('lines'), say: (line: string) => void lines.push(line), event: () => undefined };
+  const told: number[] = [];
+  const audience = {
+    ...openAudience('lines'),
+    say: (line: string) => void lines.push(line),
+    event: ({ sequence }: RunEvent) => void told.push(sequence),
+  };
   const exitCode = watchRun(run.client.workflow.getHandle(run.name), {
     run: run.name,
     audience,
@@ -27,7 +34,7 @@ function watch(run: BegunRun, startAnew?: () => Promise<RunWorkflow>) {
     interrupted: new AbortController(),
     gone: new AbortController().signal,
   });
-  return { lines, exitCode };
+  return { lines, told, exitCode };
 }
 
 test('a run whose workflow is deleted while it is watched ends with the command that continues it', async () => {
@@ -71,6 +78,33 @@ test('a run whose state is behind its store restarts by itself, once, if train w
   const again = await begin({ fake: run.fake, fakes });
   const last = watch(again, startAnew);
   assert.equal(await last.exitCode, 0, last.lines.join('\n'));
+});
+
+test('of a run that goes on in another execution all events are told, also where it answers late', async () => {
+  const gate = new Gate();
+  const fakes: Fakes = {
+    trainBatch: async ({ step }, { nth, usual }) => {
+      if (nth === 1) throw new RatchetError('CommitConflict', 'behind');
+      if (step === 8) await gate.pass();
+      return usual();
+    },
+  };
+  const run = await begin({ settings: { maxSteps: 8 }, fakes });
+  const startAnew = async () => {
+    watched.told.length = 0;
+    const again = await begin({ fake: run.fake, fakes });
+    await gate.reached;
+    await until('more events than an attach shows', async () => (await again.events()).length > 5);
+    return again.handle as RunWorkflow;
+  };
+  const watched = watch(run, startAnew);
+  await until('its last event so far', () => watched.told.length > 5);
+  gate.open();
+  assert.equal(await watched.exitCode, 0, watched.lines.join('\n'));
+  assert.deepEqual(
+    watched.told,
+    Array.from(watched.told, (_, i) => i + 1),
+  );
 });
 
 test('every command that finds a workflow gone says so in a sentence', () => {

@@ -56,6 +56,7 @@ test('the live view of a real run, resized and left by Ctrl-C: every event it to
       view.event(event);
     },
     handle,
+    isAttached: true,
     signal: left.signal,
   });
   await until('step 3', () => told.some(({ kind, step }) => kind === 'step' && step >= 3));
