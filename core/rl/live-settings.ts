@@ -32,6 +32,8 @@ export interface LiveRule {
   readonly says: string;
   /** The run file's value; null if it has none. */
   readonly inFile: (spec: SettingsContext['spec']) => number | null;
+  /** It changes what the run learns, and not only when it ends and what it stores. */
+  readonly isLearned?: true;
   /** Valid only until the run is started again with its file, which then wins. */
   readonly untilNextStart?: true;
 }
@@ -62,12 +64,14 @@ export const liveSettings: Readonly<Record<LiveSetting, LiveRule>> = {
     expected: 'a number above 0 and below 1',
     takes: (value) => value > 0 && value < 1,
     says: 'peak; the schedule continues over it',
+    isLearned: true,
     inFile: ({ learningRate }) => learningRate,
   },
   max_steps: {
     key: 'maxSteps',
     ...lastStep,
     says: 'how many steps the run makes; linear and cosine schedules end there',
+    isLearned: true,
     inFile: ({ maxSteps }) => maxSteps,
   },
   stop_after: {
@@ -80,12 +84,14 @@ export const liveSettings: Readonly<Record<LiveSetting, LiveRule>> = {
     key: 'maxGradNorm',
     ...positive,
     says: 'gradients are scaled down to it',
+    isLearned: true,
     inFile: ({ optimizer }) => optimizer.maxGradNorm,
   },
   max_mismatch_kl: {
     key: 'maxMismatchKl',
     ...positive,
     says: 'nats per token; sampling is as far ahead as keeps samples that near',
+    isLearned: true,
     inFile: ({ maxMismatchKl }) => maxMismatchKl,
   },
   'eval.interval': {
@@ -257,6 +263,11 @@ export function overridesThatStay(overrides: Overrides): Overrides {
 /** Text to compare overrides that stay when the run is trained again. */
 export function staying(overrides: Overrides): string {
   return JSON.stringify(overridesThatStay(overrides));
+}
+
+/** Whether a setting changes what a run learns. One that only another version knows may. */
+export function isLearned(name: string): boolean {
+  return !isLive(name) || liveSettings[name].isLearned === true;
 }
 
 function isLive(name: string): name is LiveSetting {

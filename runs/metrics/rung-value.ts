@@ -1,5 +1,6 @@
 import type { MeasureSweepRun, MeasuredSweepRun } from '../../core/sweep/sweep.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { isLearned } from '../../core/rl/live-settings.ts';
 import { readChanges } from '../changes.ts';
 import { layout } from '../layout.ts';
 import { currentLineage, readHead, storeOf } from '../run-access.ts';
@@ -29,15 +30,12 @@ export async function rungValue({ run, metric, step, made }: MeasureSweepRun): P
   };
 }
 
-/** What `ratchet set` changes that says when a run ends and what it stores, and nothing of what it learns. */
-const ofItsCourse = /^(?:stop_after|eval\.|checkpoints\.|budget\.|queue\.)/;
-
 /** What people changed of what a run learned up to a step, oldest first. */
 async function changedBefore(run: MeasureSweepRun['run'], before: number): Promise<string[]> {
   const { changes } = await readChanges({ ...run, kind: 'run' });
   return changes.flatMap(({ what, asked, step }) => {
     if ((what !== 'set' && what !== 'adopt-prompt') || (step !== null && step >= before)) return [];
-    const set = asked.split(' ').filter((pair) => !ofItsCourse.test(pair));
+    const set = asked.split(' ').filter((pair) => isLearned(pair.split('=')[0]!));
     if (what === 'set' && set.length === 0) return [];
     const told = what === 'set' ? set.join(' ') : `${what} ${asked}`.trim();
     return [step === null ? told : `${told} after step ${step}`];

@@ -13,11 +13,12 @@ test('a setting that was changed under way is shown with both values, where it c
   const settings = () => new RunSource(made.run, async () => null).settings();
   const first = await commitFirst(made, roles);
   const before = await settings();
-  const overrides = { learningRate: 0.0007, maxGradNorm: 0.5, stopAfter: 9, evalInterval: 3 };
+  const overrides = { learningRate: 0.0007, maxGradNorm: 0.5, maxSteps: 40, stopAfter: 9, evalInterval: 3 };
   await advance(made, roles, { ...first, state: { ...first.state, overrides } });
   assert.deepEqual(await settings(), {
     ...before,
     learning_rate: `${before['learning_rate']} → 0.0007`,
+    max_steps: `${before['max_steps']} → 40`,
     'trainer.max_grad_norm': `${before['trainer.max_grad_norm']} → 0.5`,
   });
 });
