@@ -204,7 +204,7 @@ function one(
           );
         });
         say(`${id}: ${said[name]}`);
-        await recordIt(client, { schedule: id, ...places, what: `schedule-${name}`, asked: id });
+        if (places !== null) await recordIt(client, { schedule: id, ...places, what: `schedule-${name}`, asked: id });
       });
     });
 }

@@ -1,10 +1,11 @@
 /** Rescores and schedules of evaluations, as people type them: who did that is in the changes of what it concerns. */
 import assert from 'node:assert/strict';
-import { createHash } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import { rm, writeFile } from 'node:fs/promises';
 import { hostname, userInfo } from 'node:os';
 import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
+import { ScheduleClient } from '@temporalio/client';
 import {
   createRecordCancel,
   createRecordScheduleChange,
@@ -20,6 +21,7 @@ import { readChanges } from '../../runs/changes.ts';
 import { encodeStored } from '../../runs/forms/stored-forms.ts';
 import { layout } from '../../runs/layout.ts';
 import { historyOfChanges } from '../../workers/temporal/history-of-changes.ts';
+import { dataConverterFor, readPayloadKeys } from '../../workers/temporal/payload-codec.ts';
 import { scheduleSweeps } from '../../workers/temporal/sweep-schedule.ts';
 import { advance, commitFirst, makeRun, openRoles, type TestRun } from '../activities/runs.ts';
 import { openCommands } from '../cli/typed.ts';
@@ -210,6 +212,25 @@ describe('who typed it is in the record', () => {
     await handle.result();
     assert.equal((await kept({ kind: 'schedule', name: schedule, store })).length, 1);
     assert.deepEqual(await run.store.list(''), []);
+  });
+
+  test('a schedule of another key is paused and taken down, in no record', async (t) => {
+    const { name, run, say } = await projectOf(t);
+    const { connection, options } = (await openServer()).client;
+    const keys = readPayloadKeys({ RATCHET_PAYLOAD_KEY: randomBytes(32).toString('base64') });
+    const { namespace } = options;
+    const other = new ScheduleClient({ connection, namespace, dataConverter: dataConverterFor(keys) });
+    const schedule = `${name}.theirs`;
+    await other.create({
+      scheduleId: schedule,
+      spec: { intervals: [{ every: '1d' }] },
+      action: { type: 'startWorkflow', workflowType: 'evaluateNewest', taskQueue: 'nobody', args: [{}] },
+      memo: { a: 'word' },
+    });
+    for (const what of ['pause', 'delete'])
+      assert.match(await say(`eval schedule ${what} ${schedule}`), /theirs cannot be read, .* in no record/);
+    assert.match(await say(`eval schedule delete ${schedule}`, { code: 1 }), /^There is no schedule/);
+    assert.deepEqual(await kept({ kind: 'schedule', name: schedule, store: run.run.store }), []);
   });
 
   test('of the sweep of sandboxes that somebody schedules: who made it, where it did not stand before', async (t) => {
