@@ -6,7 +6,7 @@ import { LeaseStore } from '../../../runs/sandboxes/lease-store.ts';
 import { StoredSnapshots } from '../../../runs/sandboxes/stored-snapshots.ts';
 import { resolveStoreUri } from '../../../store/index.ts';
 import { scheduleSweeps } from '../../../workers/temporal/sweep-schedule.ts';
-import { tellScheduleChange } from '../../../workers/temporal/tell-schedule-change.ts';
+import { recordIt } from '../../eval/schedule-changes.ts';
 import { print } from '../../output/print.ts';
 import { defaultStore } from '../../stored/run-place.ts';
 import { connect, temporalHere } from '../../../workers/temporal/client.ts';
@@ -31,7 +31,7 @@ export async function sweep({
       const { id, isNew } = await scheduleSweeps(client, uri);
       print(`${id}: sweeps each minute, while an orchestrator runs`);
       const asked = `${id} ends sandboxes that nobody owns, every minute`;
-      if (isNew) await tellScheduleChange(client, { schedule: id, store: uri, run: null, what: 'schedule', asked });
+      if (isNew) await recordIt(client, { schedule: id, store: uri, run: null, what: 'schedule', asked });
     });
   }
   const leases = new LeaseStore(uri);
