@@ -76,7 +76,10 @@ async function* entriesOf(run: RunPlace, digests: Map<string, string>, archived:
     if (sealing === null) return `${seal} is gone.`;
     const needs = await needsOfSeal(run, seal);
     if (typeof needs === 'string') return needs;
-    const lacks = lackOf(needs.filter(({ key }) => !parts.includes(key)), digests); // prettier-ignore
+    const lacks = lackOf(
+      needs.filter(({ key }) => !parts.includes(key)),
+      digests,
+    );
     if (lacks !== null) return lacks;
     for (const part of parts) yield* object(part);
     const lacksPart = lackOf(needs, digests);
