@@ -10,7 +10,7 @@ export interface StandingRun extends SweepRun {
   step: number;
   value: number | null;
   failure?: string;
-  changed?: readonly string[];
+  changed?: readonly string[] | undefined;
 }
 
 /** A sweep for continue-as-new: anything missing here is lost. */
@@ -75,7 +75,7 @@ export class SweepState {
     run.state = 'at its rung';
     run.step = step;
     run.value = value;
-    if (changed !== undefined) run.changed = changed;
+    run.changed = changed;
   }
 
   /** Steps of a run that is not at its rung yet. */

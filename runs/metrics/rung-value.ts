@@ -1,5 +1,6 @@
 import type { MeasureSweepRun, MeasuredSweepRun } from '../../core/sweep/sweep.ts';
 import { RatchetError } from '../../core/errors.ts';
+import type { RunChange } from '../../core/rl/changes.ts';
 import { isLearned } from '../../core/rl/live-settings.ts';
 import { readChanges } from '../changes.ts';
 import { layout } from '../layout.ts';
@@ -30,10 +31,15 @@ export async function rungValue({ run, metric, step, made }: MeasureSweepRun): P
   };
 }
 
-/** What people changed of what a run learned up to a step, oldest first. */
+/** What people changed of what a run learned up to a step, oldest first. A rewind takes back what was changed since. */
 async function changedBefore(run: MeasureSweepRun['run'], before: number): Promise<string[]> {
   const { changes } = await readChanges({ ...run, kind: 'run' });
-  return changes.flatMap(({ what, asked, step }) => {
+  let kept: RunChange[] = [];
+  for (const change of changes) {
+    if (change.what === 'rewind') kept = kept.filter(({ step }) => (step ?? 0) < Number(change.asked));
+    else kept.push(change);
+  }
+  return kept.flatMap(({ what, asked, step }) => {
     if ((what !== 'set' && what !== 'adopt-prompt') || (step !== null && step >= before)) return [];
     const set = asked.split(' ').filter((pair) => isLearned(pair.split('=')[0]!));
     if (what === 'set' && set.length === 0) return [];

@@ -64,9 +64,10 @@ test('the metric is that of the rung, also where the run is further, and the mea
 test('what people changed before the rung is said, unless it changes nothing of what the run learns', async (t) => {
   const made = await steps(t, 3);
   const of = { ...made.run, kind: 'run' } as const;
+  let count = 0;
   const set = (asked: string, step: number, what = 'set') =>
     writeChange(of, {
-      time: `2026-12-01T00:00:0${step}`,
+      time: `2026-12-01T00:00:0${count++}`,
       identity: 'ratchet ann@laptop 1',
       principal: null,
       what,
@@ -84,6 +85,10 @@ test('what people changed before the rung is said, unless it changes nothing of 
   const first = 'learning_rate=0.0007 after step 1';
   assert.deepEqual((await measured(made, 'no/such', 2)).changed, [first]);
   assert.deepEqual((await measured(made, 'no/such', 3)).changed, [first, 'max_grad_norm=1 after step 2']);
+  await set('2', 3, 'rewind');
+  assert.deepEqual((await measured(made, 'no/such', 3)).changed, [first]);
+  await set('1', 2, 'rewind');
+  assert.deepEqual(await measured(made, 'no/such', 3), { step: 3, value: null });
 });
 
 test('what a rewind left behind does not count', async (t) => {
