@@ -14,6 +14,7 @@ import {
   type TrainerStanding,
   type TurnNotice,
 } from './pool-types.ts';
+import { poolNamePattern } from '../names.ts';
 import { decide, type Decision, teamOf } from './schedule.ts';
 
 /**
@@ -317,18 +318,19 @@ export function withPoolSettings(
   for (const [name, value] of names) {
     const [, team, key] = /^(.+)\.(quota|weight)$/.exec(name) ?? [];
     if (name === 'slice') {
-      if (!isNumber(value) || value <= 0) return `slice: expected seconds above 0, got ${String(value)}`;
+      if (!isNumber(value) || value <= 0) return `slice: expected seconds above 0, got ${saidAs(value)}`;
       slice = value;
     } else if (name === 'aging') {
-      if (!isNumber(value) || value < 0) return `aging: expected seconds from 0 (0: never), got ${String(value)}`;
+      if (!isNumber(value) || value < 0) return `aging: expected seconds from 0 (0: never), got ${saidAs(value)}`;
       aging = value;
-    } else if (team === undefined || !teamPattern.test(team)) return `${name}: no such setting of a pool; ${settable}`;
+    } else if (team === undefined || !poolNamePattern.test(team))
+      return `${name}: no such setting of a pool; ${settable}`;
     else if (key === 'weight') {
-      if (!isNumber(value) || value <= 0) return `${name}: expected a number above 0, got ${String(value)}`;
+      if (!isNumber(value) || value <= 0) return `${name}: expected a number above 0, got ${saidAs(value)}`;
       teams[team] = { ...(teams[team] ?? teamDefaults), weight: value };
     } else {
       if (value !== null && (!Number.isSafeInteger(value) || Number(value) < 0))
-        return `${name}: expected a whole number of trainers from 0, or none, got ${JSON.stringify(value)}`;
+        return `${name}: expected a whole number of trainers from 0, or none, got ${saidAs(value)}`;
       teams[team] = { ...(teams[team] ?? teamDefaults), quota: value as number | null };
     }
   }
@@ -336,7 +338,11 @@ export function withPoolSettings(
 }
 
 const settable = 'what can be set: slice, aging, TEAM.quota, TEAM.weight';
-export const teamPattern = /^[A-Za-z0-9][\w-]{0,63}$/;
+
+/** As it was typed: `none` is sent as null. */
+function saidAs(value: unknown): string {
+  return value === null ? 'none' : String(JSON.stringify(value));
+}
 
 function isNumber(value: unknown): value is number {
   return typeof value === 'number' && Number.isFinite(value);

@@ -4,6 +4,7 @@ import fc from 'fast-check';
 import { Pool, withPoolSettings } from '../../../core/fleet/pool.ts';
 import { poolDefaults, type PoolSettings, type RunStanding } from '../../../core/fleet/pool-types.ts';
 import { decide } from '../../../core/fleet/schedule.ts';
+import { poolNamePattern } from '../../../core/names.ts';
 import { beganMs, jain, simulate, type SimulatedRun } from './simulated-fleet.ts';
 
 const hour = 3_600;
@@ -265,6 +266,17 @@ test('settings of a pool are read by name, all or none', () => {
   const refusal = (set: Parameters<typeof withPoolSettings>[1]) => JSON.stringify(withPoolSettings(poolDefaults, set));
   assert.match(refusal({ 'a.quota': -1 }), /whole number of trainers from 0/);
   assert.match(refusal({ quota: 1 }), /no such setting of a pool; what can be set/);
+  assert.match(refusal({ 'a.weight': null }), /a\.weight: expected a number above 0, got none/);
+  assert.match(refusal({ slice: null }), /slice: expected seconds above 0, got none/);
+  assert.match(refusal({ '.quota': 1 }), /no such setting of a pool/);
+});
+
+test('each team that a run file may name can be given a quota', () => {
+  for (const team of ['research', 'ml.vision', '2', 'a-b.c_d', 'slice']) {
+    assert.ok(poolNamePattern.test(team));
+    const settings = withPoolSettings(poolDefaults, { [`${team}.quota`]: 2, [`${team}.weight`]: 3 });
+    assert.deepEqual(settings, { ...poolDefaults, teams: { [team]: { quota: 2, weight: 3 } } });
+  }
 });
 
 test('a pool that is begun anew has its settings from a trainer that kept them, and the newest of them', () => {
