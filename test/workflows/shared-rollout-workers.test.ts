@@ -132,7 +132,13 @@ describe('rollout workers that are shared', { concurrency: 3 }, () => {
     await pool.waiting(10 + 6 + 20 - narrowPoolSlots);
     pool.gate.open();
     await pool.begins(10 + 6 + 20 - narrowPoolSlots);
-    assert.deepEqual(pool.untilLastOf('high'), { own: 40, others: 0 });
+    const ofHigh = pool.untilLastOf('high');
+    assert.equal(ofHigh.own, 40);
+    // Places are filled side by side: what is handed out right after the last one may begin before it.
+    assert.ok(
+      ofHigh.others <= 4 * (narrowPoolSlots - 1),
+      `${ofHigh.others} rollouts of others before the last of the first`,
+    );
     const { own, others } = pool.untilLastOf('other');
     assert.equal(own, 24);
     assert.ok(others - 40 >= 16 && others - 40 <= 36, `24 rollouts of one beside ${others - 40} of the other`);
