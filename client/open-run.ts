@@ -12,6 +12,7 @@ import { temporalTrouble } from '../workers/temporal/temporal-trouble.ts';
 import { remoteTemporal } from '../workers/temporal/temporal-settings.ts';
 import { type Argument, updateRun } from '../workers/temporal/update-run.ts';
 import { whyStuck } from '../workers/temporal/why-stuck.ts';
+import { requireConnecting, requireText } from './arguments.ts';
 import type * as Api from './index.mjs';
 import { openStoredRun, type StoredRunReader } from './stored-run.ts';
 
@@ -27,6 +28,8 @@ export async function connectTo({ address, namespace, folder = process.cwd() }: 
 
 /** Finds a run at a Temporal server. */
 export async function openRun(run: string, options: Api.Connecting): Promise<Api.Run> {
+  requireText('attach', 'the name of a run', run);
+  await requireConnecting(options);
   const connected = await connectTo(options);
   return orClosed(
     connected,
@@ -55,6 +58,8 @@ export class ConnectedRun implements Api.Run {
   readonly #handle: WorkflowHandle;
   readonly #connected: Connected;
   readonly #folder: string | undefined;
+  /** Aborted by `close`: nobody waits on a connection that is no more. */
+  readonly #closing = new AbortController();
 
   constructor(name: string, handle: WorkflowHandle, connected: Connected, folder: string | undefined) {
     this.#folder = folder;
@@ -96,9 +101,8 @@ export class ConnectedRun implements Api.Run {
   }
 
   async result(): Promise<Api.RunResult> {
-    const never = new AbortController().signal;
     try {
-      const result = (await this.#explained(() => resultOf(this.#handle, never))) as RunSummary;
+      const result = (await this.#explained(() => resultOf(this.#handle, this.#closing.signal))) as RunSummary;
       const { run, step, policyDigest, weights, ledger, effectiveness } = result;
       return { run, step, policyDigest, weights, ledger, ettr: effectiveness.ettr };
     } catch (error) {
@@ -133,6 +137,12 @@ export class ConnectedRun implements Api.Run {
   }
 
   close(): Promise<void> {
+    this.#closing.abort(
+      new RatchetError(
+        'ServerUnavailable',
+        `close() was called on the run ${this.name}, which goes on. attach(${JSON.stringify(this.name)}) finds it again.`,
+      ),
+    );
     return this.#connected.close();
   }
 
@@ -149,6 +159,7 @@ export class ConnectedRun implements Api.Run {
     } catch (error) {
       const isYoung = error instanceof QueryNotRegisteredError; // it has not begun to listen, or failed before it did
       if (isYoung) await this.#throwIfFailed();
+      this.#closing.signal.throwIfAborted();
       // While it is followed, a server or an orchestrator that restarts is asked again.
       if (isYoung || (isFollowed && error instanceof ServiceError && (await this.#isRunning()))) return [];
       throw temporalTrouble(error);
@@ -159,6 +170,7 @@ export class ConnectedRun implements Api.Run {
     try {
       return (await this.#handle.describe()).status.name === 'RUNNING';
     } catch (error) {
+      this.#closing.signal.throwIfAborted();
       if (error instanceof ServiceError) return true; // the server restarts
       throw temporalTrouble(error);
     }
@@ -174,6 +186,7 @@ export class ConnectedRun implements Api.Run {
     try {
       return await work();
     } catch (error) {
+      this.#closing.signal.throwIfAborted();
       throw temporalTrouble(error);
     }
   }

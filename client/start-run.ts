@@ -12,6 +12,7 @@ import { asTyped } from '../core/shape.ts';
 import { resolveStoreUri } from '../store/index.ts';
 import { ownerInFolder, requireRole } from '../workers/temporal/who-may.ts';
 import { orchestratorsOf } from '../workers/temporal/why-stuck.ts';
+import { requireStarting } from './arguments.ts';
 import type * as Api from './index.mjs';
 import { ConnectedRun, connectTo, orClosed } from './open-run.ts';
 
@@ -20,11 +21,13 @@ export async function startRun(
   file: string | Readonly<Record<string, unknown>>,
   options: Api.StartOptions,
 ): Promise<Api.Run> {
-  const { folder = process.cwd(), overrides = {}, rewind } = options;
+  await requireStarting(file, options);
+  const { folder = process.cwd(), rewind } = options;
+  const overrides = present(options.overrides ?? {});
   const isFile = typeof file === 'string';
   const config = isFile ? file : `${nameOf(file, options)}.toml`;
   const text = isFile ? await readText(path.resolve(folder, file)) : asToml(file);
-  const { name: run, store } = checked(text, config, options);
+  const { name: run, store } = checked(text, config, { ...options, overrides });
   const owner = ownerInFolder({ name: run, store: resolveStoreUri(store.uri, folder) });
   await requireRole(`starting ${run}`, { of: 'run', run, owner, isOrBegins: true }, { projectFolder: folder });
   if (!isFile) await writeOnce(path.resolve(folder, config), text);

@@ -5,10 +5,12 @@ import { lineagesOf, type RunPlace, runRecordOf, storeOf } from '../runs/run-acc
 import { stepRecords } from '../runs/metrics/step-records.ts';
 import { sampledSteps, scoredGroups } from '../runs/run-records.ts';
 import { resolveStoreUri } from '../store/index.ts';
+import { requireText } from './arguments.ts';
 import type * as Api from './index.mjs';
 
 /** Opens the folder of a run. Throws `RunNotFound` if it has none. */
 export async function openStoredRun(place: string): Promise<StoredRunReader> {
+  requireText('readRun', 'the folder of a run, such as outputs/words', place);
   const run = placeOf(place);
   await runRecordOf(run);
   return new StoredRunReader(run);

@@ -53,7 +53,8 @@ export function received(value: unknown): string {
       .join(', ')}${more}`;
   }
   if (typeof value === 'string') return quoted(value);
-  return `${typeof value === 'number' ? value : JSON.stringify(value)} (a ${typeof value})`;
+  const isNamed = typeof value === 'number' || typeof value === 'bigint' || typeof value === 'boolean';
+  return isNamed ? `${value} (a ${typeof value})` : `a ${typeof value}`;
 }
 
 function wrong(expected: string, value: unknown, at: string): string[] {

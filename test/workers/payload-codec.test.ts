@@ -36,6 +36,15 @@ test('without the key one is told which one is missing and where it goes; what i
   assert.deepEqual(await codecOf(newKey()).decode([plain()]), [plain()]);
 });
 
+test('an encrypted payload of another program is said to be one, and no key is asked for', async () => {
+  const [{ data }] = (await codecOf(newKey()).encode([plain()])) as [Payload];
+  const foreign = { data: data!, metadata: { encoding: Buffer.from('binary/encrypted') } };
+  for (const codec of [codecOf(newKey()), new AesPayloadCodec([])])
+    await assert.rejects(codec.decode([foreign]), {
+      message: /^A payload is encrypted and names no key: it is of another/,
+    });
+});
+
 test('a payload that was changed, cut, or given another key name is refused, not read', async () => {
   const [first, second] = [newKey(), newKey()];
   const codec = codecOf(`${first} ${second}`);

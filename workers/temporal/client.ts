@@ -126,7 +126,7 @@ export async function findRun(client: Client, run: string): Promise<WorkflowHand
   const running = await findRunning(client, run);
   if (running) return running;
   const handle = client.workflow.getHandle(run);
-  if ((await statusOf(handle)) !== null) return handle;
+  if ((await statusOfRun(handle)) !== null) return handle;
   const closed = await findByAttribute(client, run, '');
   if (closed) return closed;
   throw new RatchetError(
@@ -138,10 +138,10 @@ export async function findRun(client: Client, run: string): Promise<WorkflowHand
 /** Workflow that works on a run now, under any id; null without one. */
 export async function findRunning(client: Client, run: string): Promise<WorkflowHandle | null> {
   const handle = client.workflow.getHandle(run);
-  if ((await statusOf(handle)) === 'RUNNING') return handle;
+  if ((await statusOfRun(handle)) === 'RUNNING') return handle;
   const found = await findByAttribute(client, run, "AND ExecutionStatus='Running'");
   // The list lags a little behind the workflows' real states.
-  return found && (await statusOf(found)) === 'RUNNING' ? found : null;
+  return found && (await statusOfRun(found)) === 'RUNNING' ? found : null;
 }
 
 async function findByAttribute(client: Client, run: string, and: string): Promise<WorkflowHandle | null> {
@@ -156,10 +156,16 @@ async function findByAttribute(client: Client, run: string, and: string): Promis
   return null;
 }
 
-/** Null when there is no such workflow. */
-async function statusOf(handle: WorkflowHandle): Promise<string | null> {
+/** Null when there is no such workflow. Throws where another one is open under the id: a pool, or of another program. */
+async function statusOfRun(handle: WorkflowHandle): Promise<string | null> {
   try {
-    return (await handle.describe()).status.name;
+    const { type, status } = await handle.describe();
+    if (type === 'trainRun') return status.name;
+    if (status.name !== 'RUNNING') return null;
+    throw new RatchetError(
+      'RunNotFound',
+      `${handle.workflowId} is no run: on this Temporal server a workflow of the type ${type} is open under this id. \`npx ratchet-rl status\` lists the runs.`,
+    );
   } catch (error) {
     if (error instanceof WorkflowNotFoundError) return null;
     throw error;

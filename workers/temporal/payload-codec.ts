@@ -73,6 +73,9 @@ export class AesPayloadCodec implements PayloadCodec {
     const id = metadataText(payload, 'encryption-key-id');
     const key = this.#keys.get(id);
     if (key) return decrypt(payload, key);
+    // Other programs encrypt under the same encoding.
+    if (id === '')
+      throw new RatchetError('Unsupported', 'A payload is encrypted and names no key: it is of another program.');
     const have = this.#keys.size === 0 ? 'none is set' : `this process has ${[...this.#keys.keys()].join(', ')}`;
     throw new RatchetError(
       'ConfigInvalid',
