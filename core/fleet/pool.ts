@@ -341,7 +341,7 @@ const settable = 'what can be set: slice, aging, TEAM.quota, TEAM.weight';
 
 /** As it was typed: `none` is sent as null. */
 function saidAs(value: unknown): string {
-  return value === null ? 'none' : String(JSON.stringify(value));
+  return value === null ? 'none' : JSON.stringify(value);
 }
 
 function isNumber(value: unknown): value is number {
