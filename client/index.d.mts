@@ -78,7 +78,7 @@ export interface Run {
   rollouts(options?: RolloutOptions): AsyncGenerator<Rollout, void, undefined>;
   /** Its folder, which must be readable from here. */
   read(): Promise<StoredRun>;
-  /** Closes the connection; the run goes on. */
+  /** Closes the connection; the run goes on. What still waits on it, such as `result()`, throws `ServerUnavailable`. */
   close(): Promise<void>;
 }
 
